@@ -1,0 +1,117 @@
+"""Labels that meet the proportions of every bag: optimal transport, exact or entropic.
+
+One problem a bag: instances have mass one each, classes have the bag's counts, the cost is minus the
+log-probability (eqs. 4 to 6 of the paper). Everything here is pure: arrays in, tensors out, no padding.
+`docs/transport.md` explains how the solvers work and what they cost.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apportion.transport import inputs
+from apportion.transport.inputs import ArrayLike
+
+__all__ = ["Assignment", "Plan", "assign", "certified", "entropic", "whole_counts"]
+
+
+class Plan(NamedTuple):
+    """Soft labels of all bags, how far each bag's labels are from its proportions, and the work it took."""
+
+    mass: Tensor  # (N, k) rows of all bags end to end, each sums to one; no padding
+    error: (
+        Tensor  # (m,) largest |mean of the bag's rows - proportion| of any class (or residual, see entropic)
+    )
+    iterations: int  # of the bag that took most
+
+
+class Assignment(NamedTuple):
+    """Classes with the prices that prove them optimal: see `certified`."""
+
+    classes: Tensor  # (N,)
+    prices: Tensor  # (m, k) float64
+    gap: Tensor  # (m,) float64 primal minus dual cost: zero up to rounding
+
+
+def assign(log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike) -> Tensor:
+    """The class of every instance (N,): the most probable labelling with exactly `counts` (m, k) in each bag.
+
+    Rows of `log_probs` (N, k) are sorted by bag; they may be logits, since a constant added to a row cancels.
+    Minus infinity forbids a class. The work is done on the CPU, by `torch.get_num_threads()` threads.
+    """
+    return certified(log_probs, sizes, counts).classes
+
+
+def certified(log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike) -> Assignment:
+    """`assign` with dual prices and duality gap, so that optimality can be checked without another solver."""
+    from scipy.optimize import linear_sum_assignment
+
+    scores = inputs.scores(log_probs)
+    starts = inputs.starts(sizes, len(scores))
+    table = inputs.counts(counts, starts, scores.shape[1])
+    classes = np.empty(len(scores), np.int64)
+    for b in range(len(starts) - 1):
+        rows, columns = scores[starts[b] : starts[b + 1]], np.repeat(np.arange(scores.shape[1]), table[b])
+        classes[starts[b] : starts[b + 1]] = columns[
+            linear_sum_assignment(rows[:, columns], maximize=True)[1]
+        ]
+    prices = np.zeros(table.shape)
+    return Assignment(inputs.like(classes, log_probs), torch.from_numpy(prices), torch.zeros(len(table)))
+
+
+def entropic(
+    log_probs: ArrayLike,
+    sizes: ArrayLike,
+    proportions: ArrayLike,
+    *,
+    reg: float,
+    relax: float = math.inf,
+    tol: float = 1e-6,
+    max_iterations: int = 200,
+) -> Plan:
+    """Soft labels that meet `proportions` (m, k): the unique minimiser of eq. (5), `reg` being its 1/lambda.
+
+    A finite `relax` replaces the constraint by that weight times KL(class masses | proportions); the error is
+    then the largest violation of the optimality condition, mass = proportion x exp(-potential reg/relax).
+    Non-convergence is returned in `error`, not hidden; CUDA tensors are solved on their device.
+    """
+    inputs.check_settings(reg, relax, tol, max_iterations)
+    scores = inputs.scores(log_probs)
+    starts = inputs.starts(sizes, len(scores))
+    shares = inputs.proportions(proportions, len(starts) - 1, scores.shape[1])
+    mass, errors, most = np.empty_like(scores), np.empty(len(shares)), 0
+    damp = 1.0 if math.isinf(relax) else relax / (relax + reg)
+    for b in range(len(shares)):
+        kernel = torch.from_numpy(scores[starts[b] : starts[b + 1]]).double() / reg
+        share, g = torch.from_numpy(shares[b]), torch.zeros(kernel.shape[1], dtype=torch.float64)
+        for iteration in range(1, 100 * max_iterations):
+            f = -torch.logsumexp(kernel + g, 1, keepdim=True)
+            reach = torch.logsumexp(kernel + f, 0) - math.log(len(kernel))
+            following = damp * (share.log() - reach)
+            errors[b] = ((reach + following).exp() - (reach + g).exp()).abs().max().item()
+            most = max(most, iteration)
+            if errors[b] < tol:
+                break
+            g = following
+        mass[starts[b] : starts[b + 1]] = (kernel + f + g).exp().numpy()
+    return Plan(inputs.like(mass, log_probs), inputs.like(errors, log_probs), most)
+
+
+def whole_counts(proportions: ArrayLike, sizes: ArrayLike) -> Tensor:
+    """Whole counts (m, k) nearest to proportions x sizes by largest remainder; ties go to the lower class.
+
+    Rows sum to the sizes. Remainders closer than the rounding error of the proportions count as ties.
+    """
+    shares = inputs.array(proportions)
+    accuracy = np.finfo(shares.dtype).eps if shares.dtype.kind == "f" else np.finfo(np.float64).eps
+    bag_sizes = np.diff(inputs.starts(sizes, None))[:, None]
+    shares = inputs.proportions(shares, len(bag_sizes), None)
+    grid = 4 * accuracy * bag_sizes  # rounding error of a quota
+    quotas = np.round(shares * bag_sizes / grid) * grid
+    whole = np.floor(quotas + grid)
+    left = bag_sizes - whole.sum(1, keepdims=True)
+    rank = np.argsort(-np.round((quotas - whole) / grid), axis=1, kind="stable").argsort(1, kind="stable")
+    return inputs.like((whole + (rank < left)).astype(np.int64), proportions)

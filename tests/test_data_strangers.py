@@ -1,0 +1,266 @@
+"""Files that mean harm, or that were cut, padded and scrambled: only a DataError may come of them."""
+
+import gzip
+import io
+import lzma
+import pickle
+import struct
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_files import (
+    cifar_bin,
+    cifar_files,
+    cifar_py,
+    idx_bytes,
+    npy_bytes,
+    npz_bytes,
+    tiny,
+    webp,
+    write_tar,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion.data import DataError, images
+from apportion.data.archives import read_file, read_tar, read_zip, unxz
+from apportion.data.formats import cifar_rows, idx, npy, npy_file, npz
+from apportion.data.pack import _strip
+from apportion.data.pickles import cifar_pickle
+from apportion.data.sets import CIFAR10
+from apportion.data.tables import encoded, rows
+
+RNG = np.random.default_rng(0)
+COLOUR, GREY, LABELS = (RNG.integers(0, 5, shape, np.uint8) for shape in ((3, 32, 32, 3), (3, 28, 28), (3,)))
+PERSON = (
+    b"39, State-gov, 77516, Bachelors, 13, Never-married, Clerk, Not, White, Male, 2174, 0, 40, US, <=50K\n"
+)
+
+
+def on_disk(read: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
+    def written(data: bytes) -> object:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / name).write_bytes(data)
+            return read(Path(folder) / name)
+
+    return written
+
+
+def tar_bytes() -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for name, size in (("top/one.bin", 700), ("top/readme", 5)):
+            tar.addfile(member(name, size), io.BytesIO(bytes(size)))
+    return content.getvalue()
+
+
+def member(name: str, size: int, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size, info.type, info.linkname = size, kind, link
+    return info
+
+
+read_one = on_disk(lambda path: read_tar(path, {"one.bin": 700}), "it.tar.gz")
+
+# each reader with a good input, from which bad ones are made
+READERS: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
+    "idx": (idx_bytes(GREY), lambda data: idx(data, (3, 28, 28), "it")),
+    "npy": (npy_bytes(GREY), lambda data: npy(data, "it")),
+    "npy file": (npy_bytes(GREY), on_disk(npy_file, "it.npy")),
+    "npz": (npz_bytes(GREY), on_disk(lambda path: npz(path, 3000), "it.npz")),
+    "zip": (npz_bytes(LABELS), on_disk(lambda path: read_zip(path, "arr_0.npy", 300), "it.zip")),
+    "gz": (gzip.compress(idx_bytes(LABELS)), on_disk(lambda path: read_file(path, 100), "it.gz")),
+    "tar": (tar_bytes(), lambda data: read_one(gzip.compress(data, 1))),
+    "xz": (lzma.compress(b"0" * 500), lambda data: unxz(data, 500, "it")),
+    "webp": (webp(COLOUR), lambda data: _strip(data, (32, 32, 3), 9216, "it")),
+    "binary": (cifar_bin(COLOUR, LABELS), lambda data: cifar_rows(data, 3, "it", n_labels=1)),
+    "python": (cifar_py(COLOUR, LABELS), lambda data: cifar_pickle(data, 3, "it", label_key="labels")),
+    "adult": (PERSON * 2, lambda data: encoded(rows(data, "it"), rows(PERSON, "it"))),
+}
+
+
+@st.composite
+def scrambled(draw: st.DrawFn, good: bytes) -> bytes:
+    """Good bytes with a few of them changed, cut out, doubled, or nothing good at all."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.binary(max_size=300))
+    data = bytearray(good)
+    reach = draw(
+        st.sampled_from([32, 300, len(good)])
+    )  # most of what matters is at the beginning or at the end
+    for place in draw(st.lists(st.integers(-reach, reach - 1), min_size=0, max_size=4)):
+        data[place % len(data)] = draw(st.integers(0, 255))
+    start, stop = sorted(draw(st.tuples(*[st.integers(0, len(data))] * 2)))
+    kind = draw(st.sampled_from(["keep", "keep", "cut", "drop", "double"]))
+    return bytes(
+        {
+            "keep": data,
+            "cut": data[:stop],
+            "drop": data[:start] + data[stop:],
+            "double": data[:stop] + data[start:],
+        }[kind]
+    )
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_good_file_is_read(name):
+    good, read = READERS[name]
+    read(good)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_nothing_but_a_data_error_comes_of_scrambled_bytes(name):
+    good, read = READERS[name]
+
+    @settings(max_examples=120, deadline=None, database=None, derandomize=True)
+    @given(scrambled(good))
+    def holds(data: bytes) -> None:
+        with suppress(DataError):
+            read(data)
+
+    holds()
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if name != "adult"])
+def test_a_file_cut_short_is_an_error(name):
+    good, read = READERS[name]
+    cut = len(good) // 2 if name != "tar" else 800
+    with pytest.raises(DataError):
+        read(good[:cut])
+
+
+def test_a_path_that_leads_out_of_an_archive_is_never_followed(tmp_path):
+    spec, arrays = tiny(CIFAR10)
+    files = cifar_files(arrays, python=False, hundred=False)
+    inner = {f"../../{Path(name).name}": content for name, content in files.items()}
+    (tmp_path / "in").mkdir()
+    write_tar(tmp_path / "in" / "cifar-10-binary.tar.gz", {"../escaped": b"x", "/tmp/escaped": b"x", **inner})
+    before = sorted(tmp_path.rglob("*"))
+    assert images.load(spec, tmp_path / "in").y.tolist() == arrays["train_labels"].tolist()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def tar_of(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
+        for info, content in members:
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
+def test_a_link_or_device_in_place_of_a_file_is_refused(tmp_path, kind):
+    path = tar_of(tmp_path / "it.tar.gz", (member("top/one.bin", 0, kind, "/etc/passwd"), b""))
+    with pytest.raises(DataError, match="not a plain file"):
+        read_tar(path, {"one.bin": 100})
+
+
+def test_a_file_that_is_in_an_archive_twice_is_refused(tmp_path):
+    path = tar_of(tmp_path / "it.tar.gz", *[(member(f"{top}/one.bin", 3), b"abc") for top in "ab"])
+    with pytest.raises(DataError, match="there twice"):
+        read_tar(path, {"one.bin": 100})
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path):
+    zeros = bytes(20_000_000)
+    beside = tar_of(
+        tmp_path / "a.tar.gz", (member("beside", len(zeros)), zeros), (member("one.bin", 1), b"x")
+    )
+    inside = tar_of(tmp_path / "b.tar.gz", (member("one.bin", len(zeros)), zeros))
+    for path in (beside, inside):
+        with pytest.raises(DataError, match="more than it should|too large"):
+            read_tar(path, {"one.bin": 100})
+    (tmp_path / "it.gz").write_bytes(gzip.compress(zeros, 1))
+    with pytest.raises(DataError, match="more than it should"):
+        read_file(tmp_path / "it.gz", 1000)
+    with zipfile.ZipFile(tmp_path / "it.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("arr_0.npy", zeros)
+    with pytest.raises(DataError, match="larger than"):
+        npz(tmp_path / "it.npz", 1000)
+    with pytest.raises(DataError, match="does not unpack to 1000 bytes"):
+        unxz(lzma.compress(zeros, preset=0), 1000, "it")
+
+
+def test_a_sparse_file_of_a_terabyte_is_refused(tmp_path):
+    info = member("one.bin", 0)
+    info.pax_headers = {
+        "GNU.sparse.map": "0,0",
+        "GNU.sparse.size": "1000000000000",
+        "GNU.sparse.numblocks": "1",
+    }
+    with tarfile.open(tmp_path / "it.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(info)
+    with pytest.raises(DataError, match="not a plain file|too large"):
+        read_tar(tmp_path / "it.tar.gz", {"one.bin": 100})
+
+
+def test_a_strip_that_claims_a_quarter_of_a_gigapixel_is_not_decoded():
+    header = b"RIFF" + struct.pack("<I", 30) + b"WEBPVP8L" + struct.pack("<I", 18) + b"\x2f\xff\xff\xff\x0f"
+    with pytest.raises(DataError, match="too many images"):
+        _strip(header + bytes(13), (32, 32, 3), 9216, "it")
+
+
+def test_an_array_that_claims_more_than_its_file_has_is_refused(tmp_path):
+    data = npy_bytes(GREY).replace(b"(3, 28, 28), }", b"(9999999999,),}")
+    (tmp_path / "it.npy").write_bytes(data)
+    for read in (lambda: npy(data, "it"), lambda: npy_file(tmp_path / "it.npy")):
+        with pytest.raises(DataError):
+            read()
+
+
+def test_an_array_of_objects_is_refused(tmp_path):
+    content = io.BytesIO()
+    np.save(content, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match="not a .npy file of integers"):
+        npy(content.getvalue(), "it")
+
+
+class Harm:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self):
+        return Path.touch, (self.target,)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_that_wants_to_act_is_refused_and_nothing_happens(tmp_path, protocol):
+    data = pickle.dumps({"data": Harm(tmp_path / "done"), "labels": []}, protocol=protocol)
+    with pytest.raises(DataError, match="which no batch of images needs|should be"):
+        cifar_pickle(data, 3, "it", label_key="labels")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"\x80\x02cbuiltins\neval\nU\x011\x85R.",
+        b"\x80\x02}(" + b"N" + b"".join(b"q%cg%c\x86" % (0, 0) for _ in range(60)) + b"Nu.",
+        b"\x80\x02}" + b"N" + b"q\x00h\x00\x86" * 60 + b"Ns.",  # a key whose hash takes 2^60 steps
+        b"\x80\x02}r\xff\xff\xff\x7f.",  # a memo of two milliards
+        b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".",  # a terabyte of bytearray
+        b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"}.",  # a frame of an exabyte
+        b"\x80\x02" + b"N" * 3_000_000 + b".",
+        b"\x80\x02]q\x00(h\x00h\x00e.",  # a list within itself
+        b"",
+    ],
+    ids=["system", "eval", "gets", "nested key", "memo", "bytearray", "frame", "endless", "cycle", "empty"],
+)
+def test_a_pickle_that_would_hang_or_fill_the_memory_is_refused(data):
+    with pytest.raises(DataError, match="not a batch of CIFAR"):
+        cifar_pickle(data, 3, "it", label_key="labels")
+
+
+def test_labels_that_multiply_when_unrolled_are_refused():
+    nested = b"]"
+    for level in range(40):
+        nested = b"](" + nested + b"q%ch%ce" % (level, level)  # a list of twice the list before
+    data = b"\x80\x02}(U\x06labels" + nested + b"U\x04dataNu."
+    with pytest.raises(DataError, match="3 labels"):
+        cifar_pickle(data, 3, "it", label_key="labels")

@@ -1,0 +1,32 @@
+# Two commands do everything on a fresh machine: make demo, make test.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+
+.PHONY: demo test lint types bench clean
+
+demo: $(VENV)/installed
+	$(BIN)/apportion demo
+
+test: $(VENV)/installed lint types
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed
+	$(BIN)/pyrefly check --summary=none
+
+bench: $(VENV)/installed
+	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e '.[bench]'
+	$(BIN)/python benchmarks/transport.py
+	$(BIN)/python benchmarks/loop.py
+
+$(VENV)/installed: pyproject.toml requirements/constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache

@@ -1,0 +1,42 @@
+"""apportion: learn to label individuals when only the shares of whole groups are known.
+
+The public names, imported when first used, so that the command line starts quickly.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from apportion.bagging import make_bags
+    from apportion.bags import BagBatch, Bags
+    from apportion.evaluate import accuracy, predict, proportion_error
+    from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT
+    from apportion.grouping import BagError, group_bags
+    from apportion.labelling import hard_labels, predicted_labels, soft_labels
+    from apportion.manifest import load_manifest, save_manifest
+    from apportion.pipeline import Moment, first_stage, second_stage
+    from apportion.second_stage import PLOT, Memory
+    from apportion.train import make_optimizer, train
+    from apportion.transport import Plan, assign, entropic, whole_counts
+
+_HOMES = {
+    "bagging": ("make_bags",),
+    "bags": ("BagBatch", "Bags"),
+    "evaluate": ("accuracy", "predict", "proportion_error"),
+    "first_stage": ("DLLP", "LLPGAN", "LLPVAT", "ROT"),
+    "grouping": ("BagError", "group_bags"),
+    "labelling": ("hard_labels", "predicted_labels", "soft_labels"),
+    "manifest": ("load_manifest", "save_manifest"),
+    "pipeline": ("Moment", "first_stage", "second_stage"),
+    "second_stage": ("PLOT", "Memory"),
+    "train": ("make_optimizer", "train"),
+    "transport": ("Plan", "assign", "entropic", "whole_counts"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME)  # pyrefly: ignore
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'apportion' has no attribute '{name}'")
+    return getattr(import_module(f"apportion.{_HOME[name]}"), name)

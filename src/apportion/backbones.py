@@ -1,0 +1,134 @@
+"""Networks: every backbone is nn.Sequential(features, head), (n, ...) -> logits (n, k)."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def mlp(
+    shape: Sequence[int], n_classes: int, widths: Sequence[int] = (128, 128, 128), dropout: float = 0.0
+) -> nn.Sequential:
+    """Dense layers with ReLU. Two moons: three hidden layers; the MNIST family: MNIST_WIDTHS."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = torch.Size(shape).numel()
+    for following in widths:
+        layers += [nn.Linear(width, following), nn.ReLU(), nn.Dropout(dropout)]
+        width = following
+    return nn.Sequential(nn.Sequential(*layers), nn.Linear(width, n_classes))
+
+
+MNIST_WIDTHS = (1000, 500, 250, 250, 250)  # the paper's appendix
+
+
+def conv13(
+    shape: Sequence[int],
+    n_classes: int,
+    dropout: float = 0.5,
+    norm: bool = True,
+    slope: float = 0.1,
+    last_padding: int = 0,
+) -> nn.Sequential:
+    """The paper's 13 layers: nine convolutions, three poolings, one dense layer.
+
+    P10: the paper names neither batch-norm nor the padding of the last 3×3 convolution nor LeakyReLU's
+    slope; the defaults are those of the network that this table comes from in semi-supervised learning.
+    """
+
+    def conv(before: int, after: int, size: int, padding: int) -> list[nn.Module]:
+        normed = [nn.BatchNorm2d(after)] if norm else []
+        return [nn.Conv2d(before, after, size, padding=padding, bias=not norm), *normed, nn.LeakyReLU(slope)]
+
+    features = nn.Sequential(
+        *conv(shape[0], 128, 3, 1), *conv(128, 128, 3, 1), *conv(128, 128, 3, 1),
+        nn.MaxPool2d(2), nn.Dropout(dropout),
+        *conv(128, 256, 3, 1), *conv(256, 256, 3, 1), *conv(256, 256, 3, 1),
+        nn.MaxPool2d(2), nn.Dropout(dropout),
+        *conv(256, 512, 3, last_padding), *conv(512, 256, 1, 0), *conv(256, 128, 1, 0),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+    return nn.Sequential(features, nn.Linear(128, n_classes))
+
+
+class Residual(nn.Module):
+    """Two 3×3 convolutions around a shortcut; `before`: norm and activation come before each (WRN)."""
+
+    def __init__(
+        self, width: int, following: int, stride: int, before: bool, slope: float, dropout: float
+    ) -> None:
+        super().__init__()
+        self.before, self.slope = before, slope
+        self.norm1 = nn.BatchNorm2d(width if before else following)
+        self.conv1 = nn.Conv2d(width, following, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(following)
+        self.dropout = nn.Dropout(dropout)
+        self.conv2 = nn.Conv2d(following, following, 3, padding=1, bias=False)
+        same = stride == 1 and width == following
+        self.shortcut = nn.Identity() if same else nn.Conv2d(width, following, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.before:
+            y = F.leaky_relu(self.norm1(x), self.slope)
+            y = self.dropout(F.leaky_relu(self.norm2(self.conv1(y)), self.slope))
+            return self.shortcut(x) + self.conv2(y)
+        y = self.dropout(F.leaky_relu(self.norm1(self.conv1(x)), self.slope))
+        return F.leaky_relu(self.norm2(self.conv2(y)) + self.shortcut(x), self.slope)
+
+
+def wrn_28_2(shape: Sequence[int], n_classes: int, dropout: float = 0.0, slope: float = 0.1) -> nn.Sequential:
+    """Wide ResNet 28-2, the usual network of the field's newer tables."""
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, 3, padding=1, bias=False)]
+    width = 16
+    for following, stride in ((32, 1), (64, 2), (128, 2)):
+        for i in range(4):
+            layers.append(Residual(width, following, stride if i == 0 else 1, True, slope, dropout))
+            width = following
+    layers += [nn.BatchNorm2d(128), nn.LeakyReLU(slope), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(nn.Sequential(*layers), nn.Linear(128, n_classes))
+
+
+def resnet18(shape: Sequence[int], n_classes: int, dropout: float = 0.0) -> nn.Sequential:
+    """ResNet-18 for 32×32 images: a 3×3 stem and no first pooling."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(shape[0], 64, 3, padding=1, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+    ]
+    width = 64
+    for following, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        for step in (stride, 1):
+            layers.append(Residual(width, following, step, False, 0.0, dropout))
+            width = following
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(nn.Sequential(*layers), nn.Linear(512, n_classes))
+
+
+BACKBONES = {"mlp": mlp, "conv13": conv13, "wrn-28-2": wrn_28_2, "resnet18": resnet18}
+
+
+def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
+    """The GAN's second player: dense for points, transposed convolutions for images (LLP-GAN's own)."""
+    if len(shape) == 1:
+        hidden = [nn.Linear(noise, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
+        return nn.Sequential(*hidden, nn.Linear(128, shape[0]))
+    widths = (512, 256, 128) if shape[1] % 8 == 0 else (256, 128)  # 32 = 4·2³, 28 = 7·2²
+    start = shape[1] // 2 ** len(widths)
+    layers: list[nn.Module] = [
+        nn.Linear(noise, widths[0] * start**2, bias=False),
+        nn.Unflatten(1, (widths[0], start, start)),
+        nn.BatchNorm2d(widths[0]),
+        nn.LeakyReLU(0.2),
+    ]
+    for width, following in zip(widths, widths[1:], strict=False):
+        layers.append(nn.ConvTranspose2d(width, following, 5, 2, padding=2, output_padding=1, bias=False))
+        layers += [nn.BatchNorm2d(following), nn.LeakyReLU(0.2)]
+    layers += [nn.ConvTranspose2d(widths[-1], shape[0], 5, 2, padding=2, output_padding=1), Stretch()]
+    return nn.Sequential(*layers)
+
+
+class Stretch(nn.Module):
+    """tanh, stretched to the range of pixels after scaling to zero mean and unit variance, about ±2."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2.0 * torch.tanh(x)

@@ -1,0 +1,97 @@
+"""From the words of a recipe to networks, learners and functions; names are checked before data is read."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from apportion.backbones import BACKBONES, generator
+from apportion.bagging import cluster_groups, dirichlet_groups, random_groups
+from apportion.data import SOURCES
+from apportion.first_stage import METHODS
+from apportion.labelling import Labeller, argmax_labels, hard_labels, predicted_labels, soft_labels
+from apportion.learner import Learner
+from apportion.losses import cross_entropy, symmetric_cross_entropy
+from apportion.recipes import First, Network, Recipe, RecipeError, Second
+from apportion.schedules import SCHEDULES
+from apportion.second_stage import Loss
+from apportion.train import Rate, make_optimizer
+
+BAGGINGS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}
+LABELS = ("hard", "soft", "predicted", "argmax")
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse a recipe with a name or an option that does not exist, listing those that do."""
+    stages = [("first", recipe.first), ("second", recipe.second)]
+    names: list[tuple[str, str, Any]] = [
+        ("data.name", recipe.data.name, SOURCES),
+        ("data.bagging", recipe.data.bagging, BAGGINGS),
+        ("network.name", recipe.network.name, BACKBONES),
+        ("first.method", recipe.first.method, METHODS),
+        ("augment", recipe.augment, ("none", "crop+flip")),
+    ]
+    for stage, part in stages:
+        if part is not None:
+            names.append((f"{stage}.optimizer", part.optimizer, ("adam", "sgd")))
+            names.append((f"{stage}.schedule", part.schedule, SCHEDULES))
+    if recipe.second is not None:
+        names.append(("second.labels", recipe.second.labels, LABELS))
+        names.append(("second.loss", recipe.second.loss, ("ce", "sce")))
+        names.append(("second.student", recipe.second.student, ("new", "teacher")))
+        names.append(("second.weighting", recipe.second.weighting, ("instance", "bag")))
+    for path, name, known in names:
+        if name not in known:
+            raise RecipeError(f"{path} is '{name}'; there are {', '.join(known)}")
+    _check_options("network.options", recipe.network.options, BACKBONES[recipe.network.name], 2)
+    _check_options("first.options", recipe.first.options, METHODS[recipe.first.method], 1)
+
+
+def _check_options(path: str, options: Mapping[str, Any], maker: Callable[..., Any], given: int) -> None:
+    known = [name for name in list(inspect.signature(maker).parameters)[given:] if name != "generator"]
+    for name in options:
+        if name not in known:
+            raise RecipeError(f"no setting '{path}.{name}'; there are {', '.join(known) or 'none'}")
+
+
+def build_network(network: Network, shape: Sequence[int], n_classes: int) -> nn.Module:
+    return BACKBONES[network.name](shape, n_classes, **network.options)
+
+
+def build_learner(
+    first: First, classifier: nn.Module, shape: Sequence[int], place: Callable[[nn.Module], nn.Module]
+) -> Learner:
+    """The first stage's learner; LLP-GAN gets a generator of instances of this shape as its second player."""
+    options = dict(first.options)
+    if first.method == "gan":
+        options["generator"] = place(generator(shape, int(options.get("noise", 100))))
+    return METHODS[first.method](classifier, **options)
+
+
+def build_optimizers(players: Sequence[nn.Module], stage: First | Second) -> list[Optimizer]:
+    """One optimiser a player: the stage's own for the classifier, Adam with β₁ = 0.5 for a generator."""
+    classifier, *others = players
+    own = make_optimizer(classifier, stage.optimizer, stage.rate, decay=stage.decay, momentum=stage.momentum)
+    if not isinstance(stage, First):
+        return [own]
+    return [own, *(make_optimizer(other, "adam", stage.generator_rate, momentum=0.5) for other in others)]
+
+
+def build_rate(stage: First | Second) -> Rate:
+    return partial(SCHEDULES[stage.schedule], epochs=stage.epochs)
+
+
+def build_labeller(second: Second) -> Labeller:
+    if second.labels == "soft":
+        return partial(soft_labels, reg=second.reg, relax=math.inf if second.relax is None else second.relax)
+    return {"hard": hard_labels, "predicted": predicted_labels, "argmax": argmax_labels}[second.labels]
+
+
+def build_loss(second: Second) -> Loss:
+    if second.loss == "ce":
+        return cross_entropy
+    return partial(symmetric_cross_entropy, alpha=second.alpha, beta=second.beta, log_zero=second.log_zero)

@@ -1,0 +1,17 @@
+"""apportion list"""
+
+from typing import Annotated
+
+import typer
+
+
+def command(prefix: Annotated[str, typer.Argument(help="Only names that begin so.")] = "") -> None:
+    from apportion.grid import RECIPES
+
+    for name, recipe in RECIPES.items():
+        if name.startswith(prefix):
+            second = (
+                f", then {recipe.second.labels} labels for {recipe.second.epochs}" if recipe.second else ""
+            )
+            first = f"{recipe.first.method} for {recipe.first.epochs} epochs"
+            print(f"{name:32} {recipe.data.name}, bags of {recipe.data.bag_size}: {first}{second}")

@@ -1,0 +1,32 @@
+"""apportion run NAME"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apportion.cli.naming import Settings
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="A recipe or a group of apportion list.")],
+    seeds: Annotated[str, typer.Option(help="1, 1-3 or 1,2,5.")] = "1",
+    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    data: Annotated[Path | None, typer.Option(help="Folder of the image data sets.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    exact: Annotated[bool, typer.Option("--exact", help="Deterministic algorithms only.")] = False,
+    set_: Settings = None,
+) -> None:
+    from dataclasses import replace
+
+    from apportion.cli import naming
+    from apportion.cli.progress import Progress
+    from apportion.experiment import run_with_teacher
+    from apportion.recipes import changed
+
+    cells = [(key, recipe, seed) for seed in naming.seeds(seeds) for key, recipe in naming.find(name).items()]
+    for key, recipe, seed in cells:
+        recipe = replace(changed(recipe, naming.settings(set_)), seed=seed)
+        with Progress() as progress:
+            for folder, of, line in run_with_teacher(recipe, out, key, device=device, data=data, exact=exact):
+                progress.show(str(folder.relative_to(out)), of, line)

@@ -1,0 +1,51 @@
+"""Views of images: functions of a batch on its device, drawing from torch's generator of that device."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def scaled(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Bytes (n, c, h, w) as float32 of zero mean and unit variance by channel."""
+    return x.to(mean.dtype).sub(mean).div(std)
+
+
+def crop_flip(x: Tensor, padding: int = 4) -> Tensor:
+    """Each image shifted by up to `padding` pixels both ways, black beyond its edge, and flipped half of
+    the time.
+
+    One gather over the whole batch, in bytes.
+    """
+    n, _, height, width = x.shape
+    device = x.device
+    shift = torch.randint(-padding, padding + 1, (2, n, 1), device=device)
+    flip = torch.randint(0, 2, (n, 1), device=device, dtype=torch.bool)
+    rows = torch.arange(height, device=device) + shift[0]  # (n, h)
+    columns = torch.arange(width, device=device).expand(n, width)
+    columns = torch.where(flip, columns.flip(1), columns) + shift[1]  # (n, w)
+    inside = ((rows >= 0) & (rows < height)).unsqueeze(2) & ((columns >= 0) & (columns < width)).unsqueeze(1)
+    one = torch.arange(n, device=device).view(n, 1, 1)
+    pixels = x.permute(0, 2, 3, 1)[
+        one, rows.clamp(0, height - 1).unsqueeze(2), columns.clamp(0, width - 1).unsqueeze(1)
+    ]
+    return (pixels * inside.unsqueeze(3)).permute(0, 3, 1, 2)
+
+
+def views(
+    mean: Sequence[float], std: Sequence[float], device: torch.device, augment: str
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """(what training sees, what evaluation and labelling see) of raw instances."""
+    if not mean:
+        return (lambda x: x), (lambda x: x)
+    centre = 255 * torch.tensor(mean, device=device).view(1, -1, 1, 1)
+    spread = 255 * torch.tensor(std, device=device).view(1, -1, 1, 1)
+
+    def plain(x: Tensor) -> Tensor:
+        return scaled(x, centre, spread)
+
+    if augment == "none":
+        return plain, plain
+    if augment == "crop+flip":
+        return (lambda x: plain(crop_flip(x))), plain
+    raise ValueError(f"no augmentation '{augment}'; there are none and crop+flip")

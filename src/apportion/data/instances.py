@@ -1,0 +1,25 @@
+"""A labelled data set before its training labels are hidden by bagging."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+class DataError(ValueError):
+    """Data that cannot be used; the message says which, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Instances:
+    name: str
+    x: Tensor  # (N, ...) float32, or uint8 images (N, channels, height, width)
+    y: Tensor  # (N,) int64
+    test_x: Tensor
+    test_y: Tensor
+    classes: tuple[str, ...]
+    mean: tuple[float, ...] = ()  # of each channel in [0, 1]; empty for instances that need no scaling
+    std: tuple[float, ...] = ()
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.classes)

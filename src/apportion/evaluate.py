@@ -1,0 +1,44 @@
+"""Evaluation: the only room where hidden labels are compared with anything."""
+
+import torch
+from torch import Tensor, nn
+
+from apportion.bags import bag_means
+from apportion.train import View
+
+
+@torch.no_grad()
+def predict(
+    classifier: nn.Module, x: Tensor, prepare: View = lambda x: x, instances_per_batch: int = 1024
+) -> Tensor:
+    """Log-probabilities (N, k) in float32, in evaluation mode and without augmentation."""
+    was_training = classifier.training
+    classifier.eval()
+    try:
+        parts = [classifier(prepare(part)).float().log_softmax(1) for part in x.split(instances_per_batch)]
+    finally:
+        classifier.train(was_training)
+    return torch.cat(parts)
+
+
+def accuracy(scores: Tensor, y: Tensor) -> float:
+    """Share of instances whose largest score, or label, is at their true class; of ties the first counts."""
+    return float((scores.argmax(1) == y).float().mean())
+
+
+def proportion_error(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> float:
+    """Half the L1 distance of predicted and known proportions, mean over bags: the share misplaced."""
+    bag = torch.repeat_interleave(sizes.to(log_probs.device))
+    predicted = bag_means(log_probs.exp(), bag, len(sizes))
+    return float((predicted - proportions).abs().sum(1).mean() / 2)
+
+
+def label_gap(labels: Tensor, sizes: Tensor, proportions: Tensor) -> float:
+    """The largest distance of any bag's labels from its proportions: zero where transport converged."""
+    bag = torch.repeat_interleave(sizes.to(labels.device))
+    return float((bag_means(labels, bag, len(sizes)) - proportions).abs().max())
+
+
+def confusion(predicted: Tensor, y: Tensor, n_classes: int) -> Tensor:
+    """Counts (k, k): rows are true classes, columns predicted ones."""
+    return torch.bincount(y * n_classes + predicted, minlength=n_classes**2).view(n_classes, n_classes)

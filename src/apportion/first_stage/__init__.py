@@ -1,0 +1,10 @@
+"""First stages, one method a file."""
+
+from apportion.first_stage.dllp import DLLP
+from apportion.first_stage.gan import LLPGAN
+from apportion.first_stage.rot import ROT
+from apportion.first_stage.vat import LLPVAT
+
+METHODS = {"dllp": DLLP, "vat": LLPVAT, "gan": LLPGAN, "rot": ROT}
+
+__all__ = ["DLLP", "LLPGAN", "LLPVAT", "METHODS", "ROT"]

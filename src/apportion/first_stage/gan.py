@@ -1,0 +1,53 @@
+"""LLP-GAN (Liu et al., 2019): the classifier also tells real instances from generated ones.
+
+The discriminator has k + 1 classes; the logit of the class "generated" is fixed at zero, so that the
+classifier's k logits say everything: an instance is real with probability sigmoid(logsumexp(logits)). The
+generator matches the mean features of real instances.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from apportion.bags import BagBatch
+from apportion.learner import Terms, still_batchnorm
+from apportion.losses import proportion_loss
+
+
+class LLPGAN:
+    """The classifier is nn.Sequential(features, head), as every backbone here; any module can be put so."""
+
+    def __init__(
+        self, classifier: nn.Module, generator: nn.Module, noise: int = 100, weight: float = 1.0
+    ) -> None:
+        if not isinstance(classifier, nn.Sequential) or len(classifier) != 2:
+            raise TypeError(
+                "LLP-GAN matches the features before the last layer: pass nn.Sequential(features, head), or "
+                "nn.Sequential(network, nn.Identity()) to match the logits"
+            )
+        self.classifier: nn.Module = classifier
+        self.features = classifier[0]
+        self.generator = generator
+        self.noise = noise
+        self.weight = weight
+
+    def players(self) -> list[nn.Module]:
+        return [self.classifier, self.generator]
+
+    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+        made = self.generator(torch.rand(len(batch.x), self.noise, device=batch.x.device) * 2 - 1)
+        logits = self.classifier(batch.x)
+        with still_batchnorm(self.classifier):  # the statistics used at test time are those of real instances
+            judged = self.classifier(made.detach())
+        yield {
+            "proportion": self.weight * proportion_loss(logits, batch.bag, batch.proportions),
+            "real": F.softplus(-logits.float().logsumexp(1)).mean(),
+            "fake": F.softplus(judged.float().logsumexp(1)).mean(),
+        }
+        with still_batchnorm(self.classifier):
+            with torch.no_grad():
+                real = self.features(batch.x).flatten(1).float().mean(0)
+            fake = self.features(made).flatten(1).float().mean(0)
+        yield {"matching": (real - fake).square().mean()}

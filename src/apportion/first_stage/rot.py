@@ -1,0 +1,36 @@
+"""ROT (Dulac-Arnold et al., 2019): train on relaxed transport labels of each batch, beside the bag loss."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from apportion.bags import BagBatch
+from apportion.labelling import soft_labels
+from apportion.learner import Terms
+from apportion.losses import cross_entropy, proportion_loss
+
+
+class ROT:
+    """`alpha` is the bag loss's weight, the rest is the labels'; `relax` is the KL weight."""
+
+    def __init__(
+        self, classifier: nn.Module, alpha: float = 0.6, reg: float = 1.0, relax: float = 1.0
+    ) -> None:
+        self.classifier = classifier
+        self.alpha = alpha
+        self.reg = reg
+        self.relax = relax
+
+    def players(self) -> list[nn.Module]:
+        return [self.classifier]
+
+    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+        logits = self.classifier(batch.x)
+        sizes = torch.bincount(batch.bag, minlength=len(batch.proportions))
+        log_probs = logits.detach().float().log_softmax(1)
+        labels = soft_labels(log_probs, sizes, batch.proportions, self.reg, self.relax)
+        yield {
+            "proportion": self.alpha * proportion_loss(logits, batch.bag, batch.proportions),
+            "labels": (1 - self.alpha) * cross_entropy(logits, labels).mean(),
+        }

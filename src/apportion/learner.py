@@ -1,0 +1,41 @@
+"""What the loop asks of a method."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from apportion.bags import BagBatch
+
+Terms = dict[
+    str, Tensor
+]  # named, already weighted; the loss is their sum, so what is logged is what is optimised
+
+
+class Learner(Protocol):
+    """A method. `steps` yields a set of terms for each player; the loop steps that player, then goes on."""
+
+    classifier: nn.Module  # (n, ...) -> logits (n, k)
+
+    def players(self) -> list[nn.Module]:
+        """The networks that learn, one optimiser each."""
+        ...
+
+    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+        """One turn of every player on a batch; `progress` runs from 0 to 1 over the stage."""
+        ...
+
+
+@contextmanager
+def still_batchnorm(model: nn.Module) -> Iterator[None]:
+    """Forward passes inside leave the running statistics as they were."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    momenta = [m.momentum for m in norms]
+    try:
+        for m in norms:
+            m.momentum = 0.0
+        yield
+    finally:
+        for m, momentum in zip(norms, momenta, strict=True):
+            m.momentum = momentum

@@ -1,0 +1,52 @@
+"""Losses: pure functions of logits, in float32 whatever the network computes in."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from apportion.bags import bag_means
+
+# (alpha, beta) of symmetric cross-entropy: Wang et al.'s code by data set, and the paper's eq. (9)
+SCE_WEIGHTS = {"mnist": (0.01, 1.0), "cifar10": (0.1, 1.0), "cifar100": (6.0, 0.1), "eq9": (1.0, 1.0)}
+LOG_ZERO = math.log(1e-4)  # what Wang et al.'s code puts for log 0; their paper's text says -4
+
+
+def proportion_loss(logits: Tensor, bag: Tensor, proportions: Tensor) -> Tensor:
+    """Cross-entropy between known and predicted bag proportions, mean over bags.
+
+    It differs from the KL divergence of DLLP only by the entropy of the known proportions, which no
+    parameter can change. The probabilities of a bag are averaged before the logarithm, never after.
+    """
+    predicted = bag_means(logits.float().softmax(1), bag, len(proportions))
+    return -(proportions * predicted.clamp_min(1e-7).log()).sum(1).mean()
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """H(labels, prediction) of each instance, (n,)."""
+    return -(labels * logits.float().log_softmax(1)).sum(1)
+
+
+def reverse_cross_entropy(logits: Tensor, labels: Tensor, log_zero: float = LOG_ZERO) -> Tensor:
+    """H(prediction, labels) of each instance, eq. (8), (n,); `log_zero` stands for the logarithm of zero."""
+    return -(logits.float().softmax(1) * labels.clamp_min(math.exp(log_zero)).log()).sum(1)
+
+
+def symmetric_cross_entropy(
+    logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 1.0, log_zero: float = LOG_ZERO
+) -> Tensor:
+    """Cross-entropy in both directions, eq. (9), with the weights of Wang et al., (n,)."""
+    forward = cross_entropy(logits, labels)
+    return alpha * forward + beta * reverse_cross_entropy(logits, labels, log_zero)
+
+
+def divergence(clean: Tensor, moved: Tensor) -> Tensor:
+    """KL(clean ‖ moved) of two sets of logits, mean over instances; no gradient flows to the clean ones."""
+    known = clean.detach().float().log_softmax(1)
+    return F.kl_div(moved.float().log_softmax(1), known, log_target=True, reduction="batchmean")
+
+
+def entropy(log_probs: Tensor) -> Tensor:
+    """The entropy of each prediction in nats, (n,)."""
+    return torch.special.entr(log_probs.exp()).sum(1)

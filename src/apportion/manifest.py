@@ -1,0 +1,58 @@
+"""Bag manifests: which rows of the data each bag holds, so that others can repeat an experiment."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apportion.bags import Bags
+from apportion.grouping import BagError, as_instances, checked_shares
+
+
+def save_manifest(bags: Bags, path: Path | str) -> None:
+    """Write which rows of the data each bag holds, and its proportions: the data and this make the bags."""
+    rows = [part.tolist() for part in bags.source.split(bags.sizes.tolist())]
+    keep = [i.item() if isinstance(i, np.generic) else i for i in bags.ids]
+    if any(not isinstance(i, str | int | float | bool) for i in keep):
+        raise BagError("a manifest can name bags by strings and numbers only; rename the bags")
+    entries = [
+        {"id": i, "rows": r, "proportions": p}
+        for i, r, p in zip(keep, rows, bags.proportions.cpu().double().tolist(), strict=True)
+    ]
+    text = {"format": "apportion bags 1", "data": _fingerprint(bags.x, bags.source), "bags": entries}
+    Path(path).write_text(json.dumps(text))
+
+
+def load_manifest(path: Path | str, x: Any) -> Bags:
+    """The bags of a manifest over the same data; other data is refused."""
+    x = as_instances(x)
+    try:
+        text = json.loads(Path(path).read_text())
+        entries, rows = text["bags"], [torch.tensor(e["rows"], dtype=torch.int64) for e in text["bags"]]
+        shares = np.array([e["proportions"] for e in entries], dtype=np.float64)
+        ids, mark, known = [e["id"] for e in entries], text["data"], text["format"] == "apportion bags 1"
+        source = torch.cat(rows)
+    except (KeyError, TypeError, ValueError, RuntimeError, UnicodeDecodeError) as problem:
+        raise BagError(f"{path} is not a bag manifest: {problem}") from problem
+    if not known or shares.ndim != 2:
+        raise BagError(f"{path} is not a bag manifest of format 1")
+    if len(source) and (int(source.min()) < 0 or int(source.max()) >= len(x)):
+        raise BagError(f"{path} names row {int(source.max())}, but the data has {len(x)} rows")
+    bags = Bags(
+        x[source],
+        torch.tensor([len(r) for r in rows]),
+        torch.from_numpy(checked_shares(shares, ids, False)).float(),
+        source,
+        ids,
+    )
+    if _fingerprint(bags.x, source) != mark:
+        raise BagError(f"{path} was made for other data; the same instances in the same order are needed")
+    return bags
+
+
+def _fingerprint(x: Tensor, source: Tensor) -> str:
+    return hashlib.sha256(x[source.argsort()].contiguous().cpu().numpy().tobytes()).hexdigest()

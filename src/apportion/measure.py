@@ -1,0 +1,77 @@
+"""What a run writes down: a line an epoch and a summary at the end, accuracies in per cent."""
+
+import time
+from typing import Any
+
+from torch import Tensor
+
+from apportion.evaluate import accuracy, confusion, label_gap, predict, proportion_error
+from apportion.labelling import argmax_labels, hard_labels, soft_labels
+from apportion.losses import entropy
+from apportion.pipeline import Moment
+from apportion.task import Task
+
+
+def evaluated(moment: Moment, task: Task) -> dict[str, Any]:
+    """One line of the log: terms, accuracies in per cent, and the seconds of each part."""
+    started = time.perf_counter()
+    line: dict[str, Any] = {"stage": moment.stage, "epoch": moment.epoch.number, "terms": moment.epoch.terms}
+    test = predict(moment.learner.classifier, task.data.test_x, task.prepare)
+    line["test_accuracy"] = percent(accuracy(test, task.data.test_y))
+    if task.held_out is not None:
+        held = predict(moment.learner.classifier, task.held_out.x, task.prepare)
+        line["held_out_error"] = percent(
+            proportion_error(held, task.held_out.sizes, task.held_out.proportions)
+        )
+    if moment.log_probs is not None and moment.labels is not None:
+        line["label_accuracy"] = {
+            "predicted": percent(accuracy(moment.log_probs, task.hidden)),
+            "labels": percent(accuracy(moment.labels.rounds[-1], task.hidden)),
+            "mean": percent(accuracy(moment.labels.mean, task.hidden)),
+        }
+        line["label_gap"] = label_gap(moment.labels.rounds[-1], task.bags.sizes, task.bags.proportions)
+        line["proportion_error"] = percent(
+            proportion_error(moment.log_probs, task.bags.sizes, task.bags.proportions)
+        )
+    if moment.change is not None:
+        line["change"] = moment.change
+    line["seconds"] = {
+        "train": round(moment.epoch.seconds, 4),
+        "label": round(moment.label_seconds, 4),
+        "evaluate": round(time.perf_counter() - started, 4),
+    }
+    return line
+
+
+def summary(log: list[dict[str, Any]], moment: Moment, task: Task, log_probs: Tensor) -> dict[str, Any]:
+    """The numbers of a run: the last epoch is the headline; the best test epoch is marked oracle."""
+    curve = [line["test_accuracy"] for line in log]
+    sizes, proportions = task.bags.sizes, task.bags.proportions
+    best = max(range(len(curve)), key=curve.__getitem__)
+    labellers = {
+        "argmax": argmax_labels(log_probs, sizes, proportions),
+        "exact": hard_labels(log_probs, sizes, proportions),
+        "entropic": soft_labels(log_probs, sizes, proportions, reg=1.0),
+        "relaxed": soft_labels(log_probs, sizes, proportions, reg=1.0, relax=1.0),
+    }
+    test = predict(moment.learner.classifier, task.data.test_x, task.prepare)
+    result: dict[str, Any] = {
+        "test_accuracy": {"last": curve[-1], "oracle": curve[best], "oracle_epoch": best + 1},
+        "epochs": len(curve),
+        "train": {
+            "errors": int((log_probs.argmax(1) != task.hidden).sum()),
+            "proportion_error": percent(proportion_error(log_probs, sizes, proportions)),
+            "entropy": round(float(entropy(log_probs).mean()), 4),
+            "label_accuracy": {n: percent(accuracy(q, task.hidden)) for n, q in labellers.items()},
+        },
+        "seconds": {part: round(sum(line["seconds"][part] for line in log), 2) for part in log[0]["seconds"]},
+        "confusion": confusion(test.argmax(1), task.data.test_y, task.data.n_classes).tolist(),
+    }
+    if "held_out_error" in log[0]:
+        chosen = min(range(len(log)), key=lambda i: log[i]["held_out_error"])
+        result["test_accuracy"] |= {"held_out": curve[chosen], "held_out_epoch": chosen + 1}
+    return result
+
+
+def percent(share: float) -> float:
+    return round(100 * share, 4)

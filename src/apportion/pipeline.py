@@ -1,0 +1,141 @@
+"""The two stages end to end: read this file first.
+
+A first stage learns from the bags' proportions. Its log-probabilities are all that the second stage takes
+over, so that predictions from anywhere can start one. The second stage turns them into labels that meet
+every bag's proportions, teaches those to a student, and relabels after every epoch (algorithm 1; algorithm
+2 with soft labels and `stop`).
+
+Both stages are generators: evaluating, logging, checkpoints and early stopping are the body of the caller's
+for statement.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from apportion.bags import Bags
+from apportion.evaluate import predict
+from apportion.labelling import Labeller, hard_labels
+from apportion.learner import Learner
+from apportion.losses import cross_entropy
+from apportion.second_stage import PLOT, Loss, Memory, prediction_change
+from apportion.train import Epoch, Rate, View, train
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a caller sees after an epoch: enough to evaluate, to log, and to resume from."""
+
+    stage: str  # "first" or "second"
+    epoch: Epoch
+    learner: Learner
+    optimizers: Sequence[Optimizer]
+    log_probs: Tensor | None = None  # of all instances, where the stage relabelled after this epoch
+    labels: Memory | None = None
+    running: Tensor | None = None  # the running mean of log-probabilities that is labelled
+    before: Tensor | None = None  # the predictions that δ of algorithm 2 compares with
+    change: float | None = None  # δ itself, where `stop` is given
+    label_seconds: float = 0.0  # predicting and labelling all instances
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and plain values only: the state from which `resume` continues to the same bits."""
+        return {
+            "stage": self.stage,
+            "epoch": self.epoch.number,
+            "players": [player.state_dict() for player in self.learner.players()],
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "rounds": None if self.labels is None else self.labels.rounds,
+            "running": self.running,
+            "before": self.before,
+        }
+
+
+def first_stage(
+    learner: Learner,
+    bags: Bags,
+    optimizers: Sequence[Optimizer],
+    *,
+    epochs: int,
+    rate: Rate,
+    seed: int,
+    instances_per_batch: int = 1024,
+    augment: View = lambda x: x,
+    resume: dict[str, Any] | None = None,
+) -> Iterator[Moment]:
+    """Train any learner on the bags; its classifier is the teacher."""
+    done = restore(learner, optimizers, resume)
+    for epoch in train(
+        learner, bags, optimizers, epochs=epochs, rate=rate, seed=seed, stage="first",
+        instances_per_batch=instances_per_batch, augment=augment, done=done,
+    ):  # fmt: skip
+        yield Moment("first", epoch, learner, optimizers)
+
+
+def second_stage(
+    log_probs: Tensor,
+    student: nn.Module,
+    bags: Bags,
+    optimizers: Sequence[Optimizer],
+    *,
+    epochs: int,
+    rate: Rate,
+    seed: int,
+    label: Labeller = hard_labels,
+    loss: Loss = cross_entropy,
+    mixup: float = 0.0,
+    weights: Tensor | None = None,
+    rounds: int = 5,
+    hold: int = 1,
+    momentum: float = 0.0,
+    stop: float | None = None,
+    instances_per_batch: int = 1024,
+    augment: View = lambda x: x,
+    prepare: View = lambda x: x,
+    resume: dict[str, Any] | None = None,
+) -> Iterator[Moment]:
+    """Teach a student the transport labels of `log_probs` (N, k), in the order of the bags, and relabel as
+    it learns.
+
+    The first labels are kept for `hold` epochs: a new student is not asked before it has learnt. Labels are
+    made from a running mean of log-probabilities with `momentum`, and the student learns the mean of the
+    last `rounds` of them.
+    """
+    running, before = log_probs, None
+    memory = Memory(label(log_probs, bags.sizes, bags.proportions), rounds)
+    learner = PLOT(student, memory, loss, mixup, weights)
+    done = restore(learner, optimizers, resume)
+    if resume is not None and done:
+        running, before = resume["running"], resume["before"]
+        memory.restore(resume["rounds"])
+    for epoch in train(
+        learner, bags, optimizers, epochs=epochs, rate=rate, seed=seed, stage="second",
+        instances_per_batch=instances_per_batch, augment=augment, done=done,
+    ):  # fmt: skip
+        fresh, change, started = None, None, time.perf_counter()
+        if epoch.number >= hold:
+            fresh = predict(student, bags.x, prepare, instances_per_batch)
+            # a floor of -100, since predictions from elsewhere may hold -inf, which no mean survives
+            running = torch.lerp(fresh, running.clamp_min(-100.0), momentum) if momentum else fresh
+            memory.add(label(running, bags.sizes, bags.proportions))
+        if stop is not None and fresh is not None:
+            change, before = prediction_change(fresh, before, bags.sizes), fresh
+        seconds = time.perf_counter() - started
+        yield Moment("second", epoch, learner, optimizers, fresh, memory, running, before, change, seconds)
+        if stop is not None and change is not None and change <= stop:
+            return
+
+
+def restore(learner: Learner, optimizers: Sequence[Optimizer], state: dict[str, Any] | None) -> int:
+    """Put a saved state back into the players and their optimisers; the number of epochs that are done."""
+    if state is None:
+        return 0
+    for player, saved in zip(learner.players(), state["players"], strict=True):
+        player.load_state_dict(saved)
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    return state["epoch"]

@@ -1,0 +1,31 @@
+"""Rate schedules: pure functions from progress in [0, 1] to a share of the peak rate."""
+
+import math
+
+
+def flat(progress: float, epochs: int) -> float:
+    """Constant for 70 %, then linear to zero: a student that keeps moving keeps improving its labels."""
+    return min(1.0, (1.0 - progress) / 0.3)
+
+
+def cosine(progress: float, epochs: int) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def one_cycle(progress: float, epochs: int) -> float:
+    """From 1/25 up to the peak during the first 30 %, then down to zero, both along a cosine."""
+    if progress < 0.3:
+        return 1.0 - 0.96 * cosine(progress / 0.3, epochs)
+    return cosine((progress - 0.3) / 0.7, epochs)
+
+
+def constant(progress: float, epochs: int) -> float:
+    return 1.0
+
+
+def halving(progress: float, epochs: int) -> float:
+    """Halved after every 100 epochs: the paper's schedule."""
+    return 0.5 ** math.floor(progress * epochs / 100 + 1e-9)
+
+
+SCHEDULES = {"flat": flat, "cosine": cosine, "one-cycle": one_cycle, "constant": constant, "halving": halving}

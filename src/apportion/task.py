@@ -1,0 +1,47 @@
+"""What a run needs in memory: data in bags on a device, and apart from them what evaluation may see."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from apportion.bagging import make_bags
+from apportion.bags import Bags
+from apportion.building import BAGGINGS
+from apportion.data import SOURCES, Instances
+from apportion.data.augment import views
+from apportion.randomness import stream
+from apportion.recipes import Recipe
+from apportion.train import View
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything a run needs in memory; `hidden` and the test labels go to evaluation only."""
+
+    data: Instances
+    bags: Bags
+    hidden: Tensor
+    held_out: Bags | None
+    augment: View
+    prepare: View
+    device: torch.device
+
+
+def load_task(recipe: Recipe, device: torch.device, folder: Path | None = None) -> Task:
+    """The data on its device, in bags that depend on the data, the bag size and the seed only."""
+    data = SOURCES[recipe.data.name](folder, recipe.seed)
+    generator = stream(recipe.seed, "bags", recipe.data.bagging, recipe.data.bag_size)
+    groups = BAGGINGS[recipe.data.bagging]
+    bags, hidden = make_bags(data.x, data.y, recipe.data.bag_size, data.n_classes, generator, groups)
+    kept_out = None
+    if recipe.data.held_out:
+        order = torch.randperm(len(bags.sizes), generator=generator)
+        cut = max(1, round(recipe.data.held_out * len(order)))
+        kept_out, bags = bags.select(order[:cut]), bags.select(order[cut:])
+        hidden = data.y[bags.source]
+    augment, prepare = views(data.mean, data.std, device, recipe.augment)
+    data = replace(data, test_x=data.test_x.to(device), test_y=data.test_y.to(device))
+    kept_out = kept_out.to(device) if kept_out is not None else None
+    return Task(data, bags.to(device), hidden.to(device), kept_out, augment, prepare, device)

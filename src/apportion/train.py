@@ -1,0 +1,95 @@
+"""The loop: one visible generator for every method of both stages."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+
+from apportion.bags import Bags
+from apportion.learner import Learner
+from apportion.randomness import reseed
+
+Rate = Callable[[float], float]  # progress in [0, 1] -> share of the peak rate
+View = Callable[[Tensor], Tensor]  # raw instances on their device -> what the network takes
+
+
+class Epoch(NamedTuple):
+    number: int  # from 1
+    terms: dict[str, float]  # mean of each term over the batches
+    seconds: float
+
+
+class NotFinite(ArithmeticError):
+    """A term of the loss is NaN or infinite."""
+
+
+def train(
+    learner: Learner,
+    bags: Bags,
+    optimizers: Sequence[Optimizer],
+    *,
+    epochs: int,
+    rate: Rate,
+    seed: int,
+    stage: str,
+    instances_per_batch: int = 1024,
+    augment: View = lambda x: x,
+    done: int = 0,
+) -> Iterator[Epoch]:
+    """Train, and yield after every epoch: what happens between epochs is the body of the caller's for."""
+    for number in range(done + 1, epochs + 1):
+        started = time.perf_counter()
+        generator = reseed(seed, stage, number)
+        for player in learner.players():
+            player.train()
+        sums: dict[str, Tensor] = {}
+        n_batches, seen = 0, 0
+        for batch in bags.batches(instances_per_batch, generator):
+            progress = (number - 1 + seen / len(bags.x)) / epochs
+            set_rate(optimizers, rate(progress))
+            batch = replace(batch, x=augment(batch.x))
+            for optimizer, terms in zip(optimizers, learner.steps(batch, progress), strict=True):
+                optimizer.zero_grad()
+                torch.stack(list(terms.values())).sum().backward()
+                optimizer.step()
+                for name, term in terms.items():
+                    sums[name] = term.detach() + sums.get(name, 0.0)
+            n_batches, seen = n_batches + 1, seen + len(batch.x)
+        # the one wait for the device in an epoch
+        means = dict(zip(sums, (torch.stack(list(sums.values())) / n_batches).tolist(), strict=True))
+        for name, mean in means.items():
+            if not math.isfinite(mean):
+                raise NotFinite(
+                    f"epoch {number} of the {stage} stage: the term '{name}' is {mean}; lower the rate"
+                )
+        yield Epoch(number, means, time.perf_counter() - started)
+
+
+def set_rate(optimizers: Sequence[Optimizer], share: float) -> None:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * share
+
+
+def make_optimizer(
+    network: nn.Module, name: str, rate: float, *, decay: float = 0.0, momentum: float = 0.9
+) -> Optimizer:
+    """SGD with Nesterov momentum, or Adam with β₁ = `momentum`; only matrices decay, not biases and norms."""
+    matrices = [p for p in network.parameters() if p.ndim > 1]
+    vectors = [p for p in network.parameters() if p.ndim <= 1]
+    groups = [
+        {"params": parameters, "weight_decay": weight, "peak": rate}
+        for parameters, weight in ((matrices, decay), (vectors, 0.0))
+        if parameters
+    ]
+    fused = next(network.parameters()).is_cuda
+    if name == "sgd":
+        return SGD(groups, lr=rate, momentum=momentum, nesterov=True, fused=fused)
+    if name == "adam":
+        return Adam(groups, lr=rate, betas=(momentum, 0.999), fused=fused)
+    raise ValueError(f"no optimiser '{name}'; there are sgd and adam")

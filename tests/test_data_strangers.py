@@ -248,9 +248,24 @@ def test_a_pickle_that_wants_to_act_is_refused_and_nothing_happens(tmp_path, pro
         b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"}.",  # a frame of an exabyte
         b"\x80\x02" + b"N" * 3_000_000 + b".",
         b"\x80\x02]q\x00(h\x00h\x00e.",  # a list within itself
+        b"\x80\x02S'\\ '\n.",  # of a text with a wrong escape, Python would warn
+        b"\x80\x02cnumpy\\ \nndarray\n.",
         b"",
     ],
-    ids=["system", "eval", "gets", "nested key", "memo", "bytearray", "frame", "endless", "cycle", "empty"],
+    ids=[
+        "system",
+        "eval",
+        "gets",
+        "nested key",
+        "memo",
+        "bytearray",
+        "frame",
+        "endless",
+        "cycle",
+        "escape",
+        "escaped name",
+        "empty",
+    ],
 )
 def test_a_pickle_that_would_hang_or_fill_the_memory_is_refused(data):
     with pytest.raises(DataError, match="not a batch of CIFAR"):

@@ -4,10 +4,12 @@ Unpickling can call any function, and even a list of allowed functions leaves wa
 hang. Here nothing is called: an object that a file asks to build becomes an inert note of what was asked.
 """
 
+import io
 import pickletools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -16,6 +18,23 @@ from apportion.data.instances import DataError
 
 _VALUES = {"BININT", "BININT1", "BININT2", "BINSTRING", "SHORT_BINSTRING", "BINUNICODE"}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_WANTED = {
+    *(
+        *_VALUES,
+        *_CONSTANTS,
+        "PROTO",
+        "STOP",
+        "MARK",
+        "GLOBAL",
+        "REDUCE",
+        "BUILD",
+        "EMPTY_DICT",
+        "EMPTY_LIST",
+    ),
+    *("BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+    *("APPEND", "APPENDS", "SETITEM", "SETITEMS"),
+}
+_OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes if opcode.name in _WANTED}
 _NAMES = {
     *("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"),
     *("numpy ndarray", "numpy dtype"),
@@ -51,30 +70,40 @@ def _content(data: bytes, max_opcodes: int) -> dict[str, Any]:
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[Any, Any] = {}
-    for opcode, argument, _ in islice(pickletools.genops(data), max_opcodes):
-        if opcode.name == "STOP":
+    for opcode, argument in islice(_opcodes(io.BytesIO(data)), max_opcodes):
+        if opcode == "STOP":
             return _checked(stack.pop(), dict)
-        if opcode.name in _VALUES:
+        if opcode in _VALUES:
             stack.append(argument)
-        elif opcode.name in _CONSTANTS:
-            stack.append(_CONSTANTS[opcode.name])
-        elif opcode.name in ("BINPUT", "LONG_BINPUT"):
+        elif opcode in _CONSTANTS:
+            stack.append(_CONSTANTS[opcode])
+        elif opcode in ("BINPUT", "LONG_BINPUT"):
             memo[argument] = stack[-1]
-        elif opcode.name in ("BINGET", "LONG_BINGET"):
+        elif opcode in ("BINGET", "LONG_BINGET"):
             stack.append(memo[argument])
-        elif opcode.name == "MARK":
+        elif opcode == "MARK":
             marks.append(len(stack))
-        elif opcode.name == "GLOBAL":
-            stack.append(_asked(argument))
-        elif opcode.name != "PROTO":
-            _combine(opcode.name, stack, marks)
+        elif opcode == "GLOBAL":
+            stack.append(_Asked(argument))
+        elif opcode != "PROTO":
+            _combine(opcode, stack, marks)
     raise DataError("it has far more in it than a batch of images")
 
 
-def _asked(name: Any) -> _Asked:
-    if name not in _NAMES:
-        raise DataError(f"it asks for {name[:80]!r}, which no batch of images needs")
-    return _Asked(name)
+def _opcodes(stream: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    """Names and arguments; pickletools.genops would parse the arguments of unwanted opcodes too."""
+    while True:
+        code = stream.read(1).decode("latin-1")
+        if code not in _OPCODES:
+            raise DataError(f"it uses the opcode {code!r}, which no batch of images needs")
+        opcode = _OPCODES[code]
+        if opcode.name == "GLOBAL":
+            name = b" ".join(stream.readline(80).rstrip(b"\n") for _ in range(2)).decode("latin-1")
+            if name not in _NAMES:
+                raise DataError(f"it asks for {name!r}, which no batch of images needs")
+            yield opcode.name, name
+        else:
+            yield opcode.name, opcode.arg.reader(stream) if opcode.arg else None
 
 
 def _combine(opcode: str, stack: list[Any], marks: list[int]) -> None:
@@ -101,8 +130,6 @@ def _combine(opcode: str, stack: list[Any], marks: list[int]) -> None:
         case "BUILD":
             state = stack.pop()
             _checked(stack[-1], _Asked).state = state
-        case _:
-            raise DataError(f"it uses the opcode {opcode}, which no batch of images needs")
 
 
 def _taken(stack: list[Any], start: int) -> list[Any]:

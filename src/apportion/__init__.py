@@ -33,7 +33,36 @@ _HOMES = {
     "transport": ("Plan", "assign", "entropic", "whole_counts"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME)  # pyrefly: ignore
+__all__ = [
+    "BagBatch",
+    "BagError",
+    "Bags",
+    "DLLP",
+    "LLPGAN",
+    "LLPVAT",
+    "Memory",
+    "Moment",
+    "PLOT",
+    "Plan",
+    "ROT",
+    "accuracy",
+    "assign",
+    "entropic",
+    "first_stage",
+    "group_bags",
+    "hard_labels",
+    "load_manifest",
+    "make_bags",
+    "make_optimizer",
+    "predict",
+    "predicted_labels",
+    "proportion_error",
+    "save_manifest",
+    "second_stage",
+    "soft_labels",
+    "train",
+    "whole_counts",
+]
 
 
 def __getattr__(name: str) -> Any:

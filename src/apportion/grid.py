@@ -10,7 +10,7 @@ MOONS = Recipe(
     first=First(epochs=150, rate=2e-3),
     instances_per_batch=100,
 )
-MOONS_SECOND = Second(epochs=40, hold=10, rate=1e-3)
+MOONS_SECOND = Second(epochs=80, hold=10, rate=1e-3)
 GAN_POINTS = First(
     "gan", epochs=150, rate=5e-3, options={"noise": 8}
 )  # fewer noise values than the paper's images

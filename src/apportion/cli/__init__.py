@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from apportion.cli import demo, list_recipes, run, show
+from apportion.cli import data, demo, list_recipes, run, show
 
 OK, REFUSED, STOPPED = 0, 2, 130  # a refusal names its reason; 130 is what shells give for Ctrl-C
 
@@ -21,6 +21,7 @@ app.command("run", help="Run recipes: finished runs are skipped, interrupted one
 app.command("demo", help="The paper's two-moons study: a table and a figure, in under two minutes.")(
     demo.command
 )
+app.add_typer(data.app, name="data", help="Fetch, import and list data sets.")
 
 
 def main() -> None:

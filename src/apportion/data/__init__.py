@@ -1,8 +1,23 @@
 """The door in: a name becomes instances with a training and a test part."""
 
+from collections.abc import Callable
+from pathlib import Path
+
+from apportion.data import images, synthetic, tables
 from apportion.data.instances import DataError, Instances
-from apportion.data.synthetic import blobs, digits, moons
 
-SOURCES = {"moons": moons, "blobs": blobs, "digits": digits}
+Source = Callable[[Path | None, int], Instances]  # (folder of files, seed of what is random)
 
-__all__ = ["SOURCES", "DataError", "Instances"]
+SOURCES: dict[str, Source] = {
+    "moons": lambda folder, seed: synthetic.moons(seed),
+    "blobs": lambda folder, seed: synthetic.blobs(seed),
+    "digits": lambda folder, seed: synthetic.digits(seed),
+    "cifar10": lambda folder, seed: images.cifar10(folder),
+    "cifar100": lambda folder, seed: images.cifar100(folder),
+    "mnist": lambda folder, seed: images.mnist(folder),
+    "fashion_mnist": lambda folder, seed: images.fashion_mnist(folder),
+    "kmnist": lambda folder, seed: images.kmnist(folder),
+    "adult": lambda folder, seed: tables.adult(folder),
+}
+
+__all__ = ["SOURCES", "DataError", "Instances", "Source"]

@@ -1,14 +1,12 @@
 """Data that needs no file: two moons, blobs, and the digits that ship with scikit-learn."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 
 from apportion.data.instances import Instances
 
 
-def moons(folder: Path | None = None, seed: int = 0, n: int = 2000, noise: float = 0.1) -> Instances:
+def moons(seed: int = 0, n: int = 2000, noise: float = 0.1) -> Instances:
     """Two half-circles: 2,000 points to train on, and 2,000 fresh ones."""
     from sklearn.datasets import make_moons
 
@@ -16,7 +14,7 @@ def moons(folder: Path | None = None, seed: int = 0, n: int = 2000, noise: float
     return _split("moons", x, y, n, ("upper", "lower"))
 
 
-def blobs(folder: Path | None = None, seed: int = 0, n: int = 2000, classes: int = 4) -> Instances:
+def blobs(seed: int = 0, n: int = 2000, classes: int = 4) -> Instances:
     """Gaussian clouds in the plane, one a class."""
     from sklearn.datasets import make_blobs
 
@@ -25,7 +23,7 @@ def blobs(folder: Path | None = None, seed: int = 0, n: int = 2000, classes: int
     return _split("blobs", x, y, n, tuple(str(c) for c in range(classes)))
 
 
-def digits(folder: Path | None = None, seed: int = 0) -> Instances:
+def digits(seed: int = 0) -> Instances:
     """1,797 digits of 8×8 pixels; a random quarter is for testing."""
     from sklearn.datasets import load_digits
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from apportion.transport import inputs
 from apportion.transport.inputs import ArrayLike
+from apportion.transport.solvers import solve_exactly
 
 __all__ = ["Assignment", "Plan", "assign", "certified", "entropic", "whole_counts"]
 
@@ -32,8 +33,8 @@ class Assignment(NamedTuple):
     """Classes with the prices that prove them optimal: see `certified`."""
 
     classes: Tensor  # (N,)
-    prices: Tensor  # (m, k) float64
-    gap: Tensor  # (m,) float64 primal minus dual cost: zero up to rounding
+    prices: Tensor  # (m, k) float64; infinite for a class that the bag has none of
+    gap: Tensor  # (m,) float64 cost minus the lower bound that the prices give: zero up to rounding
 
 
 def assign(log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike) -> Tensor:
@@ -42,24 +43,17 @@ def assign(log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike) -> Tensor:
     Rows of `log_probs` (N, k) are sorted by bag; they may be logits, since a constant added to a row cancels.
     Minus infinity forbids a class. The work is done on the CPU, by `torch.get_num_threads()` threads.
     """
-    return certified(log_probs, sizes, counts).classes
+    return solve_exactly(log_probs, sizes, counts, None, keep_prices=False)[0]
 
 
-def certified(log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike) -> Assignment:
-    """`assign` with dual prices and duality gap, so that optimality can be checked without another solver."""
-    from scipy.optimize import linear_sum_assignment
+def certified(
+    log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike, *, prices: ArrayLike | None = None
+) -> Assignment:
+    """`assign` with prices that prove it: every instance sits at its highest log-probability - price.
 
-    scores = inputs.scores(log_probs)
-    starts = inputs.starts(sizes, len(scores))
-    table = inputs.counts(counts, starts, scores.shape[1])
-    classes = np.empty(len(scores), np.int64)
-    for b in range(len(starts) - 1):
-        rows, columns = scores[starts[b] : starts[b + 1]], np.repeat(np.arange(scores.shape[1]), table[b])
-        classes[starts[b] : starts[b + 1]] = columns[
-            linear_sum_assignment(rows[:, columns], maximize=True)[1]
-        ]
-    prices = np.zeros(table.shape)
-    return Assignment(inputs.like(classes, log_probs), torch.from_numpy(prices), torch.zeros(len(table)))
+    Prices of an earlier call, say of the last epoch, may be passed in as a start: less work, same optimum.
+    """
+    return Assignment(*solve_exactly(log_probs, sizes, counts, prices, keep_prices=True))
 
 
 def entropic(

@@ -74,6 +74,14 @@ def counts(table: ArrayLike, starts: np.ndarray, classes: int) -> np.ndarray:
     return result
 
 
+def prices(table: ArrayLike | None, shape: tuple[int, ...]) -> np.ndarray:
+    """(m, k) float64, a copy for the solver to write to; zeros if none are given."""
+    values = np.zeros(shape) if table is None else array(table)
+    if values.shape != shape or np.isnan(values).any():
+        raise ValueError(f"prices must have shape {shape} and no NaN, but have shape {values.shape}")
+    return np.array(values, np.float64, order="C")
+
+
 def proportions(table: ArrayLike, bags: int, classes: int | None) -> np.ndarray:
     """(m, k) float64 whose rows sum to one exactly; up to 1e-4 is taken for rounding and divided out."""
     values = array(table)

@@ -1,0 +1,52 @@
+"""Bags in chunks of about equal work, a thread a chunk: bags are independent, so the result is the same."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+SMALL = 1 << 16  # rows below which starting threads costs more than it gains
+
+
+def bounds(starts: np.ndarray, chunks: int) -> np.ndarray:
+    """First bag of every chunk, and the number of bags as last; no chunk is empty."""
+    rows = np.linspace(0, starts[-1], chunks + 1)
+    return np.unique(np.searchsorted(starts, rows, side="left"))
+
+
+def in_chunks(work: Callable[[int, int], Any], starts: np.ndarray) -> list[Any]:
+    """Results of work(first bag, last bag) over all bags, in order.
+
+    Threads are Python's, as many as torch uses: the compiled work holds no lock, and unlike numba's own pool
+    they survive fork and may be started from several threads at once.
+    """
+    threads = torch.get_num_threads() if starts[-1] >= SMALL else 1
+    # Several chunks a thread even out bags of unequal difficulty.
+    edges = bounds(starts, 1 if threads == 1 else 4 * threads)
+    parts = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+    if len(parts) < 2:
+        return [work(first, last) for first, last in parts]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda part: work(*part), parts))
+
+
+def announce(kernel: Any, seconds: int) -> None:
+    """Says that a first call compiles, before the wait; later processes find the result in numba's cache.
+
+    By the log, at a level that is shown unless silenced: a warning would read as if something were wrong.
+    """
+    from numba import config
+
+    if config.DISABLE_JIT:
+        return
+    stem = Path(kernel.py_func.__code__.co_filename).stem
+    if not kernel.signatures and not list(
+        Path(kernel.stats.cache_path).glob(f"{stem}.{kernel.__name__}*.nbi")
+    ):
+        logging.getLogger("apportion").warning(
+            "compiling %s for this machine, once: about %d seconds", kernel.__name__, seconds
+        )

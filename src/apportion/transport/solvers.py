@@ -1,0 +1,54 @@
+"""From checked arrays to the compiled kernels and back: chunks, threads, and errors that name the bag."""
+
+import numpy as np
+from torch import Tensor
+
+from apportion.transport import inputs
+from apportion.transport.chunks import announce, in_chunks
+from apportion.transport.inputs import ArrayLike
+
+
+def solve_exactly(
+    log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike, prices: ArrayLike | None, *, keep_prices: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Classes (N,), prices (m, k) and duality gaps (m,); the last two are empty unless prices are kept."""
+    from apportion.transport import exact  # here, because numba takes half a second to import
+
+    scores = inputs.scores(log_probs)
+    starts = inputs.starts(sizes, len(scores))
+    table = inputs.counts(counts, starts, scores.shape[1])
+    costs = inputs.prices(prices, table.shape) if keep_prices else np.empty((0, table.shape[1]))
+    classes, gaps = np.empty(len(scores), np.int64), np.empty(len(costs))
+    announce(exact.solve_bags, seconds=15)
+
+    def work(first: int, last: int) -> tuple[int, int]:
+        most = int(np.diff(starts[first : last + 1]).max())
+        memory = exact.scratch(most, table.shape[1], scores.dtype)
+        failure = exact.solve_bags(
+            scores, starts, table, first, last, costs, prices is not None, classes, memory
+        )
+        if failure[1] == exact.OK and keep_prices:
+            exact.duality_gaps(scores, starts, table, first, last, costs, classes, gaps)
+        return failure
+
+    for bag, status in in_chunks(work, starts):
+        if status != exact.OK:
+            raise ValueError(complaint(bag, status == exact.NOT_A_NUMBER, scores, starts, table))
+    return inputs.like(classes, log_probs), inputs.like(costs, log_probs), inputs.like(gaps, log_probs)
+
+
+def complaint(bag: int, not_a_number: bool, scores: np.ndarray, starts: np.ndarray, table: np.ndarray) -> str:
+    """What is wrong with a bag that has no solution, and what to do about it."""
+    rows, allowed = scores[starts[bag] : starts[bag + 1]], table[bag] > 0
+    if not_a_number:
+        row, column = np.argwhere(~(rows < np.inf))[0]
+        return (
+            f"bag {bag} has log_probs of {rows[row, column]} in row {starts[bag] + row}, class {column}; "
+            "scores must be finite or minus infinity: look for a diverged network"
+        )
+    stuck = np.flatnonzero((rows[:, allowed] == -np.inf).all(1))
+    where = f": row {starts[bag] + stuck[0]} has -inf for every class that the bag has" if stuck.size else ""
+    return (
+        f"bag {bag} cannot meet {table[bag]} with the classes that its log_probs of -inf leave{where}; "
+        "if these come from rounding, use log_softmax or clamp log_probs to, say, -1e4"
+    )

@@ -6,6 +6,8 @@ The public names, imported when first used, so that the command line starts quic
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from apportion.bagging import make_bags
     from apportion.bags import BagBatch, Bags

@@ -75,6 +75,9 @@ def run(
     check(recipe)
     place = pick_device(device)
     torch.use_deterministic_algorithms(exact)
+    torch.backends.cudnn.benchmark = (
+        not exact
+    )  # one batch size, so the search for the best kernels pays at once
     state = runs.start(folder, to_json(recipe), runs.where(place, exact))
     task = load_task(recipe, place, data)
     saved, moment = time.monotonic(), None

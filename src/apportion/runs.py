@@ -6,7 +6,6 @@ import platform
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+import apportion
 
 
 class RunError(RuntimeError):
@@ -108,7 +109,7 @@ def where(device: torch.device, exact: bool) -> dict[str, Any]:
     """What made the numbers. A run without git at hand is told its commit by $APPORTION_COMMIT."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {
-        "apportion": version("apportion"),
+        "apportion": apportion.__version__,
         "commit": os.environ.get("APPORTION_COMMIT") or _git_commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),

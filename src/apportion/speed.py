@@ -30,6 +30,8 @@ def placed(network: nn.Module, device: torch.device, instances_per_batch: int) -
     network = network.to(device)
     if device.type != "cuda":
         return network
+    # one graph for each network, mode and player; the default of 8 would send later runs of a process to the slow path
+    torch._dynamo.config.recompile_limit = 64
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if isinstance(network, nn.Sequential) and len(network) == 2:
         return nn.Sequential(Fast(network[0], instances_per_batch), network[1])

@@ -30,7 +30,7 @@ def placed(network: nn.Module, device: torch.device, instances_per_batch: int) -
     network = network.to(device)
     if device.type != "cuda":
         return network
-    # one graph for each network, mode and player; the default of 8 would send later runs of a process to the slow path
+    # a graph for each network, mode and player; beyond the default of 8, later runs would not be compiled
     torch._dynamo.config.recompile_limit = 64
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if isinstance(network, nn.Sequential) and len(network) == 2:

@@ -1,0 +1,132 @@
+"""Three limits that connect the methods: supervised learning, clustering, and soft labels that become hard.
+
+1. Bags of one instance: the bag loss is cross-entropy with the true labels, so DLLP is supervised learning.
+2. One bag of everything with uniform proportions: the second stage, started from a network that knows
+   nothing, is the self-labelling clustering that PLOT grew from. Without transport it falls into one class.
+3. Soft labels tend to the hard ones as the regularisation falls, where the best labelling is unique.
+
+    python examples/plot_limits.py [FOLDER]     about half a minute on one core
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import nn
+
+from apportion import (
+    DLLP,
+    accuracy,
+    group_bags,
+    hard_labels,
+    make_bags,
+    make_optimizer,
+    predict,
+    soft_labels,
+)
+from apportion.backbones import mlp
+from apportion.data.synthetic import blobs, moons
+from apportion.labelling import Labeller, argmax_labels
+from apportion.losses import cross_entropy, proportion_loss
+from apportion.pipeline import first_stage, second_stage
+from apportion.randomness import stream
+from apportion.schedules import one_cycle
+
+SEED = 2
+COLOURS, MARKERS = ("#c0392b", "#1e8449", "#2471a3", "#b9770e"), "o^sD"
+
+
+def new_network(n_classes: int) -> nn.Module:
+    torch.manual_seed(SEED)
+    return mlp((2,), n_classes, widths=(64, 64, 64))
+
+
+def bags_of_one(panel: Axes) -> None:
+    """DLLP on two moons from bags of one, where it is supervised learning, to bags of five hundred."""
+    data = moons(SEED)
+    alone, hidden = make_bags(data.x, data.y, 1, 2, stream(SEED, "bags", 1))
+    logits, every = new_network(2)(alone.x), torch.arange(len(alone.x))
+    bag_loss = proportion_loss(logits, every, alone.proportions)
+    truth = cross_entropy(logits, nn.functional.one_hot(hidden, 2).float()).mean()
+    print(f"bags of one: bag loss {bag_loss:.6f}, cross-entropy with the true labels {truth:.6f}")
+
+    sizes, right = (1, 10, 50, 500), []
+    for size in sizes:
+        bags, _ = make_bags(data.x, data.y, size, 2, stream(SEED, "bags", size))
+        network = new_network(2)
+        for _ in first_stage(
+            DLLP(network), bags, [make_optimizer(network, "adam", 2e-3)], epochs=60, seed=SEED,
+            instances_per_batch=500, rate=lambda progress: one_cycle(progress, 60),
+        ):  # fmt: skip
+            pass
+        right.append(100 * accuracy(predict(network, data.test_x), data.test_y))
+        print(f"bags of {size}: {right[-1]:.2f} % of fresh points right")
+    panel.plot(sizes, right, "o-", color=COLOURS[2])
+    panel.set_xscale("log")
+    panel.set_xticks(sizes, [str(size) for size in sizes])
+    panel.minorticks_off()
+    panel.set_xlabel("instances in a bag")
+    panel.set_ylabel("fresh points right, %")
+    panel.set_title("Bags of one are supervised learning", fontsize=10)
+
+
+def one_bag(panel: Axes, label: Labeller, title: str) -> None:
+    """Self-labelling from a random network: the whole set is one bag that asks for all classes equally."""
+    data = blobs(SEED, n=1000)
+    bags = group_bags(data.x, ["everything"] * len(data.x), {"everything": [0.25] * 4})
+    network = new_network(4)
+    for _ in second_stage(
+        predict(network, bags.x), network, bags, [make_optimizer(network, "adam", 1e-3)], epochs=200,
+        seed=SEED, label=label, rounds=1, instances_per_batch=len(data.x), rate=lambda progress: 1.0,
+    ):  # fmt: skip
+        pass
+    found = predict(network, bags.x).argmax(1)
+    print(f"one bag, {title}: clusters of {torch.bincount(found, minlength=4).tolist()}")
+    for c in range(4):
+        here = bags.x[found == c]
+        panel.scatter(here[:, 0], here[:, 1], s=7, c=COLOURS[c], marker=MARKERS[c], linewidths=0)
+    panel.set_xticks([])
+    panel.set_yticks([])
+    panel.set_title(f"One bag of everything, {title}", fontsize=10)
+
+
+def soft_to_hard(panel: Axes) -> None:
+    """The mean distance of soft labels from the hard ones, over five random bags of sixteen."""
+    generator = stream(SEED, "scores")
+    log_probs = torch.randn(80, 5, generator=generator, dtype=torch.float64).mul(2).log_softmax(1)
+    sizes = torch.full((5,), 16)
+    counts = torch.stack(
+        [torch.bincount(torch.randint(5, (16,), generator=generator), minlength=5) for _ in sizes]
+    )
+    hard = hard_labels(log_probs, sizes, counts / 16)
+    regs = [10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01]
+    distances = [
+        float((soft_labels(log_probs, sizes, counts / 16, reg) - hard).abs().sum(1).mean() / 2)
+        for reg in regs
+    ]
+    for reg, distance in zip(regs, distances, strict=True):
+        print(f"soft labels, reg {reg:g}: {distance:.4f} of the mass is off the hard labels")
+    panel.loglog(regs, distances, "o-", color=COLOURS[2])
+    panel.invert_xaxis()
+    panel.set_xlabel("reg, 1/λ")
+    panel.set_ylabel("mass off the hard labels")
+    panel.set_title("Soft labels become hard", fontsize=10)
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    panels = figure.subplots(2, 2)
+    bags_of_one(panels[0, 0])
+    soft_to_hard(panels[0, 1])
+    one_bag(panels[1, 0], hard_labels, "with transport")
+    one_bag(panels[1, 1], argmax_labels, "without")
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "limits.png", dpi=120)
+    print(f"figure: {folder / 'limits.png'}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "examples-out"))

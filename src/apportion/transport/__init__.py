@@ -9,12 +9,11 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from apportion.transport import inputs
 from apportion.transport.inputs import ArrayLike
-from apportion.transport.solvers import solve_exactly
+from apportion.transport.solvers import solve_entropically, solve_exactly
 
 __all__ = ["Assignment", "Plan", "assign", "certified", "entropic", "whole_counts"]
 
@@ -72,26 +71,7 @@ def entropic(
     then the largest violation of the optimality condition, mass = proportion x exp(-potential reg/relax).
     Non-convergence is returned in `error`, not hidden; CUDA tensors are solved on their device.
     """
-    inputs.check_settings(reg, relax, tol, max_iterations)
-    scores = inputs.scores(log_probs)
-    starts = inputs.starts(sizes, len(scores))
-    shares = inputs.proportions(proportions, len(starts) - 1, scores.shape[1])
-    mass, errors, most = np.empty_like(scores), np.empty(len(shares)), 0
-    damp = 1.0 if math.isinf(relax) else relax / (relax + reg)
-    for b in range(len(shares)):
-        kernel = torch.from_numpy(scores[starts[b] : starts[b + 1]]).double() / reg
-        share, g = torch.from_numpy(shares[b]), torch.zeros(kernel.shape[1], dtype=torch.float64)
-        for iteration in range(1, 100 * max_iterations):
-            f = -torch.logsumexp(kernel + g, 1, keepdim=True)
-            reach = torch.logsumexp(kernel + f, 0) - math.log(len(kernel))
-            following = damp * (share.log() - reach)
-            errors[b] = ((reach + following).exp() - (reach + g).exp()).abs().max().item()
-            most = max(most, iteration)
-            if errors[b] < tol:
-                break
-            g = following
-        mass[starts[b] : starts[b + 1]] = (kernel + f + g).exp().numpy()
-    return Plan(inputs.like(mass, log_probs), inputs.like(errors, log_probs), most)
+    return Plan(*solve_entropically(log_probs, sizes, proportions, reg, relax, tol, max_iterations))
 
 
 def whole_counts(proportions: ArrayLike, sizes: ArrayLike) -> Tensor:

@@ -34,19 +34,16 @@ def in_chunks(work: Callable[[int, int], Any], starts: np.ndarray) -> list[Any]:
         return list(pool.map(lambda part: work(*part), parts))
 
 
-def announce(kernel: Any, seconds: int) -> None:
+def announce(kernel: Any, name: str, seconds: int) -> None:
     """Says that a first call compiles, before the wait; later processes find the result in numba's cache.
 
     By the log, at a level that is shown unless silenced: a warning would read as if something were wrong.
     """
     from numba import config
 
-    if config.DISABLE_JIT:
+    if vars(config)["DISABLE_JIT"] or kernel.signatures:
         return
-    stem = Path(kernel.py_func.__code__.co_filename).stem
-    if not kernel.signatures and not list(
-        Path(kernel.stats.cache_path).glob(f"{stem}.{kernel.__name__}*.nbi")
-    ):
+    if not list(Path(kernel.stats.cache_path).glob(f"{name}.solve_bags*.nbi")):
         logging.getLogger("apportion").warning(
-            "compiling %s for this machine, once: about %d seconds", kernel.__name__, seconds
+            "compiling the %s transport solver for this machine, once: about %d seconds", name, seconds
         )

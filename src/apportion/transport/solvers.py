@@ -1,6 +1,9 @@
 """From checked arrays to the compiled kernels and back: chunks, threads, and errors that name the bag."""
 
+import math
+
 import numpy as np
+import torch
 from torch import Tensor
 
 from apportion.transport import inputs
@@ -19,7 +22,7 @@ def solve_exactly(
     table = inputs.counts(counts, starts, scores.shape[1])
     costs = inputs.prices(prices, table.shape) if keep_prices else np.empty((0, table.shape[1]))
     classes, gaps = np.empty(len(scores), np.int64), np.empty(len(costs))
-    announce(exact.solve_bags, seconds=15)
+    announce(exact.solve_bags, "exact", seconds=15)
 
     def work(first: int, last: int) -> tuple[int, int]:
         most = int(np.diff(starts[first : last + 1]).max())
@@ -35,6 +38,78 @@ def solve_exactly(
         if status != exact.OK:
             raise ValueError(complaint(bag, status == exact.NOT_A_NUMBER, scores, starts, table))
     return inputs.like(classes, log_probs), inputs.like(costs, log_probs), inputs.like(gaps, log_probs)
+
+
+def solve_entropically(
+    log_probs: ArrayLike,
+    sizes: ArrayLike,
+    proportions: ArrayLike,
+    reg: float,
+    relax: float,
+    tol: float,
+    max_iterations: int,
+) -> tuple[Tensor, Tensor, int]:
+    """Mass (N, k), errors (m,) and iterations of the slowest bag, on the device of log_probs."""
+    inputs.check_settings(reg, relax, tol, max_iterations)
+    if isinstance(log_probs, Tensor) and log_probs.device.type != "cpu":
+        return solve_on_device(log_probs.detach(), sizes, proportions, reg, relax, tol, max_iterations)
+    from apportion.transport import newton
+
+    scores = inputs.scores(log_probs)
+    starts = inputs.starts(sizes, len(scores))
+    table = inputs.proportions(proportions, len(starts) - 1, scores.shape[1])
+    mass, errors = np.empty_like(scores), np.empty(len(table))
+    announce(newton.solve_bags, "newton", seconds=15)
+
+    def work(first: int, last: int) -> tuple[int, int, int]:
+        memory = newton.scratch(int(np.diff(starts[first : last + 1]).max()), table.shape[1])
+        return newton.solve_bags(
+            scores,
+            starts,
+            table,
+            first,
+            last,
+            1 / reg,
+            reg / relax,
+            tol,
+            max_iterations,
+            mass,
+            errors,
+            memory,
+        )
+
+    slowest = 0
+    for bag, status, steps in in_chunks(work, starts):
+        slowest = max(slowest, steps)
+        if status != newton.OK:
+            raise ValueError(complaint(bag, status == newton.NOT_A_NUMBER, scores, starts, table))
+    return inputs.like(mass, log_probs), inputs.like(errors, log_probs), slowest
+
+
+def solve_on_device(
+    log_probs: Tensor,
+    sizes: ArrayLike,
+    proportions: ArrayLike,
+    reg: float,
+    relax: float,
+    tol: float,
+    max_iterations: int,
+) -> tuple[Tensor, Tensor, int]:
+    """`solve_entropically` by the batched solver, wherever the tensor is."""
+    from apportion.transport import batched
+
+    scores = log_probs if log_probs.dtype == torch.float64 else log_probs.float()
+    starts = inputs.starts(sizes, len(scores))
+    table = inputs.proportions(proportions, len(starts) - 1, scores.shape[1])
+    shares = torch.from_numpy(table).to(scores.device)
+    bag = torch.repeat_interleave(torch.from_numpy(np.diff(starts))).to(scores.device)
+    bad = ~(scores < math.inf).all(1)
+    stuck = scores.masked_fill(shares[bag] == 0, -math.inf).amax(1) == -math.inf
+    for rows, not_a_number in ((bad, True), (stuck, False)):
+        if rows.any():
+            at = int(bag[rows.nonzero()[0, 0]])
+            raise ValueError(complaint(at, not_a_number, inputs.scores(scores), starts, table))
+    return batched.solve(scores, np.diff(starts).tolist(), shares, 1 / reg, reg / relax, tol, max_iterations)
 
 
 def complaint(bag: int, not_a_number: bool, scores: np.ndarray, starts: np.ndarray, table: np.ndarray) -> str:

@@ -1,0 +1,108 @@
+"""`entropic` on the device of its tensor: the method of `newton.py`, many bags at once, padded to equal size.
+
+Padding lives in here alone: a padded row has weight zero in every sum, and no row of it is returned.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+CELLS = 1 << 24  # padded scores solved at once: 128 MiB of float64, of which about six copies are alive
+RANGE, LOOSE, RIDGE, LONGEST = 40.0, 0.02, 1.0, 8.0  # as in newton.py, where they are explained
+
+
+def solve(
+    scores: Tensor, sizes: list[int], proportions: Tensor, scale: float, rho: float, tol: float, most: int
+) -> tuple[Tensor, Tensor, int]:
+    """Plan (N, k), errors (m,) and iterations, on the device of the scores; names as in newton.py."""
+    mass = torch.empty_like(scores)
+    errors, slowest = torch.empty(len(sizes), dtype=torch.float64, device=scores.device), 0
+    starts = torch.tensor([0, *sizes]).cumsum(0).tolist()
+    # Bags of like size are solved together, so that at most the largest of a group sets its padding.
+    order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
+    with torch.no_grad(), torch.autocast(device_type=scores.device.type, enabled=False):
+        while order:
+            longest = sizes[order[0]]
+            group = order[: max(1, CELLS // (longest * scores.shape[1]))]
+            order = order[len(group) :]
+            padded = torch.tensor(
+                [[starts[b] + min(i, sizes[b] - 1) for i in range(longest)] for b in group],
+                device=scores.device,
+            )
+            length = torch.tensor([sizes[b] for b in group], device=scores.device)
+            which = torch.tensor(group, device=scores.device)
+            real = torch.arange(longest, device=scores.device) < length[:, None]  # (b, n)
+            weight = real / length[:, None].double()
+            x = scores[padded].double()  # (b, n, k)
+            plan, errors[which], steps = solve_group(x, weight, proportions[which], scale, rho, tol, most)
+            mass[padded[real]] = plan[real].to(mass.dtype)
+            slowest = max(slowest, steps)
+    return mass, errors, slowest
+
+
+def solve_group(
+    x: Tensor, weight: Tensor, share: Tensor, scale: float, rho: float, tol: float, most: int
+) -> tuple[Tensor, Tensor, int]:
+    """Plan (b, n, k), errors (b,) and iterations of bags of equal padded size; stages as in newton.py."""
+    x = x.masked_fill((share == 0)[:, None], -math.inf)
+    top, low = x.amax(2), x.masked_fill(x == -math.inf, math.inf).amin(2)
+    spread = scale * ((top - low) * weight).sum(1).max().item()
+    ahead = max(0, math.ceil(math.log(max(spread, RANGE) / RANGE, 4)))
+    x, g, steps = x - top[:, :, None], torch.zeros_like(share), 0
+    while True:
+        part = 0.25**ahead
+        goal = tol if ahead == 0 else max(LOOSE / share.shape[1], tol)
+        plan, g, error, taken = stage(x * (scale * part), weight, share, g, rho / part, goal, most - steps)
+        steps += taken
+        if ahead == 0:
+            return plan, error, steps
+        g, ahead = 4 * g, ahead - 1
+
+
+def stage(
+    x: Tensor, weight: Tensor, share: Tensor, g: Tensor, rho: float, tol: float, most: int
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Newton's method at one regularisation: plan, potentials, errors, iterations."""
+    plan, mass, slope, error = evaluate(x, weight, share, g, rho)
+    for steps in range(most):
+        busy = error > tol
+        if not busy.any():
+            return plan, g, error, steps
+        step = newton_step(plan, weight, share, mass, slope, rho, error) * busy[:, None]
+        along, length = (step * slope).sum(1), torch.ones_like(error)
+        for _ in range(20):
+            plan, mass, slope, error = evaluate(x, weight, share, g + length[:, None] * step, rho)
+            after = (step * slope).sum(1)
+            far = (after < -0.5 * along) & (error > tol)
+            if not far.any():
+                break
+            length = torch.where(far, length * (along / (along - after)).clamp(0.1, 0.5), length)
+        g = g + length[:, None] * step
+    return plan, g, error, most
+
+
+def evaluate(x: Tensor, weight: Tensor, share: Tensor, g: Tensor, rho: float) -> tuple[Tensor, ...]:
+    """Plan, class masses, gradient and its largest entry at potentials g."""
+    plan = (x + g[:, None]).softmax(2)
+    mass = torch.einsum("bn,bnk->bk", weight, plan)
+    slope = (share * torch.exp(-rho * g) if rho else share) - mass
+    return plan, mass, slope, slope.abs().amax(1)
+
+
+def newton_step(
+    plan: Tensor, weight: Tensor, share: Tensor, mass: Tensor, slope: Tensor, rho: float, error: Tensor
+) -> Tensor:
+    """The regularised Newton step, no potential moving further than LONGEST."""
+    hessian = -torch.einsum("bnk,bnl->bkl", plan * weight[:, :, None], plan)
+    if not rho:
+        hessian += share[:, :, None] * share[:, None]
+    # Absent classes have an empty row: a one on the diagonal leaves their potential where it is.
+    diagonal = mass * (1 + RIDGE * error[:, None]) + rho * (slope + mass) + (share == 0) + 1e-14
+    hessian.diagonal(dim1=1, dim2=2).add_(diagonal)
+    factor, failed = torch.linalg.cholesky_ex(hessian)
+    step = torch.cholesky_solve(slope[:, :, None], factor).squeeze(2)
+    # Rounding can spoil the factor of a plan of nearly zeros and ones; a scaled gradient is safe there.
+    step = torch.where((failed > 0)[:, None], slope / diagonal, step)
+    longest = step.abs().amax(1, keepdim=True)
+    return step * (LONGEST / longest.clamp_min(LONGEST))

@@ -48,11 +48,12 @@ def summary(log: list[dict[str, Any]], moment: Moment, task: Task, log_probs: Te
     curve = [line["test_accuracy"] for line in log]
     sizes, proportions = task.bags.sizes, task.bags.proportions
     best = max(range(len(curve)), key=curve.__getitem__)
-    labellers = {
-        "argmax": argmax_labels(log_probs, sizes, proportions),
-        "exact": hard_labels(log_probs, sizes, proportions),
-        "entropic": soft_labels(log_probs, sizes, proportions, reg=1.0),
-        "relaxed": soft_labels(log_probs, sizes, proportions, reg=1.0, relax=1.0),
+    scores, known, hidden = log_probs.cpu(), proportions.cpu(), task.hidden.cpu()
+    labels = {
+        "argmax": argmax_labels(scores, sizes, known),
+        "exact": hard_labels(scores, sizes, known),
+        "entropic": soft_labels(scores, sizes, known, reg=1.0),
+        "relaxed": soft_labels(scores, sizes, known, reg=1.0, relax=1.0),
     }
     test = predict(moment.learner.classifier, task.data.test_x, task.prepare)
     result: dict[str, Any] = {
@@ -62,7 +63,7 @@ def summary(log: list[dict[str, Any]], moment: Moment, task: Task, log_probs: Te
             "errors": int((log_probs.argmax(1) != task.hidden).sum()),
             "proportion_error": percent(proportion_error(log_probs, sizes, proportions)),
             "entropy": round(float(entropy(log_probs).mean()), 4),
-            "label_accuracy": {n: percent(accuracy(q, task.hidden)) for n, q in labellers.items()},
+            "label_accuracy": {name: percent(accuracy(each, hidden)) for name, each in labels.items()},
         },
         "seconds": {part: round(sum(line["seconds"][part] for line in log), 2) for part in log[0]["seconds"]},
         "confusion": confusion(test.argmax(1), task.data.test_y, task.data.n_classes).tolist(),

@@ -36,6 +36,8 @@ class Bags:
             )
         if int(self.sizes.sum()) != n:
             raise ValueError(f"the sizes sum to {int(self.sizes.sum())}, but there are {n} instances")
+        for i in (self.sizes < 1).nonzero().flatten().tolist():
+            raise ValueError(f"bag {self.ids[i]!r} has no instance; drop it")
 
     @property
     def n_classes(self) -> int:

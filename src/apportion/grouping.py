@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -13,6 +13,10 @@ from apportion.bags import Bags
 
 class BagError(ValueError):
     """Bags that cannot be used; the message names the bag, the value and the remedy."""
+
+
+def _refuse(name: Hashable, what: str) -> NoReturn:
+    raise BagError(f"bag {name!r} {what}")
 
 
 def group_bags(
@@ -37,8 +41,9 @@ def group_bags(
         raise BagError(f"there are {len(x)} instances but {len(keys)} bag ids; pass one id an instance")
     names, number, sizes = _number(keys)
     table = _rows_by_id(counts if proportions is None else proportions, names, bag_column)
-    shares = _shares_of_counts(table, sizes, names) if proportions is None else table
-    shares = checked_shares(shares, names, normalise)
+    if proportions is None and table.ndim == 2:
+        table = _shares_of_counts(table, sizes, names)
+    shares = checked_shares(table, names, normalise)
     order = torch.from_numpy(np.argsort(number, kind="stable"))
     return Bags(x[order], torch.from_numpy(sizes), torch.from_numpy(shares).float(), order, names)
 
@@ -46,25 +51,25 @@ def group_bags(
 def as_instances(x: Any) -> Tensor:
     """Instances as a tensor: float64 becomes float32, images keep their bytes."""
     if not isinstance(x, Tensor):
-        x = torch.from_numpy(np.ascontiguousarray(x))
+        array = np.asarray(x, order="C")
+        x = torch.from_numpy(array if array.flags.writeable else array.copy())
     if x.ndim < 2:
-        raise BagError(
-            f"instances have shape {tuple(x.shape)}; pass a row an instance, x.reshape(-1, 1) for one feature"
-        )
-    return (
-        x.float() if x.dtype == torch.float64 or not (x.is_floating_point() or x.dtype == torch.uint8) else x
-    )
+        raise BagError(f"instances have shape {tuple(x.shape)}; pass a row each, such as x.reshape(-1, 1)")
+    kept = x.dtype == torch.uint8 or (x.is_floating_point() and x.dtype != torch.float64)
+    return x if kept else x.float()
 
 
 def _keys(ids: Any) -> list[Hashable]:
     values = ids.tolist() if isinstance(ids, np.ndarray | Tensor) else list(ids)
     for i, value in enumerate(values):
-        if value is None or value != value:
+        try:
+            hash(value)
+        except TypeError as problem:
+            what = f"instance {i} has a bag id that cannot be hashed ({value!r}); use a string or a number"
+            raise BagError(what) from problem
+        same = value == value  # NaN is not; of pandas' NA it is not known
+        if value is None or not isinstance(same, bool | np.bool_) or not same:
             raise BagError(f"instance {i} has no bag id ({value!r}); name its bag or drop the instance")
-        if not isinstance(value, Hashable):
-            raise BagError(
-                f"instance {i} has a bag id that cannot be hashed ({value!r}); use a string or a number"
-            )
     return values
 
 
@@ -72,7 +77,7 @@ def _number(keys: Sequence[Hashable]) -> tuple[list[Hashable], np.ndarray, np.nd
     """Sorted names (as they appear where they cannot be sorted), the number of each key, the sizes."""
     names = list(dict.fromkeys(keys))
     with suppress(TypeError):  # ids of mixed types keep the order in which they appear
-        names.sort()  # type: ignore[call-overload]
+        names = sorted(names)  # type: ignore[type-var]
     place = {name: i for i, name in enumerate(names)}
     number = np.fromiter((place[key] for key in keys), dtype=np.int64, count=len(keys))
     return names, number, np.bincount(number, minlength=len(names))
@@ -88,74 +93,58 @@ def _rows_by_id(table: Any, names: list[Hashable], bag_column: str | None) -> np
         columns = [name for name in table.columns if name != bag_column]
         values = np.column_stack([np.asarray(table[name], dtype=np.float64) for name in columns])
     elif isinstance(table, Mapping):
-        keys, values = list(table), list(table.values())
+        keys, values = list(table), [np.asarray(row, dtype=np.float64) for row in table.values()]
     else:
         values = np.asarray(table, dtype=np.float64)
         if len(values) != len(names):
-            raise BagError(
-                f"there are {len(names)} bags but {len(values)} rows of proportions; pass a dict to name them"
-            )
+            raise BagError(f"there are {len(names)} bags but {len(values)} rows; pass a dict to name them")
         return values
-    seen = set()
+    _check_names(keys, names)
+    row_of = dict(zip(keys, values, strict=True))
+    for name, row in row_of.items():
+        if row.ndim != 1:
+            _refuse(name, f"has {row} for proportions; give one number for each class")
+        if len(row) != len(values[0]):
+            _refuse(name, f"has {len(row)} classes, others have {len(values[0])}; give all")
+    return np.array([row_of[name] for name in names])
+
+
+def _check_names(keys: Sequence[Hashable], names: Sequence[Hashable]) -> None:
+    """Refuse a table whose bags are not those of the instances, each once."""
+    seen, known = set(), set(names)
     for name in keys:
         if name in seen:
-            raise BagError(f"bag {name!r} stands twice in the table; keep one row a bag")
-        seen.add(name)
-    for name in names:
-        if name not in seen:
-            raise BagError(
-                f"bag {name!r} has instances but no row in the table; add it or drop its instances"
-            )
-    known = set(names)
-    for name in keys:
+            _refuse(name, "stands twice in the table; keep one row a bag")
         if name not in known:
-            raise BagError(f"bag {name!r} is in the table but has no instance; drop it from the table")
-    place = {name: i for i, name in enumerate(keys)}
-    widths = {len(row) for row in values}
-    if len(widths) > 1:
-        odd = next(n for n in keys if len(values[place[n]]) != len(values[0]))
-        raise BagError(
-            f"bag {odd!r} has {len(values[place[odd]])} classes, others have {len(values[0])}; give all"
-        )
-    return np.asarray(values, dtype=np.float64)[[place[name] for name in names]]
+            _refuse(name, "is in the table but has no instance; drop it from the table")
+        seen.add(name)
+    for name in (name for name in names if name not in seen):
+        _refuse(name, "has instances but no row in the table; add it or drop its instances")
 
 
 def _shares_of_counts(counts: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable]) -> np.ndarray:
     totals = counts.sum(1)
     for i in np.flatnonzero(~np.isclose(totals, sizes)).tolist():
-        raise BagError(
-            f"bag {names[i]!r} has counts that sum to {totals[i]:g} but {sizes[i]} instances; pass "
-            "proportions if the counts are of a larger group than the instances at hand"
-        )
+        remedy = "pass proportions if the counts are of a larger group than the instances at hand"
+        _refuse(names[i], f"has counts that sum to {totals[i]:g} but {sizes[i]} instances; {remedy}")
     return counts / sizes[:, None]
 
 
 def checked_shares(shares: np.ndarray, names: Sequence[Hashable], normalise: bool) -> np.ndarray:
     """Proportions that sum to one, or an error that names the first bag where something is wrong."""
     if shares.ndim != 2 or shares.shape[1] < 2:
-        raise BagError(
-            f"proportions have shape {shares.shape}; a row a bag and at least two classes are needed"
-        )
+        raise BagError(f"proportions have shape {shares.shape}; pass a row a bag and at least two classes")
+    percent = "is more than one; divide percentages by 100, pass counts=, or pass normalise=True"
     for bad, what in (
         (~np.isfinite(shares), "is not a number; give a proportion or drop the bag"),
         (shares < 0, "is negative; proportions lie between 0 and 1"),
+        (shares > (np.inf if normalise else 1 + 1e-6), percent),
     ):
         for i, j in np.argwhere(bad)[:1].tolist():
-            raise BagError(f"bag {names[i]!r}: the proportion of class {j} is {shares[i, j]:g}, which {what}")
+            _refuse(names[i], f"has {shares[i, j]:g} as the proportion of class {j}, which {what}")
     totals = shares.sum(1)
-    if normalise:
-        for i in np.flatnonzero(totals == 0).tolist():
-            raise BagError(f"bag {names[i]!r} has proportions that are all zero; drop the bag")
-        return shares / totals[:, None]
-    for i, j in np.argwhere(shares > 1 + 1e-6)[:1].tolist():
-        raise BagError(
-            f"bag {names[i]!r}: the proportion of class {j} is {shares[i, j]:g}, more than one; divide "
-            "percentages by 100, pass counts=, or pass normalise=True"
-        )
-    for i in np.flatnonzero(np.abs(totals - 1) > 1e-4)[
-        :1
-    ].tolist():  # 1e-4: what four printed digits can lose
-        raise BagError(
-            f"bag {names[i]!r} has proportions summing to {totals[i]:.6g}; pass normalise=True to rescale"
-        )
+    for i in np.flatnonzero(totals == 0)[:1].tolist():
+        _refuse(names[i], "has proportions that are all zero; drop the bag")
+    for i in np.flatnonzero((abs(totals - 1) > 1e-4) & (not normalise))[:1].tolist():  # four printed digits
+        _refuse(names[i], f"has proportions summing to {totals[i]:.6g}; pass normalise=True to rescale")
     return shares / totals[:, None]

@@ -1,0 +1,98 @@
+"""What the tests share: one thread, small data, small networks, short training."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from hypothesis import settings
+from torch import Tensor, nn
+
+from apportion.backbones import generator, mlp
+from apportion.bagging import make_bags
+from apportion.bags import Bags
+from apportion.data.synthetic import moons
+from apportion.first_stage import METHODS
+from apportion.learner import Learner
+from apportion.randomness import reseed, stream
+from apportion.schedules import constant
+from apportion.train import Epoch, make_optimizer, train
+
+torch.set_num_threads(1)  # on shared cores a suite of small networks is several times slower on two
+settings.register_profile("house", derandomize=True, deadline=None, max_examples=60, database=None)
+settings.load_profile("house")
+
+
+def ragged(sizes: Sequence[int] = (1, 3, 2), k: int = 3, shape: Sequence[int] = (2,)) -> Bags:
+    """Random instances in bags of these sizes, with random proportions."""
+    generator, n = stream(0, "ragged", *sizes), sum(sizes)
+    shares = torch.rand(len(sizes), k, generator=generator) + 0.05
+    x = torch.randn(n, *shape, generator=generator)
+    ids = [f"bag {i}" for i in range(len(sizes))]
+    return Bags(x, torch.tensor(sizes), shares / shares.sum(1, keepdim=True), torch.arange(n), ids)
+
+
+def moon_bags(n: int = 200, size: int = 20, seed: int = 1) -> tuple[Bags, Tensor]:
+    """A few bags of two moons, and their hidden labels."""
+    data = moons(seed, n)
+    return make_bags(data.x, data.y, size, 2, stream(seed, "bags"))
+
+
+def network(
+    k: int = 2, shape: Sequence[int] = (2,), seed: int = 0, widths: Sequence[int] = (32, 32)
+) -> nn.Module:
+    reseed(seed, "weights")
+    return mlp(shape, k, widths)
+
+
+def normed(k: int = 2, features: int = 2, width: int = 16) -> nn.Sequential:
+    """A small classifier with batch-norm."""
+    reseed(0, "weights")
+    body = nn.Sequential(nn.Linear(features, width), nn.BatchNorm1d(width), nn.ReLU())
+    return nn.Sequential(body, nn.Linear(width, k))
+
+
+def learner_of(name: str, classifier: nn.Module, shape: Sequence[int] = (2,), **options: Any) -> Learner:
+    """A method of the first stage on this classifier; LLP-GAN gets its generator."""
+    if name == "gan":
+        reseed(0, "generator")
+        options = {"generator": generator(shape, 8), "noise": 8} | options
+    return METHODS[name](classifier, **options)
+
+
+def trained(learner: Learner, bags: Bags, epochs: int = 2, **changes: Any) -> list[Epoch]:
+    """Train with Adam at a constant rate; the record of every epoch."""
+    optimizers = changes.pop("optimizers", None) or [
+        make_optimizer(p, "adam", 1e-3) for p in learner.players()
+    ]
+    given = {"rate": steady, "seed": 0, "stage": "first", "instances_per_batch": 64} | changes
+    return list(train(learner, bags, optimizers, epochs=epochs, **given))
+
+
+def steady(progress: float) -> float:
+    return constant(progress, 1)
+
+
+def weights_of(*networks: nn.Module) -> list[Tensor]:
+    """All weights and buffers, copied."""
+    return [value.detach().clone() for net in networks for value in net.state_dict().values()]
+
+
+def same_bits(one: Iterable[Tensor], other: Iterable[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def shuffled_inside(labels: Tensor, sizes: Tensor, seed: int = 0) -> Tensor:
+    """The labels, permuted inside each bag: the proportions of every bag stay as they are."""
+    generator = stream(seed, "shuffle")
+    parts = labels.split(sizes.tolist())
+    return torch.cat([part[torch.randperm(len(part), generator=generator)] for part in parts])
+
+
+def central_difference(function: Callable[[Tensor], Tensor], at: Tensor, step: float = 1e-4) -> Tensor:
+    """The gradient of a function of one tensor, value by value."""
+    gradient = torch.zeros_like(at)
+    for i in range(at.numel()):
+        move = torch.zeros_like(at)
+        move.view(-1)[i] = step
+        gradient.view(-1)[i] = (function(at + move) - function(at - move)) / (2 * step)
+    return gradient

@@ -1,0 +1,257 @@
+"""Users' ids and tables: every form gives the same bags, every refusal names bag, value and remedy."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.grouping import BagError, group_bags
+
+X = np.arange(12.0).reshape(6, 2)
+IDS = ["b", "a", "b", "c", "a", "b"]
+SHARES = {"a": [0.5, 0.5], "b": [1 / 3, 2 / 3], "c": [0.0, 1.0]}
+FRAME = pd.DataFrame.from_dict(SHARES, orient="index")
+
+
+def same(one, other):
+    assert list(one.ids) == list(other.ids)
+    for name in ("x", "sizes", "proportions", "source"):
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
+
+
+def test_a_bag_is_one_run_of_rows_in_the_users_order_and_source_says_where_they_came_from():
+    bags = group_bags(X, IDS, SHARES)
+    assert list(bags.ids) == ["a", "b", "c"]
+    assert bags.sizes.tolist() == [2, 3, 1]
+    assert bags.source.tolist() == [1, 4, 0, 2, 5, 3]
+    assert torch.equal(bags.x, torch.from_numpy(X).float()[bags.source])
+    torch.testing.assert_close(bags.proportions, torch.tensor([SHARES[i] for i in "abc"]))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        FRAME,
+        FRAME.iloc[[2, 0, 1]],
+        np.array([SHARES[i] for i in "abc"]),
+        torch.tensor([SHARES[i] for i in "abc"], dtype=torch.float64),
+        [SHARES[i] for i in "abc"],
+        {i: np.array(SHARES[i]) for i in "cab"},
+    ],
+    ids=["frame", "frame in another order", "array", "tensor", "list", "dict of arrays"],
+)
+def test_every_form_of_the_table_gives_the_same_bags(table):
+    same(group_bags(X, IDS, table), group_bags(X, IDS, SHARES))
+
+
+def test_a_frame_may_name_its_bags_in_a_column():
+    frame = FRAME.rename_axis("town").reset_index().iloc[::-1]
+    same(group_bags(X, IDS, frame, bag_column="town"), group_bags(X, IDS, SHARES))
+
+
+def test_counts_are_the_same_as_their_proportions():
+    counts = {"a": [1, 1], "b": [1, 2], "c": [0, 1]}
+    same(group_bags(X, IDS, counts=counts), group_bags(X, IDS, SHARES))
+
+
+@given(st.permutations(list("abc")))
+def test_the_order_of_the_table_does_not_matter(order):
+    same(group_bags(X, IDS, {i: SHARES[i] for i in order}), group_bags(X, IDS, SHARES))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [7, -3, 1000],
+        [2.5, 0.5, 1.5],
+        [("north", 1), ("south", 1), ("north", 2)],
+        [True, "x", None.__class__],
+        [3, "3", (3,)],
+        [frozenset({1}), frozenset({2}), frozenset({3})],
+        [pd.Timestamp("2020-01-02"), pd.Timestamp("2020-01-01"), pd.Timestamp("2021-01-01")],
+    ],
+    ids=["whole", "float", "tuple", "mixed", "alike", "set", "date"],
+)
+def test_ids_may_be_of_any_hashable_kind(names):
+    ids = [names[i] for i in (0, 1, 0, 2, 1, 0)]
+    table = {names[0]: [0.2, 0.8], names[1]: [0.4, 0.6], names[2]: [1.0, 0.0]}
+    bags = group_bags(X, ids, table)
+    assert set(bags.ids) == set(names)
+    start = 0
+    for name, size, shares in zip(bags.ids, bags.sizes.tolist(), bags.proportions, strict=True):
+        assert [ids[row] for row in bags.source[start : start + size]] == [name] * size
+        torch.testing.assert_close(shares, torch.tensor(table[name]))
+        start += size
+
+
+def test_ids_may_come_as_array_tensor_or_series():
+    numbers = [1, 0, 1, 2, 0, 1]
+    table = {0: SHARES["a"], 1: SHARES["b"], 2: SHARES["c"]}
+    expected = group_bags(X, numbers, table)
+    for ids in (np.array(numbers), torch.tensor(numbers), pd.Series(numbers, index=[5, 4, 3, 2, 1, 0])):
+        same(group_bags(X, ids, table), expected)
+    same(group_bags(X, np.array(IDS), FRAME), group_bags(X, IDS, SHARES))
+
+
+def test_a_frame_of_two_index_levels_names_bags_by_tuples():
+    names = [("a", 1), ("a", 2)]
+    frame = pd.DataFrame([[0.5, 0.5], [0.25, 0.75]], index=pd.MultiIndex.from_tuples(names))
+    assert group_bags(X[:3], [names[1], names[0], names[1]], frame).ids == names
+
+
+def test_rows_of_an_array_follow_the_sorted_ids_or_else_their_first_appearance():
+    rows = [[0.1, 0.9], [0.2, 0.8], [0.3, 0.7], [0.4, 0.6]]
+    assert group_bags(X[:4], [3, 1, 4, 2], rows).ids == [1, 2, 3, 4]
+    mixed = [3, 1, 2, "a"]  # a sort that fails half-way must not leave its traces
+    assert group_bags(X[:4], mixed, rows).ids == mixed
+
+
+def test_float64_and_whole_numbers_become_float32_and_bytes_stay_bytes():
+    assert group_bags(X, IDS, SHARES).x.dtype == torch.float32
+    assert group_bags(X.astype(int), IDS, SHARES).x.dtype == torch.float32
+    assert group_bags(X.astype(bool), IDS, SHARES).x.dtype == torch.float32
+    assert group_bags(X.astype(np.uint8).reshape(6, 1, 1, 2), IDS, SHARES).x.dtype == torch.uint8
+    assert group_bags(torch.from_numpy(X).half(), IDS, SHARES).x.dtype == torch.float16
+
+
+def test_instances_may_come_in_a_frame_and_in_arrays_that_cannot_be_written():
+    locked = X.astype(np.float32)
+    locked.setflags(write=False)
+    for x in (pd.DataFrame(X.astype(np.float32)), pd.DataFrame(X), locked, X.tolist()):
+        same(group_bags(x, IDS, SHARES), group_bags(X, IDS, SHARES))
+
+
+def test_the_bags_do_not_share_memory_with_the_users_array():
+    x = X.astype(np.float32).copy()
+    bags = group_bags(x, IDS, SHARES)
+    x[:] = 0
+    assert torch.equal(bags.x, group_bags(X, IDS, SHARES).x)
+
+
+def test_normalise_rescales_percentages():
+    percent = {name: [100 * v for v in row] for name, row in SHARES.items()}
+    torch.testing.assert_close(
+        group_bags(X, IDS, percent, normalise=True).proportions, group_bags(X, IDS, SHARES).proportions
+    )
+
+
+def test_proportions_printed_with_four_digits_are_taken_for_rounded_and_sum_to_one():
+    bags = group_bags(X, IDS, SHARES | {"b": [0.3333, 0.6666]})
+    torch.testing.assert_close(bags.proportions.sum(1), torch.ones(3))
+
+
+REFUSED = {
+    "sum below one": ({"b": [0.3, 0.68]}, r"bag 'b' has proportions summing to 0.98; pass normalise=True"),
+    "sum above one": ({"b": [0.3, 0.8]}, r"bag 'b' has proportions summing to 1.1; pass normalise=True"),
+    "negative": (
+        {"c": [-0.25, 1.25]},
+        r"bag 'c' has -0.25 as the proportion of class 0, which is negative; prop",
+    ),
+    "not a number": (
+        {"a": [0.5, float("nan")]},
+        r"bag 'a' has nan as the proportion of class 1, which.*give.*or drop",
+    ),
+    "infinite": (
+        {"a": [0.5, float("inf")]},
+        r"bag 'a' has inf as the proportion of class 1, which.*give.*or drop",
+    ),
+    "more than one": (
+        {"a": [0, 50]},
+        r"bag 'a' has 50 as the proportion of class 1, which is more than one; divide perc",
+    ),
+    "no instance": (
+        {"d": [0.5, 0.5]},
+        r"bag 'd' is in the table but has no instance; drop it from the table",
+    ),
+    "another width": ({"c": [0, 0, 1]}, r"bag 'c' has 3 classes, others have 2; give all"),
+    "a bare number": ({"b": 0.3}, r"bag 'b' has 0.3 for proportions; give one number for each class"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_table_that_cannot_be_right_is_refused_with_bag_value_and_remedy(what):
+    change, message = REFUSED[what]
+    with pytest.raises(BagError, match=message):
+        group_bags(X, IDS, SHARES | change)
+
+
+def test_a_bag_missing_from_the_table_is_refused():
+    with pytest.raises(
+        BagError, match="bag 'c' has instances but no row in the table; add it or drop its inst"
+    ):
+        group_bags(X, IDS, {i: SHARES[i] for i in "ab"})
+
+
+def test_a_bag_that_stands_twice_is_refused():
+    with pytest.raises(BagError, match="bag 'a' stands twice in the table; keep one row a bag"):
+        group_bags(X, IDS, FRAME.loc[["a", "b", "c", "a"]])
+
+
+def test_all_zero_proportions_are_refused_even_where_they_would_be_rescaled():
+    with pytest.raises(BagError, match="bag 'b' has proportions that are all zero; drop the bag"):
+        group_bags(X, IDS, SHARES | {"b": [0, 0]}, normalise=True)
+
+
+def test_one_class_is_refused():
+    with pytest.raises(BagError, match=r"proportions have shape \(3, 1\);.*at least two classes"):
+        group_bags(X, IDS, {i: [1.0] for i in "abc"})
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([3, 4], r"bag 'b' has counts that sum to 7 but 3 instances; pass proportions if"),
+        ([0, 2], r"bag 'b' has counts that sum to 2 but 3 instances"),
+        ([-1, 4], r"bag 'b' has -0.333333 as the proportion of class 0, which is negative"),
+        ([float("nan"), 3], r"bag 'b' has counts that sum to nan but 3 instances"),
+    ],
+)
+def test_counts_that_cannot_be_right_are_refused(counts, message):
+    with pytest.raises(BagError, match=message):
+        group_bags(X, IDS, counts={"a": [1, 1], "b": counts, "c": [0, 1]})
+
+
+def test_a_flat_table_is_refused_for_proportions_and_for_counts():
+    with pytest.raises(BagError, match=r"have shape \(3,\); pass a row a bag and at least two classes"):
+        group_bags(X, IDS, [0.5, 0.5, 0.5])
+    with pytest.raises(BagError, match=r"have shape \(3,\); pass a row a bag and at least two classes"):
+        group_bags(X, IDS, counts=[2, 3, 1])
+
+
+def test_an_array_with_a_row_too_many_is_refused():
+    with pytest.raises(BagError, match="there are 3 bags but 4 rows; pass a dict to name them"):
+        group_bags(X, IDS, np.full((4, 2), 0.5))
+
+
+def test_either_proportions_or_counts_must_be_given():
+    for given_ in ({}, {"proportions": SHARES, "counts": SHARES}):
+        with pytest.raises(BagError, match="pass either proportions or counts"):
+            group_bags(X, IDS, **given_)
+
+
+def test_ids_and_instances_must_be_as_many():
+    with pytest.raises(BagError, match="there are 6 instances but 5 bag ids; pass one id an instance"):
+        group_bags(X, IDS[:5], SHARES)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, r"instance 2 has no bag id \(None\); name its bag or drop the instance"),
+        (float("nan"), r"instance 2 has no bag id \(nan\)"),
+        (pd.NA, r"instance 2 has no bag id \(<NA>\)"),
+        (pd.NaT, r"instance 2 has no bag id \(NaT\)"),
+        ([1, 2], r"instance 2 has a bag id that cannot be hashed \(\[1, 2\]\); use a string or a number"),
+        (([1], 2), r"instance 2 has a bag id that cannot be hashed \(\(\[1\], 2\)\)"),
+    ],
+)
+def test_an_instance_without_a_usable_id_is_refused(value, message):
+    with pytest.raises(BagError, match=message):
+        group_bags(X, ["b", "a", value, "c", "a", "b"], SHARES)
+
+
+def test_instances_in_one_row_are_refused_with_the_remedy():
+    with pytest.raises(BagError, match=r"instances have shape \(6,\);.*x.reshape\(-1, 1\)"):
+        group_bags(X[:, 0], IDS, SHARES)

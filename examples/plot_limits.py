@@ -93,10 +93,10 @@ def one_bag(panel: Axes, label: Labeller, title: str) -> None:
 
 
 def soft_to_hard(panel: Axes) -> None:
-    """The mean distance of soft labels from the hard ones, over five random bags of sixteen."""
+    """The mean distance of soft labels from the hard ones, over twenty random bags of sixteen."""
     generator = stream(SEED, "scores")
-    log_probs = torch.randn(80, 5, generator=generator, dtype=torch.float64).mul(2).log_softmax(1)
-    sizes = torch.full((5,), 16)
+    log_probs = torch.randn(320, 5, generator=generator, dtype=torch.float64).mul(2).log_softmax(1)
+    sizes = torch.full((20,), 16)
     counts = torch.stack(
         [torch.bincount(torch.randint(5, (16,), generator=generator), minlength=5) for _ in sizes]
     )

@@ -16,7 +16,6 @@ def first_block() -> str:
 
 
 def test_the_readmes_code_finds_the_secret_votes(capsys):
-    torch.set_num_threads(1)  # a network this small is slower on two
     names: dict[str, Any] = {}
     exec(compile(first_block(), str(README), "exec"), names)
     secret = torch.from_numpy(names["secret"])[names["bags"].source]

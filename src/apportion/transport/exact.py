@@ -26,7 +26,8 @@ NARROW = 24  # classes; from here on two vector passes find a maximum sooner tha
 
 # Nothing compiled here allocates, so it does without reference counts: they took a third of the time.
 UNCOUNTED: Any = {"_nrt": False}
-jit: Any = njit(cache=True, nogil=True, error_model="numpy", **UNCOUNTED)
+jit: Any = njit(nogil=True, error_model="numpy", **UNCOUNTED)
+jit_kept: Any = njit(cache=True, nogil=True, error_model="numpy", **UNCOUNTED)
 
 
 def extremum(name: str) -> Any:
@@ -320,41 +321,40 @@ def solve(scores, base, n, w, price, want, classes, begin, rows, graph, longs, f
 
 
 @jit
+def prepare(scores, begin, n, counts, bag, prices, warm, price, want, present, gathered):
+    """First prices and wanted counts of a bag, over how many classes, and its scores if some are left out."""
+    k, w = counts.shape[1], 0
+    leave_out = n <= len(gathered)
+    for j in range(k):
+        if counts[bag, j] > 0 or not leave_out:
+            present[w], want[w] = j, counts[bag, j]
+            known = warm and abs(prices[bag, j]) < math.inf
+            price[w] = -math.inf if want[w] == 0 else -prices[bag, j] if known else 0.0
+            w += 1
+    if w < k:
+        for i in range(n):
+            for t in range(w):
+                gathered[i, t] = scores[begin + i, present[t]]
+    return w
+
+
+@jit_kept
 def solve_bags(scores, starts, counts, first, last, prices, warm, classes, scratch):
     """Classes (and prices, if there is room for them) of bags first to last; (bag, status) of a failure."""
     k = counts.shape[1]
     rows, graph, longs, floats, price, want, present, gathered = scratch
     for bag in range(first, last):
-        begin, n, w = starts[bag], starts[bag + 1] - starts[bag], 0
+        begin, n = starts[bag], starts[bag + 1] - starts[bag]
         if not usable(scores, begin, n):
             return bag, NOT_A_NUMBER
-        for j in range(k):
-            if counts[bag, j] > 0:
-                present[w] = j
-                price[w] = -prices[bag, j] if warm else 0.0
-                price[w] = price[w] if abs(price[w]) < math.inf else 0.0
-                want[w] = counts[bag, j]
-                w += 1
-        if w == k:
-            status = solve(scores, begin, n, k, price, want, classes, begin, rows, graph, longs, floats)
-        elif n <= len(gathered):
-            for i in range(n):
-                for t in range(w):
-                    gathered[i, t] = scores[begin + i, present[t]]
-            status = solve(gathered, 0, n, w, price, want, classes, begin, rows, graph, longs, floats)
-            for i in range(begin, begin + n if status == OK else begin):
-                classes[i] = present[classes[i]]
-        else:
-            for t in range(w - 1, -1, -1):  # spread the present classes out to their own places
-                price[present[t]], want[present[t]] = price[t], want[t]
-            for j in range(k):
-                if counts[bag, j] == 0:
-                    price[j], want[j] = -math.inf, 0
-            status = solve(scores, begin, n, k, price, want, classes, begin, rows, graph, longs, floats)
-            for t in range(w):
-                price[t] = price[present[t]]
+        w = prepare(scores, begin, n, counts, bag, prices, warm, price, want, present, gathered)
+        source, base = (scores, begin) if w == k else (gathered, 0)
+        status = solve(source, base, n, w, price, want, classes, begin, rows, graph, longs, floats)
         if status != OK:
             return bag, status
+        if w < k:
+            for i in range(begin, begin + n):
+                classes[i] = present[classes[i]]
         if len(prices) > 0:
             for j in range(k):
                 prices[bag, j] = math.inf
@@ -373,7 +373,7 @@ def scratch(most, k, dtype):
     return rows, graph, longs, floats, np.empty(k), np.empty(k, np.int64), np.empty(k, np.int64), gathered
 
 
-@jit
+@jit_kept
 def duality_gaps(scores, starts, counts, first, last, prices, classes, gaps):
     """Upper bound minus value of every bag: sum of highest score - price, + price x count, - score."""
     k = counts.shape[1]

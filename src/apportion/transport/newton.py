@@ -31,10 +31,9 @@ RIDGE = 1.0  # times the error: regularisation of the Hessian, vanishing as the 
 LONGEST = 8.0  # largest change of a potential in one step
 
 UNCOUNTED: Any = {"_nrt": False}
-jit: Any = njit(cache=True, nogil=True, error_model="numpy", **UNCOUNTED)
-jit_sums: Any = njit(
-    cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}, **UNCOUNTED
-)
+jit: Any = njit(nogil=True, error_model="numpy", **UNCOUNTED)
+jit_kept: Any = njit(cache=True, nogil=True, error_model="numpy", **UNCOUNTED)
+jit_sums: Any = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}, **UNCOUNTED)
 
 
 def bit_cast() -> Any:
@@ -353,7 +352,7 @@ def usable(scores, base, n):
     return good
 
 
-@jit
+@jit_kept
 def solve_bags(scores, starts, proportions, first, last, scale, rho, tol, most, out, errors, memory):
     """Plans and errors of bags first to last; (bag of a failure, status, steps of the slowest bag)."""
     plans, hessian, vectors, present, share, g = memory
@@ -380,7 +379,7 @@ def solve_bags(scores, starts, proportions, first, last, scale, rho, tol, most, 
 
 
 def scratch(most, k):
-    """Working memory for bags of at most `most` instances: two plans of HELD entries or less, and k squared."""
+    """Working memory for bags of up to `most` instances: two plans of HELD entries or less, and k squared."""
     rows = min(most, max(HELD // k, 64))
     vectors = (*(np.empty(k) for _ in range(5)), np.empty(rows))
     return np.empty((2, k, rows)), np.empty((k, k)), vectors, np.empty(k, np.int64), np.empty(k), np.empty(k)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.grouping import BagError
+from apportion.grouping import BagError, as_instances
 
 Groups = Callable[
     [Tensor, Tensor, int, torch.Generator], np.ndarray
@@ -25,6 +25,8 @@ def make_bags(
     """
     if size < 1:
         raise BagError(f"a bag size of {size} is not possible; it must be at least 1")
+    x = as_instances(x)
+    _check_labels(y, len(x), n_classes)
     number = torch.from_numpy((groups or random_groups)(x, y, size, generator))
     order = number.argsort(stable=True)
     sizes = torch.bincount(number)
@@ -33,6 +35,16 @@ def make_bags(
     counts.index_put_((number, y), torch.ones(len(y), dtype=torch.float64), accumulate=True)
     shares = (counts / sizes.unsqueeze(1)).float()
     return Bags(x[order], sizes, shares, order, list(range(len(sizes)))), hidden
+
+
+def _check_labels(y: Tensor, n: int, n_classes: int) -> None:
+    if len(y) != n:
+        raise BagError(f"there are {n} instances but {len(y)} labels; pass one label an instance")
+    if n_classes < 2:
+        raise BagError("one class leaves nothing to learn; n_classes must be at least two")
+    for i in ((y < 0) | (y >= n_classes)).nonzero().flatten()[:1].tolist():
+        known = f"with n_classes={n_classes} labels are 0 to {n_classes - 1}"
+        raise BagError(f"instance {i} has label {int(y[i])}; {known}")
 
 
 def random_groups(x: Tensor, y: Tensor, size: int, generator: torch.Generator) -> np.ndarray:

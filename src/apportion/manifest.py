@@ -40,15 +40,11 @@ def load_manifest(path: Path | str, x: Any) -> Bags:
         raise BagError(f"{path} is not a bag manifest: {problem}") from problem
     if not known or shares.ndim != 2:
         raise BagError(f"{path} is not a bag manifest of format 1")
-    if len(source) and (int(source.min()) < 0 or int(source.max()) >= len(x)):
-        raise BagError(f"{path} names row {int(source.max())}, but the data has {len(x)} rows")
-    bags = Bags(
-        x[source],
-        torch.tensor([len(r) for r in rows]),
-        torch.from_numpy(checked_shares(shares, ids, False)).float(),
-        source,
-        ids,
-    )
+    for row in source[(source < 0) | (source >= len(x))].tolist():
+        raise BagError(f"{path} names row {row}, but the data has {len(x)} rows")
+    checked_shares(shares, ids, False)  # the values as they are, since rescaling would change their last bit
+    sizes = torch.tensor([len(r) for r in rows])
+    bags = Bags(x[source], sizes, torch.from_numpy(shares).float(), source, ids)
     if _fingerprint(bags.x, source) != mark:
         raise BagError(f"{path} was made for other data; the same instances in the same order are needed")
     return bags

@@ -1,0 +1,119 @@
+"""Bags made from labelled data: disjoint, complete, counted, and apart from their labels."""
+
+import pytest
+import torch
+from conftest import moon_bags
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.bagging import cluster_groups, dirichlet_groups, make_bags, random_groups
+from apportion.data.synthetic import blobs
+from apportion.grouping import BagError
+from apportion.randomness import stream
+
+GROUPS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}
+
+
+def labelled(n: int, k: int, seed: int = 0):
+    generator = stream(seed, "labelled")
+    return torch.randn(n, 2, generator=generator), torch.randint(k, (n,), generator=generator)
+
+
+@pytest.mark.parametrize("groups", [random_groups, dirichlet_groups])
+@given(n=st.integers(1, 60), k=st.integers(2, 5), size=st.integers(1, 25), seed=st.integers(0, 3))
+def test_bags_are_disjoint_complete_and_counted_and_the_remainder_is_one_smaller_bag(
+    groups, n, k, size, seed
+):
+    x, y = labelled(n, k, seed)
+    bags, hidden = make_bags(x, y, size, k, stream(seed), groups)
+    assert sorted(bags.source.tolist()) == list(range(n))
+    assert bags.sizes.tolist() == [size] * (n // size) + ([n % size] if n % size else [])
+    assert torch.equal(bags.x, x[bags.source])
+    assert torch.equal(hidden, y[bags.source])
+    for labels, shares in zip(hidden.split(bags.sizes.tolist()), bags.proportions, strict=True):
+        counted = [float((labels == c).sum()) / len(labels) for c in range(k)]
+        torch.testing.assert_close(shares, torch.tensor(counted))
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_bags_depend_on_the_generator_alone(name):
+    data = blobs(0, 300)
+    first, again, other = (
+        make_bags(data.x, data.y, 25, 4, stream(seed), GROUPS[name])[0].source for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("groups", [random_groups, cluster_groups])
+def test_random_and_cluster_bags_do_not_look_at_the_labels(groups):
+    data = blobs(0, 300)
+    one = make_bags(data.x, data.y, 25, 4, stream(0), groups)[0]
+    other = make_bags(data.x, data.y.flip(0), 25, 4, stream(0), groups)[0]
+    assert torch.equal(one.source, other.source)
+
+
+def spread(values: torch.Tensor) -> float:
+    return float(values.std(0).sum())
+
+
+def test_dirichlet_bags_are_more_skewed_than_random_ones_and_less_so_at_high_concentration():
+    data = blobs(0, 2000)
+
+    def skew(groups) -> float:
+        return spread(make_bags(data.x, data.y, 40, 4, stream(0), groups)[0].proportions)
+
+    def even(x, y, size, generator):
+        return dirichlet_groups(x, y, size, generator, concentration=100.0)
+
+    assert skew(dirichlet_groups) > 2 * skew(random_groups)
+    assert skew(even) < 1.5 * skew(random_groups)
+
+
+def test_cluster_bags_differ_more_from_one_another_than_random_ones():
+    data = blobs(0, 1000)
+
+    def apart(groups) -> float:
+        bags, _ = make_bags(data.x, data.y, 50, 4, stream(0), groups)
+        return spread(torch.stack([part.mean(0) for part in bags.x.split(50)]))
+
+    assert apart(cluster_groups) > 2 * apart(random_groups)
+
+
+def test_wide_instances_are_reduced_before_they_are_clustered():
+    x, y = torch.rand(120, 3, 8, 8, generator=stream(0)), torch.arange(120) % 2
+    bags, _ = make_bags(x, y, 30, 2, stream(0), cluster_groups)
+    assert bags.sizes.tolist() == [30] * 4
+
+
+def test_one_bag_may_hold_everything():
+    x, y = labelled(30, 3)
+    bags, _ = make_bags(x, y, 1000, 3, stream(0))
+    assert bags.sizes.tolist() == [30]
+
+
+def test_bags_of_one_know_their_label():
+    bags, hidden = moon_bags(40, 1)
+    assert torch.equal(bags.proportions, torch.nn.functional.one_hot(hidden, 2).float())
+
+
+def test_float64_instances_become_float32():
+    x, y = labelled(10, 2)
+    assert make_bags(x.double(), y, 5, 2, stream(0))[0].x.dtype == torch.float32
+    assert make_bags(x.numpy(), y, 5, 2, stream(0))[0].x.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size": 0}, "a bag size of 0 is not possible; it must be at least 1"),
+        ({"y": torch.tensor([0, 1, 2, 0])}, "instance 2 has label 2; with n_classes=2 labels are 0 to 1"),
+        ({"y": torch.tensor([0, -1, 1, 0])}, "instance 1 has label -1; with n_classes=2 labels are 0 to 1"),
+        ({"y": torch.tensor([0, 1, 1])}, "there are 4 instances but 3 labels; pass one label an instance"),
+        ({"n_classes": 1, "y": torch.zeros(4, dtype=torch.int64)}, "one class.*at least two"),
+    ],
+)
+def test_what_cannot_be_bagged_is_refused(change, message):
+    given_ = {"x": torch.zeros(4, 2), "y": torch.tensor([0, 1, 1, 0]), "size": 2, "n_classes": 2} | change
+    with pytest.raises(BagError, match=message):
+        make_bags(**given_, generator=stream(0))

@@ -1,0 +1,129 @@
+"""Labels that meet the proportions, and what they become in the limits."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.labelling import argmax_labels, hard_labels, predicted_labels, soft_labels
+from apportion.randomness import stream
+
+
+def problem(sizes=(4, 1, 7, 16), k: int = 3, seed: int = 0):
+    """Log-probabilities, sizes, and proportions that are whole counts over the sizes."""
+    generator = stream(seed, "labelling")
+    counts = [torch.bincount(torch.randint(k, (n,), generator=generator), minlength=k) / n for n in sizes]
+    log_probs = torch.randn(sum(sizes), k, generator=generator).mul(2).log_softmax(1)
+    return log_probs, torch.tensor(sizes), torch.stack(counts)
+
+
+def class_masses(labels, sizes):
+    return torch.stack([part.sum(0) for part in labels.split(sizes.tolist())])
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(2, 5), st.integers(0, 100))
+def test_hard_labels_are_one_hot_and_meet_every_bags_counts(sizes, k, seed):
+    log_probs, sizes, shares = problem(sizes, k, seed)
+    labels = hard_labels(log_probs, sizes, shares)
+    assert set(labels.unique().tolist()) <= {0.0, 1.0}
+    assert torch.equal(labels.sum(1), torch.ones(len(labels)))
+    torch.testing.assert_close(class_masses(labels, sizes), shares * sizes[:, None])
+
+
+def test_hard_labels_are_the_best_of_all_labellings_with_these_counts():
+    log_probs, sizes, shares = problem((6,), 3)
+    classes = [c for c in range(3) for _ in range(round(float(shares[0, c] * 6)))]
+    best = max(
+        sum(log_probs[i, c] for i, c in enumerate(way)) for way in set(itertools.permutations(classes))
+    )
+    got = (hard_labels(log_probs, sizes, shares) * log_probs).sum()
+    assert got.item() == pytest.approx(float(best), rel=1e-5)
+
+
+def test_hard_labels_of_proportions_that_are_not_whole_are_of_the_nearest_counts():
+    log_probs = torch.randn(10, 3, generator=stream(0)).log_softmax(1)
+    labels = hard_labels(log_probs, torch.tensor([10]), torch.tensor([[0.33, 0.33, 0.34]]))
+    assert sorted(labels.sum(0).tolist()) == [3.0, 3.0, 4.0]
+    assert labels.sum(0)[2] == 4.0
+
+
+@pytest.mark.parametrize("reg", [0.1, 1.0])
+def test_soft_labels_sum_to_one_and_meet_the_proportions(reg):
+    log_probs, sizes, shares = problem()
+    labels = soft_labels(log_probs, sizes, shares, reg)
+    torch.testing.assert_close(labels.sum(1), torch.ones(len(labels)))
+    torch.testing.assert_close(class_masses(labels, sizes) / sizes[:, None], shares, rtol=0, atol=1e-5)
+
+
+def test_soft_labels_tend_to_the_hard_ones_as_reg_falls():
+    log_probs, sizes, shares = problem((16, 16), 3)
+    hard = hard_labels(log_probs, sizes, shares)
+    away = [
+        float((soft_labels(log_probs, sizes, shares, reg) - hard).abs().mean()) for reg in (3.0, 0.3, 0.03)
+    ]
+    assert away == sorted(away, reverse=True)
+    assert away[-1] < 0.01
+    assert away[0] > 0.1
+
+
+def test_soft_labels_tend_to_the_proportions_as_reg_grows():
+    log_probs, sizes, shares = problem((8,), 3)
+    labels = soft_labels(log_probs, sizes, shares, 1e4)
+    torch.testing.assert_close(labels, shares.expand(8, 3), rtol=0, atol=1e-3)
+
+
+def test_relaxed_labels_lie_between_the_prediction_and_the_constraint():
+    log_probs, sizes, shares = problem((8, 8), 3)
+    free, tight = soft_labels(log_probs, sizes, shares, 1.0, 1e-6), soft_labels(log_probs, sizes, shares, 1.0)
+    torch.testing.assert_close(soft_labels(log_probs, sizes, shares, 1.0, 1e6), tight, rtol=0, atol=1e-4)
+    torch.testing.assert_close(free, log_probs.softmax(1), rtol=0, atol=1e-4)
+    gaps = [
+        float(
+            (class_masses(soft_labels(log_probs, sizes, shares, 1.0, relax), sizes) / 8 - shares).abs().sum()
+        )
+        for relax in (1e-6, 0.1, 1.0, 10.0, math.inf)
+    ]
+    assert gaps == sorted(gaps, reverse=True)
+
+
+def test_a_class_that_a_bag_has_none_of_gets_no_label():
+    log_probs, sizes = torch.randn(6, 3, generator=stream(0)).log_softmax(1), torch.tensor([6])
+    shares = torch.tensor([[0.5, 0.0, 0.5]])
+    assert hard_labels(log_probs, sizes, shares)[:, 1].sum() == 0
+    assert soft_labels(log_probs, sizes, shares)[:, 1].sum() == 0
+
+
+def test_labels_of_bags_of_one_are_their_proportions_whatever_is_predicted():
+    log_probs, sizes, shares = problem((1,) * 9, 3)
+    assert torch.equal(hard_labels(log_probs, sizes, shares), shares)
+    torch.testing.assert_close(soft_labels(log_probs, sizes, shares), shares)
+
+
+def test_a_constant_added_to_an_instances_scores_changes_no_label():
+    log_probs, sizes, shares = problem()
+    moved = log_probs + torch.randn(len(log_probs), 1, generator=stream(1))
+    assert torch.equal(hard_labels(moved, sizes, shares), hard_labels(log_probs, sizes, shares))
+    torch.testing.assert_close(
+        soft_labels(moved, sizes, shares, 1.0), soft_labels(log_probs, sizes, shares, 1.0), rtol=0, atol=1e-4
+    )
+    torch.testing.assert_close(predicted_labels(moved, sizes, shares), log_probs.exp())
+
+
+def test_labels_without_transport_ignore_the_proportions():
+    log_probs, sizes, shares = problem()
+    torch.testing.assert_close(predicted_labels(log_probs, sizes, shares), log_probs.exp())
+    assert torch.equal(
+        argmax_labels(log_probs, sizes, shares), F.one_hot(log_probs.argmax(1), 3).to(log_probs.dtype)
+    )
+
+
+@pytest.mark.parametrize("label", [hard_labels, soft_labels, predicted_labels, argmax_labels])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_labels_have_the_dtype_and_shape_of_the_predictions(label, dtype):
+    log_probs, sizes, shares = problem()
+    labels = label(log_probs.to(dtype), sizes, shares)
+    assert (labels.dtype, labels.shape) == (dtype, log_probs.shape)

@@ -1,0 +1,177 @@
+"""Losses against explicit loops, and their limits."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import central_difference
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.losses import (
+    LOG_ZERO,
+    SCE_WEIGHTS,
+    cross_entropy,
+    divergence,
+    entropy,
+    proportion_loss,
+    reverse_cross_entropy,
+    symmetric_cross_entropy,
+)
+from apportion.randomness import stream
+
+
+def softmax(row: list[float]) -> list[float]:
+    powers = [math.exp(value) for value in row]
+    return [power / sum(powers) for power in powers]
+
+
+def some(n: int = 6, k: int = 4, seed: int = 0):
+    generator = stream(seed, "losses")
+    return torch.randn(n, k, generator=generator), torch.rand(n, k, generator=generator).softmax(1)
+
+
+def test_the_proportion_loss_equals_an_explicit_loop_over_ragged_bags():
+    logits, _ = some(6, 3)
+    bag, shares = (
+        torch.tensor([0, 1, 1, 1, 2, 2]),
+        torch.tensor([[1.0, 0, 0], [0.2, 0.3, 0.5], [0.5, 0.5, 0]]),
+    )
+    total = 0.0
+    for b in range(3):
+        rows = [softmax(logits[i].tolist()) for i in range(6) if bag[i] == b]
+        mean = [sum(row[c] for row in rows) / len(rows) for c in range(3)]
+        total -= sum(float(shares[b, c]) * math.log(mean[c]) for c in range(3))
+    assert proportion_loss(logits, bag, shares).item() == pytest.approx(total / 3, rel=1e-6)
+
+
+def test_the_proportion_loss_averages_probabilities_and_not_their_logarithms():
+    # two sure and opposite predictions match an even bag; the mean of their logarithms would not
+    logits, bag = torch.tensor([[10.0, -10.0], [-10.0, 10.0]]), torch.tensor([0, 0])
+    even = torch.tensor([[0.5, 0.5]])
+    loss = proportion_loss(logits, bag, even)
+    of_logarithms = -(even * logits.log_softmax(1).mean(0)).sum()
+    assert loss.item() == pytest.approx(math.log(2), abs=1e-6)
+    assert of_logarithms.item() == pytest.approx(10.0, abs=1e-3)
+
+
+@given(st.integers(0, 1000))
+def test_the_proportion_loss_is_never_below_the_entropy_of_the_proportions(seed):
+    logits, _ = some(6, 4, seed)
+    shares = torch.rand(2, 4, generator=stream(seed)).softmax(1)
+    floor = torch.special.entr(shares).sum(1).mean()
+    assert proportion_loss(logits, torch.tensor([0, 0, 0, 0, 1, 1]), shares) >= floor - 1e-6
+
+
+def test_the_proportion_loss_falls_as_predictions_move_towards_the_proportions():
+    shares, bag = torch.tensor([[0.9, 0.1]]), torch.zeros(4, dtype=torch.int64)
+    losses = [
+        float(proportion_loss(torch.tensor([[z, 0.0]] * 4), bag, shares)) for z in (-2.0, -1.0, 0.0, 1.0, 2.0)
+    ]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_the_proportion_loss_of_bags_of_one_is_cross_entropy():
+    logits, _ = some()
+    labels = F.one_hot(torch.tensor([0, 3, 1, 1, 2, 0]), 4).float()
+    torch.testing.assert_close(
+        proportion_loss(logits, torch.arange(6), labels), cross_entropy(logits, labels).mean()
+    )
+
+
+def test_a_class_that_is_present_but_predicted_impossible_costs_much_and_not_infinity():
+    logits = torch.tensor([[200.0, -200.0]], requires_grad=True)
+    loss = proportion_loss(logits, torch.tensor([0]), torch.tensor([[0.0, 1.0]]))
+    loss.backward()
+    assert 10 < loss.item() < 20
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+
+
+def test_an_absent_class_that_is_predicted_impossible_costs_nothing():
+    logits = torch.tensor([[200.0, -200.0]])
+    assert proportion_loss(logits, torch.tensor([0]), torch.tensor([[1.0, 0.0]])).item() == 0.0
+
+
+def test_cross_entropies_equal_explicit_loops():
+    logits, labels = some()
+    labels[0] = torch.tensor([0.0, 1.0, 0.0, 0.0])
+    for i in range(6):
+        p, q = softmax(logits[i].tolist()), labels[i].tolist()
+        forward = -sum(q[c] * math.log(p[c]) for c in range(4))
+        backward = -sum(p[c] * (math.log(q[c]) if q[c] > 0 else -4.0) for c in range(4))
+        assert cross_entropy(logits, labels)[i].item() == pytest.approx(forward, rel=1e-5)
+        assert reverse_cross_entropy(logits, labels, -4.0)[i].item() == pytest.approx(backward, rel=1e-5)
+        both = symmetric_cross_entropy(logits, labels, 0.3, 0.7, -4.0)[i].item()
+        assert both == pytest.approx(0.3 * forward + 0.7 * backward, rel=1e-5)
+
+
+def test_cross_entropy_with_one_hot_labels_is_torchs_own():
+    logits, _ = some()
+    classes = torch.tensor([0, 3, 1, 1, 2, 0])
+    torch.testing.assert_close(
+        cross_entropy(logits, F.one_hot(classes, 4)), F.cross_entropy(logits, classes, reduction="none")
+    )
+
+
+def test_symmetric_cross_entropy_without_the_reverse_term_is_cross_entropy():
+    logits, labels = some()
+    torch.testing.assert_close(
+        symmetric_cross_entropy(logits, labels, 1.0, 0.0), cross_entropy(logits, labels)
+    )
+
+
+def test_reverse_cross_entropy_of_a_hard_label_is_the_missing_probability_times_log_zero():
+    logits, _ = some()
+    classes = torch.tensor([0, 3, 1, 1, 2, 0])
+    missing = 1 - logits.softmax(1).gather(1, classes[:, None]).squeeze(1)
+    got = reverse_cross_entropy(logits, F.one_hot(classes, 4).float())
+    torch.testing.assert_close(got, -LOG_ZERO * missing)
+
+
+def test_the_presets_are_wangs_and_the_papers():
+    assert SCE_WEIGHTS == {
+        "mnist": (0.01, 1.0),
+        "cifar10": (0.1, 1.0),
+        "cifar100": (6.0, 0.1),
+        "eq9": (1.0, 1.0),
+    }
+    assert pytest.approx(math.log(1e-4)) == LOG_ZERO
+
+
+def test_the_divergence_equals_an_explicit_loop_and_the_clean_side_gets_no_gradient():
+    clean, moved = (some(seed=s)[0].requires_grad_() for s in (0, 1))
+    total = 0.0
+    for i in range(6):
+        p, q = softmax(clean[i].tolist()), softmax(moved[i].tolist())
+        total += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True)) / 6
+    got = divergence(clean, moved)
+    got.backward()
+    assert got.item() == pytest.approx(total, rel=1e-5)
+    assert clean.grad is None
+    expected = central_difference(lambda z: divergence(clean.double(), z), moved.detach().double(), 1e-3)
+    torch.testing.assert_close(moved.grad, expected.float(), rtol=1e-2, atol=1e-3)
+
+
+def test_the_divergence_of_equal_predictions_is_zero():
+    logits, _ = some()
+    assert divergence(logits, logits + 3.0).item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_entropy_is_log_k_where_all_is_even_and_zero_where_all_is_sure():
+    even, sure = torch.full((1, 5), -math.log(5)), torch.tensor([[0.0, -math.inf, -math.inf]])
+    assert entropy(even).item() == pytest.approx(math.log(5))
+    assert entropy(sure).item() == 0.0
+
+
+def test_losses_are_computed_in_float32_whatever_the_network_computes_in():
+    logits, labels = some()
+    half, bag, shares = logits.bfloat16(), torch.tensor([0, 0, 0, 1, 1, 1]), labels[:2]
+    for got, expected in (
+        (proportion_loss(half, bag, shares), proportion_loss(half.float(), bag, shares)),
+        (symmetric_cross_entropy(half, labels), symmetric_cross_entropy(half.float(), labels)),
+        (divergence(half, half.flip(0)), divergence(half.float(), half.float().flip(0))),
+    ):
+        assert got.dtype == torch.float32
+        assert torch.equal(got, expected)

@@ -31,11 +31,11 @@ class Learner(Protocol):
 def still_batchnorm(model: nn.Module) -> Iterator[None]:
     """Forward passes inside leave the running statistics as they were."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    momenta = [m.momentum for m in norms]
+    tracked = [m.track_running_stats for m in norms]
     try:
         for m in norms:
-            m.momentum = 0.0
+            m.track_running_stats = False  # not momentum 0: the number of batches would still be counted
         yield
     finally:
-        for m, momentum in zip(norms, momenta, strict=True):
-            m.momentum = momentum
+        for m, was_tracked in zip(norms, tracked, strict=True):
+            m.track_running_stats = was_tracked

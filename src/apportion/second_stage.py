@@ -15,6 +15,8 @@ class Memory:
     """The last rounds of labels and their mean, which is what the student learns from."""
 
     def __init__(self, labels: Tensor, rounds: int = 5) -> None:
+        if rounds < 1:
+            raise ValueError(f"rounds is {rounds}; at least one round of labels is needed")
         self.limit = rounds
         self.rounds = [labels]
         self.mean = labels

@@ -1,0 +1,322 @@
+"""First stages: one contract for every method, then each method's own facts."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import (
+    learner_of,
+    moon_bags,
+    network,
+    normed,
+    ragged,
+    same_bits,
+    shuffled_inside,
+    steady,
+    trained,
+    weights_of,
+)
+from torch import nn
+
+from apportion.backbones import generator
+from apportion.bagging import make_bags
+from apportion.bags import Bags
+from apportion.data.synthetic import blobs, moons
+from apportion.evaluate import accuracy, predict
+from apportion.first_stage import DLLP, LLPGAN, LLPVAT, METHODS, ROT
+from apportion.first_stage.vat import ramp_up, scaled
+from apportion.labelling import soft_labels
+from apportion.learner import still_batchnorm
+from apportion.losses import cross_entropy, divergence, proportion_loss
+from apportion.randomness import reseed, stream
+from apportion.train import make_optimizer
+
+# --- the contract
+
+
+def turns_of(learner, bags: Bags, which=(0, 1), progress: float = 0.5):
+    reseed(0, "turns")
+    return list(learner.steps(bags.take(torch.tensor(which)), progress))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_set_of_terms_a_player_and_all_finite(name):
+    learner = learner_of(name, network())
+    turns = turns_of(learner, moon_bags()[0])
+    assert len(turns) == len(learner.players())
+    assert all(term.isfinite() and term.requires_grad for terms in turns for term in terms.values())
+    assert all(term.shape == () and term >= 0 for terms in turns for term in terms.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_first_player_is_the_classifier_and_every_weight_of_a_player_learns_from_its_own_turn(name):
+    learner = learner_of(name, network())
+    assert learner.players()[0] is learner.classifier
+    reseed(0)
+    batch = moon_bags()[0].take(torch.arange(4))
+    for player, terms in zip(learner.players(), learner.steps(batch, 0.5), strict=True):
+        gradients = torch.autograd.grad(sum(terms.values()), list(player.parameters()), retain_graph=True)
+        assert all(gradient.abs().sum() > 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_terms_named_proportion_are_the_bag_loss_with_its_own_sign(name):
+    bags = moon_bags()[0]
+    learner = learner_of(name, network())
+    (first, *_) = turns_of(learner, bags)
+    batch = bags.take(torch.tensor([0, 1]))
+    plain = proportion_loss(learner.classifier(batch.x), batch.bag, batch.proportions)
+    weight = {"rot": 0.6}.get(name, 1.0)
+    torch.testing.assert_close(first["proportion"], weight * plain)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_ragged_bags_and_bags_of_one_instance_are_welcome(name):
+    bags = ragged((1, 5, 2, 9, 1, 1), k=3)
+    learner = learner_of(name, network(3))
+    (epoch,) = trained(learner, bags, 1, instances_per_batch=12)
+    assert all(math.isfinite(value) for value in epoch.terms.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_training_lowers_the_bag_loss_and_finds_the_classes(name):
+    data = blobs(3, 400)
+    bags, hidden = make_bags(data.x, data.y, 8, 4, stream(0))
+    learner = learner_of(name, network(4))
+    optimizers = [make_optimizer(p, "adam", 5e-3) for p in learner.players()]
+    first, *_, last = trained(learner, bags, 40, instances_per_batch=100, optimizers=optimizers)
+    floor = torch.special.entr(bags.proportions).sum(1).mean().item() * (0.6 if name == "rot" else 1.0)
+    assert last.terms["proportion"] - floor < 0.5 * (first.terms["proportion"] - floor)
+    assert accuracy(predict(learner.classifier, bags.x), hidden) > 0.8
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(name):
+    bags, ends = moon_bags()[0], []
+    for seed in (0, 0, 1):
+        learner = learner_of(name, network())
+        trained(learner, bags, 2, seed=seed)
+        ends.append(weights_of(*learner.players()))
+    assert same_bits(ends[0], ends[1])
+    assert not same_bits(ends[0], ends[2])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_hidden_labels_cannot_reach_the_weights(name):
+    data, ends = moons(0, 200), []
+    bags, hidden = make_bags(data.x, data.y, 20, 2, stream(0))
+    for labels in (hidden, shuffled_inside(hidden, bags.sizes)):
+        y = torch.empty_like(data.y)
+        y[bags.source] = labels
+        again, _ = make_bags(data.x, y, 20, 2, stream(0))
+        learner = learner_of(name, network())
+        trained(learner, again, 3)
+        ends.append((y, weights_of(*learner.players())))
+    assert not torch.equal(ends[0][0], ends[1][0])
+    assert same_bits(ends[0][1], ends[1][1])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_any_module_can_be_the_classifier(name):
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) * 2
+
+    own = nn.Sequential(Own(), nn.Identity()) if name == "gan" else Own()
+    (epoch,) = trained(learner_of(name, own), moon_bags()[0], 1)
+    assert all(math.isfinite(value) for value in epoch.terms.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_running_statistics_are_those_of_the_real_instances_alone(name):
+    classifier, plain = normed(), normed()
+    batch = moon_bags()[0].take(torch.arange(5))
+    list(learner_of(name, classifier).steps(batch, 1.0))
+    plain(batch.x)
+    assert same_bits(dict(classifier.named_buffers()).values(), dict(plain.named_buffers()).values())
+    assert classifier[0][1].track_running_stats
+
+
+# --- DLLP
+
+
+def test_bags_of_one_are_supervised_learning():
+    bags, hidden = moon_bags(100, 1)
+    learner, classifier = DLLP(network()), network()
+    losses = [epoch.terms["proportion"] for epoch in trained(learner, bags, 3, instances_per_batch=10)]
+    optimizer, supervised = torch.optim.Adam(classifier.parameters(), lr=1e-3), []
+    for number in (1, 2, 3):
+        total = 0.0
+        for batch in bags.batches(10, reseed(0, "first", number)):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(classifier(batch.x), hidden[batch.row])
+            loss.backward()
+            optimizer.step()
+            total += loss.item() / 10
+        supervised.append(total)
+    assert losses == pytest.approx(supervised, rel=1e-5)
+    torch.testing.assert_close(weights_of(learner.classifier), weights_of(classifier), rtol=1e-4, atol=1e-5)
+
+
+# --- LLP-VAT
+
+
+def test_the_attack_leaves_statistics_and_weight_gradients_alone():
+    classifier = normed()
+    learner, x = LLPVAT(classifier), moon_bags()[0].x[:32]
+    logits = classifier(x)
+    before = weights_of(classifier)
+    with still_batchnorm(classifier):
+        learner.attack(x, logits)
+    assert same_bits(before, weights_of(classifier))
+    assert all(p.grad is None for p in classifier.parameters())
+
+
+def test_a_still_pass_leaves_batchnorm_that_averages_over_all_batches_alone():
+    norm = nn.BatchNorm1d(2, momentum=None)
+    norm(torch.randn(8, 2, generator=stream(0)))
+    before = weights_of(norm)
+    with still_batchnorm(norm):
+        norm(torch.randn(8, 2, generator=stream(1)))
+    assert same_bits(before, weights_of(norm))
+
+
+def test_a_still_pass_normalises_by_its_own_batch_and_ends_even_where_it_fails():
+    norm, x = nn.BatchNorm1d(2), torch.randn(8, 2, generator=stream(0)) + 5
+    with still_batchnorm(norm):
+        torch.testing.assert_close(norm(x).mean(0), torch.zeros(2), rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="expected 2D or 3D"), still_batchnorm(norm):
+        norm(x[0])
+    norm(x)
+    assert norm.running_mean is not None
+    torch.testing.assert_close(norm.running_mean, 0.1 * x.mean(0))
+
+
+def test_the_attack_has_the_radius_asked_for_on_every_instance():
+    classifier = network(2, (3, 4, 4))
+    x = torch.randn(5, 3, 4, 4, generator=stream(0))
+    attack = LLPVAT(classifier, radius=0.25).attack(x, classifier(x))
+    rms = attack.flatten(1).square().mean(1).sqrt()
+    torch.testing.assert_close(rms, torch.full((5,), 0.25))
+    assert scaled(torch.zeros(2, 3), 1.0).isfinite().all()
+
+
+def test_the_attack_on_a_linear_classifier_is_one_power_iteration_with_its_fisher_matrix():
+    classifier = nn.Linear(6, 3, dtype=torch.float64)
+    x = torch.randn(4, 6, generator=stream(0), dtype=torch.float64)
+    logits, weight = classifier(x).detach(), classifier.weight.detach()
+    reseed(0, "direction")
+    start = torch.randn_like(x)
+    reseed(0, "direction")
+    attack = LLPVAT(classifier, probe=1e-3).attack(x, logits)
+    for i in range(4):
+        p = logits[i].softmax(0)
+        fisher = weight.T @ (p.diag() - p.outer(p)) @ weight
+        assert F.cosine_similarity(attack[i], fisher @ start[i], dim=0) > 0.999
+
+
+def test_the_attack_changes_predictions_more_than_a_random_direction_of_its_length():
+    classifier = network(4, (10,))
+    x = torch.randn(50, 10, generator=stream(0))
+    logits = classifier(x)
+    learner = LLPVAT(classifier, radius=0.3)
+    worst = divergence(logits, classifier(x + learner.attack(x, logits)))
+    other = divergence(logits, classifier(x + scaled(torch.randn(50, 10, generator=stream(1)), 0.3)))
+    assert worst > 1.5 * other
+
+
+def test_consistency_is_ramped_up_over_the_first_part_of_training_and_then_weighted_in_full():
+    assert ramp_up(0.0, 0.4) == pytest.approx(math.exp(-5))
+    assert ramp_up(0.2, 0.4) == pytest.approx(math.exp(-1.25))
+    assert ramp_up(0.4, 0.4) == ramp_up(1.0, 0.4) == 1.0
+    bags, learner = moon_bags()[0], LLPVAT(network(), weight=0.05, ramp=0.4)
+    early, late = (turns_of(learner, bags, progress=p)[0]["consistency"] for p in (0.2, 1.0))
+    assert early.item() == pytest.approx(math.exp(-1.25) * late.item(), rel=1e-5)
+    doubled = turns_of(LLPVAT(learner.classifier, weight=0.1), bags, progress=1.0)[0]["consistency"]
+    assert doubled.item() == pytest.approx(2 * late.item(), rel=1e-5)
+
+
+def test_vat_without_its_weight_is_dllp():
+    bags = moon_bags()[0]
+    one, other = LLPVAT(network(), weight=0.0), DLLP(network())
+    losses = [[epoch.terms["proportion"] for epoch in trained(each, bags, 3)] for each in (one, other)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+# --- LLP-GAN
+
+
+def test_the_terms_of_the_gan_are_those_of_a_classifier_with_one_more_class_of_logit_zero():
+    bags, learner = moon_bags()[0], learner_of("gan", network(), weight=2.0)
+    batch = bags.take(torch.tensor([0, 1]))
+    reseed(0, "turns")
+    turn = next(iter(learner.steps(batch, 0.0)))
+    reseed(0, "turns")
+    made = learner.generator(torch.rand(len(batch.x), 8) * 2 - 1)
+
+    def generated(x: torch.Tensor) -> torch.Tensor:
+        logits = learner.classifier(x)
+        return torch.cat([logits, torch.zeros(len(x), 1)], 1).softmax(1)[:, -1]
+
+    assert turn["real"].item() == pytest.approx(-(1 - generated(batch.x)).log().mean().item(), rel=1e-4)
+    assert turn["fake"].item() == pytest.approx(-generated(made).log().mean().item(), rel=1e-4)
+    plain = proportion_loss(learner.classifier(batch.x), batch.bag, batch.proportions)
+    assert turn["proportion"].item() == pytest.approx(2 * plain.item(), rel=1e-5)
+
+
+def test_the_generators_turn_comes_after_the_classifier_has_moved_and_matches_means_of_features():
+    bags, learner = moon_bags()[0], learner_of("gan", network())
+    batch = bags.take(torch.tensor([0, 1]))
+    reseed(0, "turns")
+    turns = learner.steps(batch, 0.0)
+    next(turns)
+    with torch.no_grad():
+        for weight in learner.classifier.parameters():
+            weight.mul_(1.5)
+    term = next(turns)["matching"]
+    reseed(0, "turns")
+    made = learner.generator(torch.rand(len(batch.x), 8) * 2 - 1)
+    moved = learner.classifier[0](batch.x).mean(0) - learner.classifier[0](made).mean(0)
+    torch.testing.assert_close(term, moved.square().mean())
+
+
+def test_the_classifiers_turn_gives_the_generator_no_gradient():
+    learner = learner_of("gan", network())
+    turns = learner.steps(moon_bags()[0].take(torch.tensor([0])), 0.0)
+    sum(next(turns).values()).backward()
+    assert all(p.grad is None for p in learner.generator.parameters())
+
+
+def test_a_gan_classifier_without_a_separate_head_is_refused_with_the_remedy():
+    with pytest.raises(
+        TypeError, match=r"nn.Sequential\(features, head\).*nn.Identity\(\)\) to match the logits"
+    ):
+        LLPGAN(nn.Linear(2, 2), generator((2,), 8), 8)
+
+
+# --- ROT
+
+
+def test_rot_labels_are_relaxed_transport_labels_of_the_batch_without_gradient():
+    bags = ragged((4, 7), k=3)
+    batch, classifier = bags.take(torch.tensor([0, 1])), network(3)
+    (terms,) = ROT(classifier, alpha=0.25, reg=0.5, relax=2.0).steps(batch, 0.0)
+    logits = classifier(batch.x)
+    labels = soft_labels(logits.detach().log_softmax(1), bags.sizes, bags.proportions, 0.5, 2.0)
+    expected = 0.75 * cross_entropy(logits, labels).mean()
+    torch.testing.assert_close(terms["labels"], expected)
+    got, wanted = (torch.autograd.grad(t, classifier[1].weight)[0] for t in (terms["labels"], expected))
+    torch.testing.assert_close(got, wanted)
+
+
+def test_rot_with_all_weight_on_the_bag_loss_is_dllp():
+    bags = moon_bags()[0]
+    one, other = ROT(network(), alpha=1.0), DLLP(network())
+    for each in (one, other):
+        trained(each, bags, 2, rate=steady)
+    torch.testing.assert_close(weights_of(one.classifier), weights_of(other.classifier))

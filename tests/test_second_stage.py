@@ -1,0 +1,145 @@
+"""PLOT: what it learns from, how instances are weighted, and when algorithm 2 stops."""
+
+import math
+
+import pytest
+import torch
+from conftest import network, ragged, trained
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apportion.losses import cross_entropy, symmetric_cross_entropy
+from apportion.randomness import reseed, stream
+from apportion.second_stage import PLOT, Memory, bag_weights, mixed, prediction_change
+
+
+def labels_of(n: int, k: int = 3, seed: int = 0) -> torch.Tensor:
+    return torch.randn(n, k, generator=stream(seed, "labels")).softmax(1)
+
+
+@given(st.integers(1, 7), st.integers(1, 12))
+def test_memory_is_the_mean_of_the_last_rounds(limit, n_rounds):
+    rounds = [labels_of(4, seed=s) for s in range(n_rounds)]
+    memory = Memory(rounds[0], limit)
+    for labels in rounds[1:]:
+        memory.add(labels)
+    torch.testing.assert_close(memory.mean, torch.stack(rounds[-limit:]).mean(0))
+    assert len(memory.rounds) == min(limit, n_rounds)
+
+
+def test_memory_is_of_five_rounds_unless_told_otherwise():
+    memory = Memory(torch.zeros(1, 2))
+    for value in range(1, 10):
+        memory.add(torch.full((1, 2), float(value)))
+    assert memory.mean[0, 0] == (5 + 6 + 7 + 8 + 9) / 5
+
+
+def test_memory_of_no_round_is_refused():
+    with pytest.raises(ValueError, match="rounds is 0; at least one round of labels is needed"):
+        Memory(torch.zeros(1, 2), 0)
+
+
+def test_plot_learns_the_memorys_mean_of_the_rows_of_the_batch():
+    bags, classifier = ragged((4, 2, 5)), network(3)
+    memory = Memory(labels_of(11))
+    memory.add(labels_of(11, seed=1))
+    batch = bags.take(torch.tensor([2, 0]))
+    (terms,) = PLOT(classifier, memory, symmetric_cross_entropy).steps(batch, 0.0)
+    rows = [6, 7, 8, 9, 10, 0, 1, 2, 3]
+    expected = symmetric_cross_entropy(classifier(bags.x[rows]), memory.mean[rows]).mean()
+    torch.testing.assert_close(terms, {"labels": expected})
+
+
+def test_plot_follows_labels_that_are_added_between_epochs():
+    bags, memory = ragged((4, 2, 5)), Memory(labels_of(11), 1)
+    learner = PLOT(network(3), memory, cross_entropy)
+    batch = bags.take(torch.arange(3))
+    before = next(learner.steps(batch, 0.0))["labels"].item()
+    memory.add(labels_of(11, seed=9))
+    assert next(learner.steps(batch, 0.0))["labels"].item() != before
+
+
+def test_equal_bags_weigh_every_instance_alike():
+    assert torch.equal(bag_weights(torch.tensor([4, 4, 4])), torch.ones(12))
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
+def test_bag_weights_give_eq_3_the_mean_over_bags_of_the_mean_in_each(sizes):
+    losses = torch.rand(sum(sizes), generator=stream(0))
+    weighted = (losses * bag_weights(torch.tensor(sizes))).mean()
+    torch.testing.assert_close(weighted, torch.stack([part.mean() for part in losses.split(sizes)]).mean())
+
+
+def test_eq_3_and_eq_22_differ_for_ragged_bags_as_the_losses_of_plot_do():
+    bags, classifier, memory = ragged((1, 9)), network(3), Memory(labels_of(10))
+    batch = bags.take(torch.tensor([0, 1]))
+    losses = cross_entropy(classifier(bags.x), memory.mean)
+    plain, weighted = (
+        next(PLOT(classifier, memory, cross_entropy, weights=w).steps(batch, 0.0))["labels"]
+        for w in (None, bag_weights(bags.sizes))
+    )
+    torch.testing.assert_close(plain, losses.mean())
+    torch.testing.assert_close(weighted, (losses[0] + losses[1:].mean()) / 2)
+    assert abs(plain - weighted) > 0.01
+
+
+@given(st.floats(0.05, 5.0), st.integers(0, 100))
+def test_mixup_leaves_rows_of_labels_summing_to_one_and_mixes_instances_as_their_labels(alpha, seed):
+    reseed(seed)
+    labels = labels_of(7)
+    x, mixed_labels = mixed(labels, labels, alpha)
+    torch.testing.assert_close(mixed_labels.sum(1), torch.ones(7))
+    assert torch.equal(x, mixed_labels)
+    torch.testing.assert_close(mixed_labels.mean(0), labels.mean(0))
+
+
+def test_mixup_draws_one_weight_a_batch_from_a_beta_distribution():
+    found = []
+    for seed in range(400):
+        reseed(seed)
+        x, _ = mixed(torch.eye(3), torch.eye(3), 1.0)
+        values = x[(x > 0) & (x < 1)]
+        if len(values):
+            weight = values.max().item()
+            close = torch.tensor([weight, 1 - weight])
+            assert all((close - value).abs().min() < 1e-5 for value in values)
+            found.append(weight)
+    # Beta(1, 1) is uniform, so the larger of weight and rest is uniform on [0.5, 1]
+    assert sum(found) / len(found) == pytest.approx(0.75, abs=0.02)
+
+
+def test_mixup_on_images_mixes_whole_images():
+    reseed(1)
+    images = torch.arange(4.0).view(4, 1, 1, 1).expand(4, 1, 2, 2).contiguous()
+    x, _ = mixed(images, labels_of(4), 1.0)
+    assert (x.flatten(1).std(1) == 0).all()
+
+
+def test_plot_with_mixup_trains_and_without_mixup_draws_nothing():
+    bags = ragged((4, 2, 5))
+    learner = PLOT(network(3), Memory(labels_of(11)), cross_entropy, mixup=1.0)
+    (epoch,) = trained(learner, bags, 1)
+    assert math.isfinite(epoch.terms["labels"])
+    state = torch.get_rng_state()
+    list(PLOT(learner.classifier, learner.labels, cross_entropy).steps(bags.take(torch.arange(3)), 0.0))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_change_of_predictions_equals_an_explicit_loop_and_the_first_is_from_uniform():
+    sizes = torch.tensor([1, 3])
+    now, before = labels_of(4).log(), labels_of(4, seed=1).log()
+    for previous, values in ((before, before.exp()), (None, torch.full((4, 3), 1 / 3))):
+        total = 0.0
+        for i, n in enumerate((1, 3, 3, 3)):
+            total += sum(((math.exp(now[i, c]) - values[i, c]) / n) ** 2 for c in range(3))
+        assert prediction_change(now, previous, sizes) == pytest.approx(math.sqrt(total), rel=1e-5)
+
+
+def test_predictions_that_stay_do_not_change():
+    now = labels_of(4).log()
+    assert prediction_change(now, now.clone(), torch.tensor([2, 2])) == 0.0
+
+
+def test_predictions_of_minus_infinity_are_zero_probabilities():
+    sure = torch.tensor([[0.0, -math.inf], [-math.inf, 0.0]])
+    assert prediction_change(sure, None, torch.tensor([2])) == pytest.approx(0.5)

@@ -84,7 +84,7 @@ def run(
     for moment in moments(recipe, task, teacher, state):
         line = evaluated(moment, task)
         runs.append(folder, line)
-        if time.monotonic() - saved > CHECKPOINT_SECONDS:
+        if not moment.last and time.monotonic() - saved > CHECKPOINT_SECONDS:
             runs.checkpoint(folder, moment.state())
             saved = time.monotonic()
         yield line

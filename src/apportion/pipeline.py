@@ -25,6 +25,7 @@ from apportion.learner import Learner
 from apportion.losses import cross_entropy
 from apportion.second_stage import PLOT, Loss, Memory, prediction_change
 from apportion.train import Epoch, Rate, View, train
+from apportion.transport.inputs import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Moment:
     before: Tensor | None = None  # the predictions that δ of algorithm 2 compares with
     change: float | None = None  # δ itself, where `stop` is given
     label_seconds: float = 0.0  # predicting and labelling all instances
+    last: bool = False  # no epoch follows; a checkpoint of this one would have nothing to resume
 
     def state(self) -> dict[str, Any]:
         """Tensors and plain values only: the state from which `resume` continues to the same bits."""
@@ -73,11 +75,11 @@ def first_stage(
         learner, bags, optimizers, epochs=epochs, rate=rate, seed=seed, stage="first",
         instances_per_batch=instances_per_batch, augment=augment, done=done,
     ):  # fmt: skip
-        yield Moment("first", epoch, learner, optimizers)
+        yield Moment("first", epoch, learner, optimizers, last=epoch.number == epochs)
 
 
 def second_stage(
-    log_probs: Tensor,
+    log_probs: ArrayLike,
     student: nn.Module,
     bags: Bags,
     optimizers: Sequence[Optimizer],
@@ -105,13 +107,14 @@ def second_stage(
     made from a running mean of log-probabilities with `momentum`, and the student learns the mean of the
     last `rounds` of them.
     """
-    running, before = log_probs, None
-    memory = Memory(label(log_probs, bags.sizes, bags.proportions), rounds)
+    running, before = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device), None
+    memory = Memory(label(running, bags.sizes, bags.proportions), rounds)
     learner = PLOT(student, memory, loss, mixup, weights)
     done = restore(learner, optimizers, resume)
     if resume is not None and done:
-        running, before = resume["running"], resume["before"]
-        memory.restore(resume["rounds"])
+        memory.restore([labels.to(running) for labels in resume["rounds"]])  # a checkpoint is read to the CPU
+        before = None if resume["before"] is None else resume["before"].to(running)
+        running = resume["running"].to(running)
     for epoch in train(
         learner, bags, optimizers, epochs=epochs, rate=rate, seed=seed, stage="second",
         instances_per_batch=instances_per_batch, augment=augment, done=done,
@@ -125,8 +128,11 @@ def second_stage(
         if stop is not None and fresh is not None:
             change, before = prediction_change(fresh, before, bags.sizes), fresh
         seconds = time.perf_counter() - started
-        yield Moment("second", epoch, learner, optimizers, fresh, memory, running, before, change, seconds)
-        if stop is not None and change is not None and change <= stop:
+        last = epoch.number == epochs or (stop is not None and change is not None and change <= stop)
+        yield Moment(
+            "second", epoch, learner, optimizers, fresh, memory, running, before, change, seconds, last
+        )
+        if last:
             return
 
 

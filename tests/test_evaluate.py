@@ -1,0 +1,77 @@
+"""Evaluation: predictions without traces, and measures against explicit counts."""
+
+import math
+
+import pytest
+import torch
+from conftest import network, normed, ragged, same_bits, weights_of
+from torch import nn
+
+from apportion.evaluate import accuracy, confusion, label_gap, predict, proportion_error
+from apportion.randomness import stream
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_predicting_leaves_mode_weights_statistics_and_randomness_alone(training):
+    classifier = nn.Sequential(normed(), nn.Dropout(0.5)).train(training)
+    before, state = weights_of(classifier), torch.get_rng_state()
+    predict(classifier, torch.randn(5, 2, generator=stream(0)))
+    assert classifier.training == training
+    assert same_bits(before, weights_of(classifier))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_mode_is_put_back_even_where_the_network_fails():
+    classifier = normed()
+    with pytest.raises(RuntimeError):
+        predict(classifier, torch.zeros(3, 7))
+    assert classifier.training
+
+
+def test_predictions_are_log_probabilities_in_evaluation_mode_and_carry_no_gradient():
+    classifier, x = normed(), torch.randn(6, 2, generator=stream(0))
+    got = predict(classifier, x)
+    torch.testing.assert_close(got.exp().sum(1), torch.ones(6))
+    torch.testing.assert_close(got, classifier.eval()(x).log_softmax(1).detach())
+    assert not got.requires_grad
+
+
+@pytest.mark.parametrize("instances", [1, 4, 7, 100])
+def test_the_batch_size_does_not_matter(instances):
+    classifier, x = network(), torch.randn(7, 2, generator=stream(0))
+    torch.testing.assert_close(predict(classifier, x, instances_per_batch=instances), predict(classifier, x))
+
+
+def test_instances_are_prepared_batch_by_batch():
+    seen = []
+    predict(network(), torch.zeros(5, 2, dtype=torch.uint8), lambda x: (seen.append(len(x)), x.float())[1], 2)
+    assert seen == [2, 2, 1]
+
+
+def test_accuracy_is_the_share_of_largest_scores_at_the_true_class():
+    scores = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.5, 0.5], [0.0, 1.0]])
+    assert accuracy(scores, torch.tensor([1, 1, 0, 1])) == 0.75
+
+
+def test_the_proportion_error_is_the_share_of_instances_that_would_have_to_move():
+    sure = torch.tensor([[0.0, -math.inf]] * 3 + [[-math.inf, 0.0]])  # three of class 0, one of class 1
+    error = proportion_error(sure, torch.tensor([4]), torch.tensor([[0.5, 0.5]]))
+    assert error == pytest.approx(0.25)
+    bags = ragged((1, 5, 3))
+    log_probs = torch.randn(9, 3, generator=stream(0)).log_softmax(1)
+    total = 0.0
+    for part, shares in zip(log_probs.split([1, 5, 3]), bags.proportions, strict=True):
+        total += (part.exp().mean(0) - shares).abs().sum().item() / 2
+    assert proportion_error(log_probs, bags.sizes, bags.proportions) == pytest.approx(total / 3, rel=1e-5)
+
+
+def test_the_label_gap_is_the_largest_of_any_bag_and_class():
+    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    shares = torch.tensor([[0.5, 0.5], [0.75, 0.25]])
+    assert label_gap(labels, torch.tensor([2, 1]), shares) == pytest.approx(0.25)
+    assert label_gap(labels[:2], torch.tensor([2]), shares[:1]) == 0.0
+
+
+def test_rows_of_the_confusion_are_true_classes_and_columns_predicted_ones():
+    got = confusion(torch.tensor([0, 1, 1, 2, 2, 2]), torch.tensor([0, 0, 1, 2, 2, 1]), 4)
+    assert got.tolist() == [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 2, 0], [0, 0, 0, 0]]

@@ -1,0 +1,354 @@
+"""The two stages end to end: from bags or from predictions of elsewhere, stopped, resumed, in the limits."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import learner_of, moon_bags, network, ragged, same_bits, shuffled_inside, steady, weights_of
+
+from apportion.bagging import make_bags
+from apportion.bags import Bags
+from apportion.data.synthetic import blobs, moons
+from apportion.evaluate import accuracy, predict
+from apportion.first_stage import DLLP, METHODS
+from apportion.grouping import group_bags
+from apportion.labelling import argmax_labels, hard_labels, predicted_labels, soft_labels
+from apportion.losses import cross_entropy, symmetric_cross_entropy
+from apportion.pipeline import Moment, first_stage, second_stage
+from apportion.randomness import reseed, stream
+from apportion.second_stage import bag_weights
+from apportion.train import make_optimizer
+
+
+def first(bags: Bags, name: str = "dllp", epochs: int = 3, **changes) -> list[Moment]:
+    learner = learner_of(name, network(bags.n_classes))
+    optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.players()]
+    given = {"rate": steady, "seed": 0, "instances_per_batch": 64} | changes
+    return list(first_stage(learner, bags, optimizers, epochs=epochs, **given))
+
+
+def second(bags: Bags, log_probs: torch.Tensor, student=None, epochs: int = 3, **changes):
+    """A generator, so that the caller may look between epochs."""
+    student = student or network(bags.n_classes, seed=1)
+    optimizers = [make_optimizer(student, "adam", changes.pop("peak", 1e-3))]
+    given = {"rate": steady, "seed": 0, "instances_per_batch": 64} | changes
+    return second_stage(log_probs, student, bags, optimizers, epochs=epochs, **given)
+
+
+def elsewhere(bags: Bags, seed: int = 0) -> torch.Tensor:
+    """Predictions that no network of ours made."""
+    return torch.randn(len(bags.x), bags.n_classes, generator=stream(seed, "elsewhere")).log_softmax(1)
+
+
+# --- what is passed on
+
+
+def test_a_moment_names_its_stage_and_epoch_and_holds_the_learner():
+    bags = moon_bags()[0]
+    moments = first(bags)
+    assert [(m.stage, m.epoch.number) for m in moments] == [("first", 1), ("first", 2), ("first", 3)]
+    assert moments[-1].labels is None
+    student = network(seed=1)
+    later = list(second(bags, predict(moments[-1].learner.classifier, bags.x), student))
+    assert [(m.stage, m.epoch.number) for m in later] == [("second", 1), ("second", 2), ("second", 3)]
+    assert later[-1].learner.classifier is student
+
+
+def test_no_epochs_of_the_second_stage_are_the_first_stage():
+    bags = moon_bags()[0]
+    teacher = first(bags)[-1].learner.classifier
+    before = weights_of(teacher)
+    assert list(second(bags, predict(teacher, bags.x), teacher, epochs=0)) == []
+    assert same_bits(before, weights_of(teacher))
+
+
+def test_plot_starts_from_predictions_of_anywhere_even_of_minus_infinity():
+    bags, hidden = moon_bags()
+    sure = torch.full((len(hidden), 2), -math.inf)
+    sure[torch.arange(len(hidden)), hidden] = 0.0  # an oracle that rules the other class out
+    for momentum in (0.0, 0.5):
+        moments = list(second(bags, sure, label=hard_labels, momentum=momentum, hold=1))
+        rounds = moments[0].labels
+        assert rounds is not None
+        assert torch.equal(rounds.rounds[0], F.one_hot(hidden, 2).float())
+        assert all(m.log_probs.isfinite().all() and m.running.isfinite().all() for m in moments)
+        assert all(math.isfinite(m.epoch.terms["labels"]) for m in moments)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_predictions_may_come_in_any_array(momentum):
+    bags, ends = moon_bags()[0], []
+    start = elsewhere(bags)
+    for form in (start, start.double(), start.numpy().astype(np.float64), start.tolist()):
+        student = network(seed=1)
+        list(second(bags, form, student, momentum=momentum))
+        ends.append(weights_of(student))
+    assert all(same_bits(ends[0], end) for end in ends[1:])
+
+
+@pytest.mark.parametrize("label", [hard_labels, soft_labels, predicted_labels, argmax_labels])
+def test_the_first_labels_are_those_of_the_predictions_passed_in(label):
+    bags = moon_bags()[0]
+    log_probs = elsewhere(bags)
+    (moment,) = second(bags, log_probs, label=label, epochs=1, hold=2)
+    assert torch.equal(moment.labels.mean, label(log_probs, bags.sizes, bags.proportions))
+
+
+def test_labels_stay_the_teachers_for_the_first_epochs_and_are_made_anew_after_every_later_one():
+    bags, asked = moon_bags()[0], []
+
+    def watched(log_probs, sizes, proportions):
+        asked.append(log_probs)
+        return hard_labels(log_probs, sizes, proportions)
+
+    moments = second(bags, elsewhere(bags), label=watched, epochs=5, hold=3)
+    rounds = [(m.epoch.number, len(asked), m.log_probs is None) for m in moments]
+    assert rounds == [(1, 1, True), (2, 1, True), (3, 2, False), (4, 3, False), (5, 4, False)]
+
+
+def test_the_student_learns_the_mean_of_the_last_rounds_of_labels():
+    bags, made = moon_bags()[0], []
+
+    def watched(log_probs, sizes, proportions):
+        made.append(soft_labels(log_probs, sizes, proportions, 1.0))
+        return made[-1]
+
+    for moment in second(bags, elsewhere(bags), label=watched, epochs=8, rounds=5):
+        torch.testing.assert_close(moment.labels.mean, torch.stack(made[-5:]).mean(0))
+    assert len(made) == 9
+
+
+def test_labels_are_made_from_a_running_mean_of_log_probabilities():
+    bags, start, seen = moon_bags()[0], elsewhere(moon_bags()[0]), []
+
+    def watched(log_probs, sizes, proportions):
+        seen.append(log_probs.clone())
+        return hard_labels(log_probs, sizes, proportions)
+
+    expected = start
+    for moment in second(bags, start, label=watched, momentum=0.75):
+        expected = 0.75 * expected + 0.25 * moment.log_probs
+        torch.testing.assert_close(seen[-1], expected)
+
+
+def test_labelling_sees_instances_without_augmentation():
+    bags = moon_bags()[0]
+    student = network(seed=1)
+    for moment in second(bags, elsewhere(bags), student, augment=lambda x: x + 50, prepare=lambda x: x * 2):
+        torch.testing.assert_close(moment.log_probs, predict(student, bags.x * 2))
+
+
+def test_the_second_stage_meets_every_bags_counts_in_every_round():
+    bags = ragged((5, 20, 11, 30), k=3)
+    for moment in second(bags, elsewhere(bags), epochs=4):
+        for labels in moment.labels.rounds:
+            masses = torch.stack([part.sum(0) for part in labels.split(bags.sizes.tolist())])
+            assert (masses - bags.proportions * bags.sizes[:, None]).abs().max() < 1
+
+
+def test_transport_labels_of_a_teacher_are_better_than_its_predictions():
+    bags, hidden = moon_bags(1000, 10)
+    teacher = first(bags, epochs=15)[-1].learner.classifier
+    log_probs = predict(teacher, bags.x)
+    labels = hard_labels(log_probs, bags.sizes, bags.proportions)
+    assert accuracy(labels, hidden) > accuracy(log_probs, hidden)
+
+
+# --- algorithm 2
+
+
+def test_algorithm_2_stops_when_predictions_change_by_no_more_than_delta():
+    bags = moon_bags()[0]
+    changes = [m.change for m in second(bags, elsewhere(bags), epochs=20, label=soft_labels, stop=0.0)]
+    assert len(changes) == 20
+    limit = changes[6]
+    first_below = next(i for i, change in enumerate(changes) if change <= limit)
+    stopped = [m.change for m in second(bags, elsewhere(bags), epochs=20, label=soft_labels, stop=limit)]
+    assert stopped == changes[: first_below + 1]
+
+
+def test_algorithm_2_compares_its_first_predictions_with_uniform_ones_and_then_with_the_last():
+    bags = moon_bags()[0]
+    moments = list(second(bags, elsewhere(bags), label=soft_labels, stop=0.0))
+    scale = 1 / torch.repeat_interleave(bags.sizes, bags.sizes)[:, None]
+    previous = torch.full((len(bags.x), 2), 0.5)
+    for moment in moments:
+        assert moment.change == pytest.approx(
+            ((moment.log_probs.exp() - previous) * scale).norm().item(), rel=1e-5
+        )
+        previous = moment.log_probs.exp()
+
+
+def test_a_student_that_does_not_move_stops_after_its_second_prediction():
+    bags = moon_bags()[0]
+    moments = list(second(bags, elsewhere(bags), epochs=9, rate=lambda progress: 0.0, stop=0.0))
+    assert [m.epoch.number for m in moments] == [1, 2]
+    assert moments[-1].change == 0.0
+
+
+def test_the_last_moment_knows_that_it_is_the_last():
+    bags = moon_bags()[0]
+    assert [m.last for m in first(bags)] == [False, False, True]
+    assert [m.last for m in second(bags, elsewhere(bags))] == [False, False, True]
+    still = second(bags, elsewhere(bags), epochs=9, rate=lambda progress: 0.0, stop=0.0)
+    assert [m.last for m in still] == [False, True]
+
+
+# --- honesty
+
+
+@pytest.mark.parametrize("label", [hard_labels, soft_labels, predicted_labels])
+def test_hidden_labels_cannot_reach_the_students_weights(label):
+    data, ends = moons(0, 200), []
+    bags, hidden = make_bags(data.x, data.y, 20, 2, stream(0))
+    for labels in (hidden, shuffled_inside(hidden, bags.sizes)):
+        y = torch.empty_like(data.y)
+        y[bags.source] = labels
+        again, kept = make_bags(data.x, y, 20, 2, stream(0))
+        teacher = first(again)[-1].learner.classifier
+        student = network(seed=1)
+        list(second(again, predict(teacher, again.x), student, label=label, mixup=1.0))
+        ends.append((kept, weights_of(student)))
+    assert not torch.equal(ends[0][0], ends[1][0])
+    assert same_bits(ends[0][1], ends[1][1])
+
+
+# --- resuming
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_first_stage_interrupted_after_any_epoch_ends_with_the_same_bits(name, after):
+    bags = moon_bags()[0]
+    whole = first(bags, name, 4)
+    state = copy.deepcopy(states(bags, name)[after - 1])
+    rest = first(bags, name, 4, resume=state)
+    assert [(m.epoch.number, m.epoch.terms) for m in rest] == [
+        (m.epoch.number, m.epoch.terms) for m in whole[after:]
+    ]
+    assert same_bits(weights_of(*whole[-1].learner.players()), weights_of(*rest[-1].learner.players()))
+
+
+def states(bags: Bags, name: str):
+    learner = learner_of(name, network(bags.n_classes))
+    optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.players()]
+    moments = first_stage(learner, bags, optimizers, epochs=4, rate=steady, seed=0, instances_per_batch=64)
+    return [copy.deepcopy(moment.state()) for moment in moments]
+
+
+SECONDS = {
+    "hard": {},
+    "soft, algorithm 2": {"label": soft_labels, "stop": 1e-9},
+    "sce, mixup, bag weights": {"loss": symmetric_cross_entropy, "mixup": 1.0, "weights": "bag"},
+    "running mean, long hold": {"momentum": 0.9, "hold": 3, "rounds": 2},
+}
+
+
+@pytest.mark.parametrize("name", SECONDS)
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_a_second_stage_interrupted_after_any_epoch_ends_with_the_same_bits(name, after):
+    bags, settings = ragged((5, 30, 11, 40), k=2), dict(SECONDS[name])
+    if settings.get("weights") == "bag":
+        settings["weights"] = bag_weights(bags.sizes)
+    start = elsewhere(bags)
+    saved, whole = {}, []
+    for moment in second(bags, start, epochs=6, **settings):
+        saved[moment.epoch.number] = copy.deepcopy(moment.state())
+        whole.append((moment.epoch.number, moment.epoch.terms, moment.change))
+    end = weights_of(moment.learner.classifier), moment.labels.mean
+    rest = list(second(bags, start, network(2, seed=5), epochs=6, resume=saved[after], **settings))
+    assert [(m.epoch.number, m.epoch.terms, m.change) for m in rest] == whole[after:]
+    assert same_bits(end[0], weights_of(rest[-1].learner.classifier))
+    assert torch.equal(end[1], rest[-1].labels.mean)
+
+
+@pytest.mark.gpu
+def test_a_second_stage_on_a_gpu_goes_on_from_a_checkpoint_that_was_read_to_the_cpu():
+    bags = moon_bags()[0]
+    start, states = elsewhere(bags).cuda(), {}
+    for moment in second(bags.to("cuda"), start, network(seed=1).cuda(), stop=1e-9):
+        states[moment.epoch.number] = on_cpu(moment.state())
+    end = moment.labels.mean
+    rest = list(second(bags.to("cuda"), start, network(seed=5).cuda(), stop=1e-9, resume=states[1]))
+    torch.testing.assert_close(rest[-1].labels.mean, end)
+
+
+def on_cpu(value):
+    if isinstance(value, dict):
+        return {name: on_cpu(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [on_cpu(part) for part in value]
+    return value.cpu().clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
+
+
+# --- limits that connect the methods
+
+
+def test_bags_of_one_teach_the_truth_whatever_the_teacher():
+    bags, hidden = moon_bags(100, 1)
+    student = network(seed=1)
+    *_, last = second(bags, elsewhere(bags), student, epochs=3)
+    assert torch.equal(last.labels.mean, F.one_hot(hidden, 2).float())
+    supervised = network(seed=1)
+    optimizer = torch.optim.Adam(supervised.parameters(), lr=1e-3)
+    for number in (1, 2, 3):
+        for batch in bags.batches(64, reseed(0, "second", number)):
+            optimizer.zero_grad()
+            F.cross_entropy(supervised(batch.x), hidden[batch.row]).backward()
+            optimizer.step()
+    torch.testing.assert_close(weights_of(student), weights_of(supervised), rtol=1e-4, atol=1e-5)
+
+
+def clusters_of_one_bag(label) -> tuple[list[int], float]:
+    """Self-labelling of one even bag from a random network that predicts two of four classes: the sizes of
+    its classes in the end, and the share of instances in the commonest true class of theirs."""
+    data = blobs(2, 400)
+    bags = group_bags(data.x, ["everything"] * 400, {"everything": [0.25] * 4})
+    student = network(4, seed=1, widths=(64,) * 4)
+    start = predict(student, bags.x)
+    for _ in second(
+        bags, start, student, epochs=150, label=label, rounds=1, instances_per_batch=400, peak=1e-3
+    ):
+        pass
+    found = predict(student, bags.x).argmax(1)
+    counts = torch.bincount(found * 4 + data.y, minlength=16).view(4, 4)
+    return counts.sum(1).tolist(), counts.max(1).values.sum().item() / 400
+
+
+def test_one_even_bag_of_everything_is_clustering_and_without_transport_collapses_to_one_class():
+    sizes, purity = clusters_of_one_bag(hard_labels)
+    assert min(sizes) > 90
+    assert purity > 0.85
+    assert max(clusters_of_one_bag(argmax_labels)[0]) == 400
+
+
+def test_zero_reverse_weight_is_training_with_cross_entropy():
+    bags = moon_bags()[0]
+
+    def reverse_less(logits, labels):
+        return symmetric_cross_entropy(logits, labels, 1.0, 0.0)
+
+    ends = []
+    for loss in (cross_entropy, reverse_less):
+        student = network(seed=1)
+        list(second(bags, elsewhere(bags), student, loss=loss))
+        ends.append(weights_of(student))
+    torch.testing.assert_close(*ends)
+
+
+def test_the_order_of_the_table_of_proportions_does_not_matter_to_the_trained_weights():
+    data, ends = moons(0, 120), []
+    ids = [f"town {i % 6}" for i in range(120)]
+    table = {f"town {i}": [0.25 + i / 12, 0.75 - i / 12] for i in range(6)}
+    for order in (sorted(table), sorted(table, reverse=True)):
+        bags = group_bags(data.x, ids, {name: table[name] for name in order})
+        teacher = DLLP(network())
+        optimizer = make_optimizer(teacher.classifier, "adam", 1e-3)
+        list(first_stage(teacher, bags, [optimizer], epochs=2, rate=steady, seed=0, instances_per_batch=40))
+        student = network(seed=1)
+        list(second(bags, predict(teacher.classifier, bags.x), student))
+        ends.append(weights_of(student))
+    assert same_bits(*ends)

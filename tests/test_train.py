@@ -1,0 +1,217 @@
+"""The loop: what it steps, what it logs, what it refuses, and what it leaves alone."""
+
+import math
+import random
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from conftest import learner_of, moon_bags, network, ragged, same_bits, steady, trained, weights_of
+from torch import nn
+
+from apportion.bags import BagBatch
+from apportion.first_stage import DLLP, METHODS
+from apportion.learner import Terms
+from apportion.losses import proportion_loss
+from apportion.randomness import key, reseed, stream
+from apportion.train import NotFinite, make_optimizer, set_rate, train
+
+
+class Turns:
+    """A learner that yields the terms it is told to."""
+
+    def __init__(self, *turns: dict[str, float]) -> None:
+        self.classifier = network()
+        self.turns = turns
+        self.seen: list[tuple[BagBatch, float]] = []
+
+    def players(self) -> list[nn.Module]:
+        return [self.classifier]
+
+    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+        self.seen.append((batch, progress))
+        for turn in self.turns:
+            loss = self.classifier(batch.x.float()).square().mean()
+            yield {name: loss * value for name, value in turn.items()}
+
+
+def test_a_method_that_yields_too_few_turns_fails_on_its_first_batch():
+    learner = Turns()
+    with pytest.raises(ValueError, match="shorter"):
+        trained(learner, moon_bags()[0], 1)
+    assert len(learner.seen) == 1
+
+
+def test_a_method_that_yields_too_many_turns_fails_on_its_first_batch():
+    learner = Turns({"a": 1.0}, {"b": 1.0})
+    with pytest.raises(ValueError, match="longer"):
+        trained(learner, moon_bags()[0], 1)
+    assert len(learner.seen) == 1
+
+
+def test_the_loss_is_the_sum_of_the_terms_and_the_log_holds_the_mean_of_each():
+    bags = moon_bags(120, 20)[0]
+    learner, classifier = Turns({"a": 1.0, "b": 0.5}), network()
+    epochs = trained(learner, bags, 2, instances_per_batch=40)
+    optimizer = make_optimizer(classifier, "adam", 1e-3)
+    for epoch in epochs:
+        losses = []
+        for batch in bags.batches(40, reseed(0, "first", epoch.number)):
+            optimizer.zero_grad()
+            loss = classifier(batch.x).square().mean()
+            (1.5 * loss).backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert len(losses) == 3
+        expected = {"a": sum(losses) / 3, "b": 0.5 * sum(losses) / 3}
+        assert epoch.terms == pytest.approx(expected, rel=1e-4)
+    torch.testing.assert_close(weights_of(learner.classifier), weights_of(classifier))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_term_that_is_not_finite_stops_the_run_and_names_epoch_and_term(value):
+    learner = Turns({"good": 1.0, "bad": 1.0})
+    epochs = train(
+        learner, moon_bags()[0], [make_optimizer(learner.classifier, "sgd", 1e-3)],
+        epochs=5, rate=steady, seed=0, stage="first",
+    )  # fmt: skip
+    assert next(epochs).number == 1
+    learner.turns = ({"good": 1.0, "bad": value},)
+    with pytest.raises(
+        NotFinite, match=r"epoch 2 of the first stage: the term 'bad' is (nan|inf); lower the rate"
+    ):
+        next(epochs)
+
+
+def test_epochs_are_numbered_from_one_and_go_on_after_those_that_are_done():
+    bags = moon_bags()[0]
+    assert [epoch.number for epoch in trained(DLLP(network()), bags, 3)] == [1, 2, 3]
+    assert [epoch.number for epoch in trained(DLLP(network()), bags, 5, done=3)] == [4, 5]
+    assert trained(DLLP(network()), bags, 3, done=3) == []
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_training_in_two_parts_gives_the_bits_of_training_in_one(name):
+    bags, ends = moon_bags()[0], []
+    for parts in ((4,), (1, 3), (3, 1)):
+        learner, done, log = learner_of(name, network()), 0, []
+        optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.players()]
+        for part in parts:
+            epochs = train(
+                learner, bags, optimizers, epochs=4, rate=lambda progress: 1 - progress, seed=0,
+                stage="first", instances_per_batch=64, done=done,
+            )  # fmt: skip
+            log += [(epoch.number, epoch.terms) for epoch in islice(epochs, part)]
+            done += part
+        ends.append((weights_of(*learner.players()), log))
+    for weights, log in ends[1:]:
+        assert same_bits(weights, ends[0][0])
+        assert log == ends[0][1]
+
+
+def test_the_rate_follows_the_schedule_from_batch_to_batch():
+    bags, learner = ragged((10,) * 4), Turns({"a": 1.0})
+    learner.classifier = network(3)
+    optimizer = make_optimizer(learner.classifier, "sgd", 0.5)
+    rates = []
+
+    class Watching(Turns):
+        def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+            rates.append((progress, optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"]))
+            yield from Turns.steps(self, batch, progress)
+
+    watching = Watching({"a": 1e-3})
+    trained(watching, bags, 2, optimizers=[optimizer], rate=lambda p: 1 - p, instances_per_batch=20)
+    assert rates == [(p, 0.5 * (1 - p), 0.5 * (1 - p)) for p in (0.0, 0.25, 0.5, 0.75)]
+
+
+def test_augmentation_is_what_the_learner_sees_and_the_bags_stay_as_they_were():
+    bags, learner = moon_bags()[0], Turns({"a": 1.0})
+    before = bags.x.clone()
+    trained(learner, bags, 1, augment=lambda x: x + 100)
+    assert all((batch.x > 50).all() for batch, _ in learner.seen)
+    assert torch.equal(bags.x, before)
+
+
+def test_players_are_in_training_mode_in_every_epoch_whatever_the_caller_did_between():
+    learner = DLLP(network())
+    epochs = train(
+        learner, moon_bags()[0], [make_optimizer(learner.classifier, "adam", 1e-3)],
+        epochs=2, rate=steady, seed=0, stage="first",
+    )  # fmt: skip
+    modes = []
+    learner.classifier.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    for _ in epochs:
+        learner.classifier.eval()
+    assert len(modes) == 2
+    assert all(modes)
+
+
+def test_training_does_not_depend_on_the_callers_random_state_and_leaves_other_generators_alone():
+    bags, ends, own = moon_bags()[0], [], torch.Generator().manual_seed(5)
+    before = own.get_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    for state in (1, 2):
+        learner = learner_of("vat", network())
+        torch.manual_seed(state)
+        trained(learner, bags, 2)
+        ends.append(weights_of(learner.classifier))
+    assert same_bits(*ends)
+    assert torch.equal(own.get_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+    assert random.getstate() == before[2]
+
+
+def test_after_an_epoch_torchs_generator_is_where_the_epochs_key_and_its_draws_leave_it():
+    trained(DLLP(network()), moon_bags()[0], 2)
+    state = torch.get_rng_state()
+    torch.manual_seed(key(0, "first", 2))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_streams_depend_on_the_seed_and_on_every_word_of_their_purpose():
+    keys = [
+        key(1, "bags", 64),
+        key(2, "bags", 64),
+        key(1, "bag", 64),
+        key(1, "bags", 32),
+        key(1, "bags", "64"),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key(1, "bags", 64) == 2946094588232197227
+    assert torch.equal(torch.rand(3, generator=stream(1, "a")), torch.rand(3, generator=stream(1, "a")))
+
+
+def test_only_matrices_decay():
+    optimizer = make_optimizer(network(), "sgd", 0.1, decay=0.5)
+    decays = {
+        tuple(p.shape): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]
+    }
+    assert all(decay == (0.5 if len(shape) > 1 else 0.0) for shape, decay in decays.items())
+    assert len(decays) == len({tuple(p.shape) for p in network().parameters()})
+
+
+def test_optimizers_are_nesterov_and_adam_with_the_momentum_asked_for():
+    sgd = make_optimizer(network(), "sgd", 0.1, momentum=0.8)
+    adam = make_optimizer(network(), "adam", 0.1, momentum=0.5)
+    assert all(g["nesterov"] and g["momentum"] == 0.8 for g in sgd.param_groups)
+    assert all(g["betas"] == (0.5, 0.999) for g in adam.param_groups)
+    set_rate([sgd, adam], 0.25)
+    assert all(g["lr"] == 0.025 for optimizer in (sgd, adam) for g in optimizer.param_groups)
+    with pytest.raises(ValueError, match="no optimiser 'adagrad'; there are sgd and adam"):
+        make_optimizer(network(), "adagrad", 0.1)
+
+
+def test_a_network_of_vectors_alone_can_be_trained():
+    class Shift(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.shift
+
+    learner, bags = DLLP(Shift()), moon_bags()[0]
+    before = proportion_loss(bags.x, torch.repeat_interleave(bags.sizes), bags.proportions)
+    assert trained(learner, bags, 20)[-1].terms["proportion"] < before

@@ -31,7 +31,6 @@ def check(recipe: Recipe) -> None:
     names: list[tuple[str, str, Any]] = [
         ("data.name", recipe.data.name, SOURCES),
         ("data.bagging", recipe.data.bagging, BAGGINGS),
-        ("network.name", recipe.network.name, BACKBONES),
         ("first.method", recipe.first.method, METHODS),
         ("augment", recipe.augment, ("none", "crop+flip")),
     ]
@@ -44,10 +43,15 @@ def check(recipe: Recipe) -> None:
         names.append(("second.loss", recipe.second.loss, ("ce", "sce")))
         names.append(("second.student", recipe.second.student, ("new", "teacher")))
         names.append(("second.weighting", recipe.second.weighting, ("instance", "bag")))
+    networks = {"network": recipe.network}
+    if recipe.second is not None and recipe.second.network is not None:
+        networks["second.network"] = recipe.second.network
+    names += [(f"{path}.name", network.name, BACKBONES) for path, network in networks.items()]
     for path, name, known in names:
         if name not in known:
             raise RecipeError(f"{path} is '{name}'; there are {', '.join(known)}")
-    _check_options("network.options", recipe.network.options, BACKBONES[recipe.network.name], 2)
+    for path, network in networks.items():
+        _check_options(f"{path}.options", network.options, BACKBONES[network.name], 2)
     _check_options("first.options", recipe.first.options, METHODS[recipe.first.method], 1)
 
 

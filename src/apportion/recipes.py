@@ -3,6 +3,7 @@
 import json
 import typing
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -109,7 +110,7 @@ def changed(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
         place = values
         for i, parent in enumerate(parents):
             if place.get(parent) is None and parent in ("second", "network"):
-                place[parent] = {}
+                place[parent] = deepcopy(values["network"]) if parent == "network" else {}
             if not isinstance(place.get(parent), dict):
                 known = ", ".join(k for k, v in place.items() if isinstance(v, dict))
                 raise RecipeError(f"no settings '{'.'.join(parents[: i + 1])}'; there are {known}")

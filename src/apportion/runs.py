@@ -32,9 +32,8 @@ def start(folder: Path, recipe: str, where: dict[str, Any]) -> dict[str, Any] | 
         return None
     state = torch.load(folder / "last.pt", weights_only=True, map_location="cpu")
     lines = (folder / "log.jsonl").read_text().splitlines(keepends=True)
-    write(
-        folder / "log.jsonl", "".join(lines[: state["epoch"]])
-    )  # later lines are of epochs that will run again
+    # later lines are of epochs that will run again
+    write(folder / "log.jsonl", "".join(lines[: state["epoch"]]))
     return state
 
 
@@ -63,9 +62,8 @@ def checkpoint(folder: Path, state: dict[str, Any]) -> None:
 
 def finish(folder: Path, result: dict[str, Any], weights: dict[str, Tensor], log_probs: Tensor) -> None:
     """Keep the weights, and the log-probabilities that a second stage starts from; the result comes last."""
-    save_file(
-        {name: w.detach().cpu().contiguous() for name, w in weights.items()}, folder / "model.safetensors"
-    )
+    kept = {name: w.detach().cpu().contiguous() for name, w in weights.items()}
+    save_file(kept, folder / "model.safetensors")
     np.save(folder / "log_probs.npy", log_probs.half().cpu().numpy())
     write(folder / "result.json", json.dumps(result, indent=1))
     (folder / "last.pt").unlink(missing_ok=True)

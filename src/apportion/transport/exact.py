@@ -26,7 +26,8 @@ NARROW = 24  # classes; from here on two vector passes find a maximum sooner tha
 
 # Nothing compiled here allocates, so it does without reference counts: they took a third of the time.
 UNCOUNTED: Any = {"_nrt": False}
-jit: Any = njit(nogil=True, error_model="numpy", **UNCOUNTED)
+INNER: Any = UNCOUNTED | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # half the time to compile
+jit: Any = njit(nogil=True, error_model="numpy", **INNER)
 jit_kept: Any = njit(cache=True, nogil=True, error_model="numpy", **UNCOUNTED)
 
 
@@ -90,8 +91,9 @@ def start(scores, base, n, w, price, head, after, filled):
         head[j] = -1
         filled[j] = 0
     for i in range(n):
-        j = favourite(scores, base + i, w, price)
-        if scores[base + i, j] + price[j] == -math.inf:
+        row = base + i
+        j = favourite(scores, row, w, price)
+        if scores[row, j] + price[j] == -math.inf:
             return False
         after[i] = head[j]
         head[j] = i
@@ -130,7 +132,8 @@ def release(a, surplus, scores, base, w, price, head, after, filled, margin, mem
     own, price[a] = price[a], -math.inf
     size, i = 0, head[a]
     while i >= 0:
-        margin[size] = (scores[base + i, a] + own) - highest(scores, base + i, w, price)
+        row = base + i
+        margin[size] = (scores[row, a] + own) - highest(scores, row, w, price)
         member[size] = i
         size += 1
         i = after[i]
@@ -178,123 +181,115 @@ def spread(rounds, enough, n_over, scores, base, w, price, want, head, after, fi
 
 
 @jit
-def fill(a, scores, base, w, head, after, edge, via):
-    """Row a of the class graph: edge[a, b] is the least score any member loses by moving to b; via is who."""
+def offer(a, scores, row, w, edge):
+    """Lowers the edges out of class a to what its member in this row would lose."""
+    own = np.float64(scores[row, a])
+    for b in range(w):
+        edge[a, b] = smaller(edge[a, b], own - scores[row, b])
+
+
+@jit
+def fill(a, scores, base, w, head, after, edge):
+    """Row a of the class graph: edge[a, b] is the least score that any member loses by moving to b."""
     for b in range(w):
         edge[a, b] = math.inf
     i = head[a]
     while i >= 0:
-        offer(i, a, scores, base + i, w, edge, via)
+        offer(a, scores, base + i, w, edge)
         i = after[i]
 
 
 @jit
-def offer(i, a, scores, row, w, edge, via):
-    """Lets member i of class a carry those edges that cost it less than the others."""
-    own = np.float64(scores[row, a])
-    for b in range(w):
-        loss = own - scores[row, b]
-        less = loss < edge[a, b]
-        edge[a, b] = loss if less else edge[a, b]
-        via[a, b] = i if less else via[a, b]
-    edge[a, a] = math.inf
-
-
-@jit
-def relax(u, least, here, w, price, edge, far, back):
+def relax(u, least, here, w, price, edge, far):
     """Distances of the classes that are nearer through u; the least distance of any unsettled class."""
     nearest = math.inf
     for b in range(w):
-        through = larger(here + edge[u, b] - price[b], least)  # rounding can make an edge slightly negative
-        less = through < far[b]
-        far[b] = through if less else far[b]
-        back[b] = u if less else back[b]
+        # Rounding can make an edge slightly negative; a settled class has price -inf, which is out of reach.
+        far[b] = smaller(far[b], larger(here + edge[u, b] - price[b], least))
         nearest = smaller(nearest, far[b])
     return nearest
 
 
 @jit
-def search(
-    scores, base, w, price, want, head, after, filled, edge, via, known, far, back, order, paid, reach
-):
-    """Dijkstra from all over-full classes to the nearest with room; lowers prices; returns that class or -1.
-
-    A settled class leaves the queue by a price of minus infinity, which puts it out of reach of `relax`.
-    """
-    least, settled, u = 0.0, 0, -1
+def search(scores, base, w, price, want, head, after, filled, edge, known, far, order, paid, reach):
+    """Dijkstra from all over-full classes to the nearest with room; (that class or -1, classes settled)."""
+    least, settled = 0.0, 0
     for b in range(w):
         far[b] = 0.0 if filled[b] > want[b] else math.inf
-        back[b] = -1
     while least < math.inf:
         u = 0
         while far[u] != least:
             u += 1
-        if filled[u] < want[u]:
-            break
-        if known[u] == 0:
-            fill(u, scores, base, w, head, after, edge, via)
-            known[u] = 1
         order[settled], reach[settled], paid[settled] = u, least, price[u]
+        if filled[u] < want[u]:
+            return u, settled
         settled += 1
+        if known[u] == 0:
+            fill(u, scores, base, w, head, after, edge)
+            known[u] = 1
         here = least + price[u]
         price[u], far[u] = -math.inf, math.inf
-        least = relax(u, least, here, w, price, edge, far, back)
+        least = relax(u, least, here, w, price, edge, far)
+    return -1, settled
+
+
+@jit
+def trace(settled, filled, want, edge, order, paid, reach):
+    """The path to the class settled last, as places in the order, from its end; its length.
+
+    Nobody recorded who came from where, which keeps `relax` short: the place before is the first whose edge
+    gives the very same distance. It was settled earlier, so that edges of length zero make no circle.
+    """
+    at, length = settled, 0
+    while filled[order[at]] <= want[order[at]]:
+        b, before = order[at], 0
+        while (
+            max(reach[before] + paid[before] + edge[order[before], b] - paid[at], reach[before]) != reach[at]
+        ):
+            before += 1
+        order[settled + 1 + length] = at
+        length += 1
+        at = before
+    order[settled + 1 + length] = at
+    return length
+
+
+@jit
+def leave(a, b, scores, base, w, head, after, edge):
+    """Takes the member of a that loses least by moving to b out of a, whose edges are found anew; who it is."""
+    previous, i = -1, head[a]
+    while np.float64(scores[base + i, a]) - scores[base + i, b] != edge[a, b]:
+        previous, i = i, after[i]
+    if previous < 0:
+        head[a] = after[i]
+    else:
+        after[previous] = after[i]
+    fill(a, scores, base, w, head, after, edge)
+    return i
+
+
+@jit
+def augment(settled, scores, base, w, price, want, head, after, filled, edge, known, order, paid, reach):
+    """Lowers the prices of the settled classes and moves one instance along each edge of the path."""
+    length = trace(settled, filled, want, edge, order, paid, reach)
     for t in range(settled):
-        price[order[t]] = paid[t] - (least - reach[t]) if least < math.inf else paid[t]
-    return u if least < math.inf else -1
-
-
-@jit
-def leave(i, a, scores, base, w, head, after, edge, via, dirty):
-    """Takes instance i out of class a and mends the edges of a that it carried."""
-    n_dirty = 0
-    for b in range(w):
-        if via[a, b] == i and edge[a, b] < math.inf:
-            dirty[n_dirty] = b
-            n_dirty += 1
-            edge[a, b] = math.inf
-    previous, x = -1, head[a]
-    while x >= 0:
-        if x == i:
-            if previous < 0:
-                head[a] = after[x]
-            else:
-                after[previous] = after[x]
-        else:
-            previous = x
-            own = np.float64(scores[base + x, a])
-            for t in range(n_dirty):
-                b = dirty[t]
-                loss = own - scores[base + x, b]
-                if loss < edge[a, b]:
-                    edge[a, b] = loss
-                    via[a, b] = x
-        x = after[x]
-
-
-@jit
-def augment(target, scores, base, w, head, after, filled, edge, via, known, back, dirty):
-    """Moves one instance along each edge of the path that ends in the target."""
-    b = target
-    while back[b] >= 0:
-        a = back[b]
-        i = via[a, b]
-        leave(i, a, scores, base, w, head, after, edge, via, dirty)
+        price[order[t]] = paid[t] - (reach[settled] - reach[t])
+    for step in range(length):
+        b, a = order[order[settled + 1 + step]], order[order[settled + 2 + step]]
+        i = leave(a, b, scores, base, w, head, after, edge)
         after[i] = head[b]
         head[b] = i
         if known[b] == 1:
-            offer(i, b, scores, base + i, w, edge, via)
-        b = a
-    filled[target] += 1
-    filled[b] -= 1
+            offer(b, scores, base + i, w, edge)
+    filled[order[settled]] += 1
+    filled[order[order[settled + 1 + length]]] -= 1
 
 
 @jit
-def solve(scores, base, n, w, price, want, classes, begin, rows, graph, longs, floats):
+def solve(scores, base, n, w, price, want, classes, begin, rows, edge, longs, floats):
     """Classes of one bag and, in place, its prices; a status."""
     after, member, margin = rows
-    edge, via = graph
-    head, filled, back, order, dirty, known = longs
+    head, filled, known, order = longs
     far, paid, reach = floats
     if not start(scores, base, n, w, price, head, after, filled):
         return INFEASIBLE
@@ -306,12 +301,12 @@ def solve(scores, base, n, w, price, want, classes, begin, rows, graph, longs, f
     for a in range(w):
         known[a] = 0
     for _ in range(n_over):
-        target = search(
-            scores, base, w, price, want, head, after, filled, edge, via, known, far, back, order, paid, reach
+        target, settled = search(
+            scores, base, w, price, want, head, after, filled, edge, known, far, order, paid, reach
         )
         if target < 0:
             return INFEASIBLE
-        augment(target, scores, base, w, head, after, filled, edge, via, known, back, dirty)
+        augment(settled, scores, base, w, price, want, head, after, filled, edge, known, order, paid, reach)
     for a in range(w):
         i = head[a]
         while i >= 0:
@@ -342,14 +337,14 @@ def prepare(scores, begin, n, counts, bag, prices, warm, price, want, present, g
 def solve_bags(scores, starts, counts, first, last, prices, warm, classes, scratch):
     """Classes (and prices, if there is room for them) of bags first to last; (bag, status) of a failure."""
     k = counts.shape[1]
-    rows, graph, longs, floats, price, want, present, gathered = scratch
+    rows, edge, longs, floats, price, want, present, gathered = scratch
     for bag in range(first, last):
         begin, n = starts[bag], starts[bag + 1] - starts[bag]
         if not usable(scores, begin, n):
             return bag, NOT_A_NUMBER
         w = prepare(scores, begin, n, counts, bag, prices, warm, price, want, present, gathered)
         source, base = (scores, begin) if w == k else (gathered, 0)
-        status = solve(source, base, n, w, price, want, classes, begin, rows, graph, longs, floats)
+        status = solve(source, base, n, w, price, want, classes, begin, rows, edge, longs, floats)
         if status != OK:
             return bag, status
         if w < k:
@@ -364,13 +359,13 @@ def solve_bags(scores, starts, counts, first, last, prices, warm, classes, scrat
 
 
 def scratch(most, k, dtype):
-    """Working memory for bags of at most `most` instances: 16 bytes an instance and 16 a pair of classes."""
+    """Working memory for bags of at most `most` instances: 16 bytes an instance and 8 a pair of classes."""
     rows = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.float64)
-    graph = np.empty((k, k), np.float64), np.empty((k, k), np.int64)
-    longs = tuple(np.empty(k, np.int64) for _ in range(6))
-    floats = tuple(np.empty(k, np.float64) for _ in range(3))
+    edge = np.empty((k, k), np.float64)
+    longs = (*(np.empty(k, np.int64) for _ in range(3)), np.empty(2 * k + 2, np.int64))
+    floats = tuple(np.empty(k + 1, np.float64) for _ in range(3))
     gathered = np.empty((min(GATHERED // k + 1, most), k), dtype)
-    return rows, graph, longs, floats, np.empty(k), np.empty(k, np.int64), np.empty(k, np.int64), gathered
+    return rows, edge, longs, floats, np.empty(k), np.empty(k, np.int64), np.empty(k, np.int64), gathered
 
 
 @jit_kept

@@ -13,9 +13,10 @@ from apportion.bags import Bags
 from apportion.data.synthetic import moons
 from apportion.first_stage import METHODS
 from apportion.learner import Learner
+from apportion.optimizers import make_optimizer
 from apportion.randomness import reseed, stream
 from apportion.schedules import constant
-from apportion.train import Epoch, make_optimizer, train
+from apportion.train import Epoch, train
 
 torch.set_num_threads(1)  # on shared cores a suite of small networks is several times slower on two
 settings.register_profile("house", derandomize=True, deadline=None, max_examples=60, database=None)

@@ -29,8 +29,8 @@ from apportion.first_stage.vat import ramp_up, scaled
 from apportion.labelling import soft_labels
 from apportion.learner import still_batchnorm
 from apportion.losses import cross_entropy, divergence, proportion_loss
+from apportion.optimizers import make_optimizer
 from apportion.randomness import reseed, stream
-from apportion.train import make_optimizer
 
 # --- the contract
 

@@ -17,10 +17,10 @@ from apportion.first_stage import DLLP, METHODS
 from apportion.grouping import group_bags
 from apportion.labelling import argmax_labels, hard_labels, predicted_labels, soft_labels
 from apportion.losses import cross_entropy, symmetric_cross_entropy
+from apportion.optimizers import make_optimizer
 from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed, stream
 from apportion.second_stage import bag_weights
-from apportion.train import make_optimizer
 
 
 def first(bags: Bags, name: str = "dllp", epochs: int = 3, **changes) -> list[Moment]:

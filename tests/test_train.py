@@ -15,8 +15,9 @@ from apportion.bags import BagBatch
 from apportion.first_stage import DLLP, METHODS
 from apportion.learner import Terms
 from apportion.losses import proportion_loss
+from apportion.optimizers import make_optimizer, set_rate
 from apportion.randomness import key, reseed, stream
-from apportion.train import NotFinite, make_optimizer, set_rate, train
+from apportion.train import NotFinite, train
 
 
 class Turns:

@@ -1,6 +1,7 @@
 """apportion: learn to label individuals when only the shares of whole groups are known.
 
-The public names, imported when first used, so that the command line starts quickly.
+The public names, imported when first used, so that the command line starts quickly. Functions that share
+their name with a module are in it: apportion.train.train; the two stages are in apportion.pipeline.
 """
 
 from importlib import import_module
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from apportion.grouping import BagError, group_bags
     from apportion.labelling import hard_labels, predicted_labels, soft_labels
     from apportion.manifest import load_manifest, save_manifest
-    from apportion.pipeline import Moment, first_stage, second_stage
+    from apportion.optimizers import make_optimizer
+    from apportion.pipeline import Moment
     from apportion.second_stage import PLOT, Memory
-    from apportion.train import make_optimizer, train
     from apportion.transport import Plan, assign, entropic, whole_counts
 
 _HOMES = {
@@ -29,9 +30,9 @@ _HOMES = {
     "grouping": ("BagError", "group_bags"),
     "labelling": ("hard_labels", "predicted_labels", "soft_labels"),
     "manifest": ("load_manifest", "save_manifest"),
-    "pipeline": ("Moment", "first_stage", "second_stage"),
+    "optimizers": ("make_optimizer",),
+    "pipeline": ("Moment",),
     "second_stage": ("PLOT", "Memory"),
-    "train": ("make_optimizer", "train"),
     "transport": ("Plan", "assign", "entropic", "whole_counts"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -50,7 +51,6 @@ __all__ = [
     "accuracy",
     "assign",
     "entropic",
-    "first_stage",
     "group_bags",
     "hard_labels",
     "load_manifest",
@@ -60,9 +60,7 @@ __all__ = [
     "predicted_labels",
     "proportion_error",
     "save_manifest",
-    "second_stage",
     "soft_labels",
-    "train",
     "whole_counts",
 ]
 

@@ -48,15 +48,8 @@ class Bags:
 
     def select(self, which: Tensor) -> "Bags":
         """The bags numbered `which`, as bags of their own."""
-        row, _ = self._rows(which)
-        where = row.to(self.x.device)
-        return Bags(
-            self.x[where],
-            self.sizes[which],
-            self.proportions[which.to(self.proportions.device)],
-            self.source[row],
-            [self.ids[i] for i in which.tolist()],
-        )
+        batch, ids = self.take(which), [self.ids[i] for i in which.tolist()]
+        return Bags(batch.x, self.sizes[which], batch.proportions, self.source[batch.row.cpu()], ids)
 
     def take(self, which: Tensor) -> BagBatch:
         """One batch of the bags numbered `which`."""

@@ -16,10 +16,11 @@ from apportion.first_stage import METHODS
 from apportion.labelling import Labeller, argmax_labels, hard_labels, predicted_labels, soft_labels
 from apportion.learner import Learner
 from apportion.losses import cross_entropy, symmetric_cross_entropy
+from apportion.optimizers import make_optimizer
 from apportion.recipes import First, Network, Recipe, RecipeError, Second
 from apportion.schedules import SCHEDULES
 from apportion.second_stage import Loss
-from apportion.train import Rate, make_optimizer
+from apportion.train import Rate
 
 BAGGINGS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}
 LABELS = ("hard", "soft", "predicted", "argmax")

@@ -129,9 +129,8 @@ def second_stage(
             change, before = prediction_change(fresh, before, bags.sizes), fresh
         seconds = time.perf_counter() - started
         last = epoch.number == epochs or (stop is not None and change is not None and change <= stop)
-        yield Moment(
-            "second", epoch, learner, optimizers, fresh, memory, running, before, change, seconds, last
-        )
+        now = (fresh, memory, running, before, change, seconds, last)
+        yield Moment("second", epoch, learner, optimizers, *now)
         if last:
             return
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch import Tensor
+from torch.optim import Optimizer
 
 from apportion.bags import Bags
 from apportion.learner import Learner
+from apportion.optimizers import set_rate
 from apportion.randomness import reseed
 
 Rate = Callable[[float], float]  # progress in [0, 1] -> share of the peak rate
@@ -68,28 +69,3 @@ def train(
                     f"epoch {number} of the {stage} stage: the term '{name}' is {mean}; lower the rate"
                 )
         yield Epoch(number, means, time.perf_counter() - started)
-
-
-def set_rate(optimizers: Sequence[Optimizer], share: float) -> None:
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak"] * share
-
-
-def make_optimizer(
-    network: nn.Module, name: str, rate: float, *, decay: float = 0.0, momentum: float = 0.9
-) -> Optimizer:
-    """SGD with Nesterov momentum, or Adam with β₁ = `momentum`; only matrices decay, not biases and norms."""
-    matrices = [p for p in network.parameters() if p.ndim > 1]
-    vectors = [p for p in network.parameters() if p.ndim <= 1]
-    groups = [
-        {"params": parameters, "weight_decay": weight, "peak": rate}
-        for parameters, weight in ((matrices, decay), (vectors, 0.0))
-        if parameters
-    ]
-    fused = next(network.parameters()).is_cuda
-    if name == "sgd":
-        return SGD(groups, lr=rate, momentum=momentum, nesterov=True, fused=fused)
-    if name == "adam":
-        return Adam(groups, lr=rate, betas=(momentum, 0.999), fused=fused)
-    raise ValueError(f"no optimiser '{name}'; there are sgd and adam")

@@ -5,9 +5,9 @@
     python benchmarks/transport.py exact growth         # some of them
     python benchmarks/transport.py --json out.json --figures docs/images
 
-Everything but the part `threads` runs on one core. Contestants start from the same log-probabilities, take turns,
-and are each given their best time, so that a busy machine slows all alike. Slow peers solve only
-the first bags of a workload; their time is scaled up.
+Everything but the part `threads` runs on one core. Contestants start from the same log-probabilities, take
+turns, and are each given their best time, so that a busy machine slows all alike. Slow peers solve only the
+first bags of a workload; their time is scaled up.
 """
 
 import argparse

@@ -23,17 +23,15 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-OK, NOT_A_NUMBER, INFEASIBLE = 0, 1, 2
+from apportion.transport.exact import INFEASIBLE, INNER, NOT_A_NUMBER, OK, jit, jit_kept, usable
+
 HELD = 1 << 17  # entries of a plan that is held whole: one megabyte of float64, about the second-level cache
 RANGE = 40.0  # mean range of scores / reg in a row up to which Newton's method starts well (measured)
 LOOSE = 0.02  # error at which a stage hands over to the next, in shares of 1/classes (measured)
 RIDGE = 1.0  # times the error: regularisation of the Hessian, vanishing as the method converges (measured)
 LONGEST = 8.0  # largest change of a potential in one step
 
-UNCOUNTED: Any = {"_nrt": False}
-jit: Any = njit(nogil=True, error_model="numpy", **UNCOUNTED)
-jit_kept: Any = njit(cache=True, nogil=True, error_model="numpy", **UNCOUNTED)
-jit_sums: Any = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}, **UNCOUNTED)
+jit_sums: Any = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}, **INNER)
 
 
 def bit_cast() -> Any:
@@ -342,26 +340,16 @@ def write(scores, begin, n, scale, present, w, g, plan, held, total, mass, out):
                 out[begin + first + i, present[t]] = plan[t, i]
 
 
-@jit
-def usable(scores, base, n):
-    """Whether no score is NaN or plus infinity."""
-    good = True
-    for i in range(base, base + n):
-        for j in range(scores.shape[1]):
-            good &= scores[i, j] < math.inf
-    return good
-
-
 @jit_kept
 def solve_bags(scores, starts, proportions, first, last, scale, rho, tol, most, out, errors, memory):
     """Plans and errors of bags first to last; (bag of a failure, status, steps of the slowest bag)."""
     plans, hessian, vectors, present, share, g = memory
-    slowest = 0
+    flat, k, slowest = scores.reshape(scores.size), scores.shape[1], 0
     for bag in range(first, last):
         begin, n, w = starts[bag], starts[bag + 1] - starts[bag], 0
-        if not usable(scores, begin, n):
+        if not usable(flat[begin * k : (begin + n) * k]):
             return bag, NOT_A_NUMBER, slowest
-        for j in range(proportions.shape[1]):
+        for j in range(k):
             if proportions[bag, j] > 0.0:
                 present[w] = j
                 share[w] = proportions[bag, j]

@@ -85,7 +85,7 @@ def favourite(scores, row, w, price):
 
 
 @jit
-def start(scores, base, n, w, price, head, after, filled):
+def start(scores, base, n, w, price, classes, begin, head, after, filled):
     """Puts every instance into its favourite class; returns whether each has one."""
     for j in range(w):
         head[j] = -1
@@ -95,6 +95,7 @@ def start(scores, base, n, w, price, head, after, filled):
         j = favourite(scores, row, w, price)
         if scores[row, j] + price[j] == -math.inf:
             return False
+        classes[begin + i] = j
         after[i] = head[j]
         head[j] = i
         filled[j] += 1
@@ -127,7 +128,7 @@ def part(margin, member, size, q):
 
 
 @jit
-def release(a, surplus, scores, base, w, price, head, after, filled, margin, member):
+def release(a, surplus, scores, base, w, price, classes, begin, head, after, filled, margin, member):
     """Over-full class a lowers its price by the margin of its surplus, which moves to its next favourite."""
     own, price[a] = price[a], -math.inf
     size, i = 0, head[a]
@@ -148,6 +149,7 @@ def release(a, surplus, scores, base, w, price, head, after, filled, margin, mem
     for t in range(size):
         i = member[t]
         b = favourite(scores, base + i, w, price) if t < surplus else a
+        classes[begin + i] = b
         after[i] = head[b]
         head[b] = i
         filled[b] += 1
@@ -166,14 +168,28 @@ def surplus_of(w, filled, want):
 
 
 @jit
-def spread(rounds, enough, n_over, scores, base, w, price, want, head, after, filled, margin, member):
+def spread(
+    rounds, enough, n_over, scores, base, w, price, want, classes, begin, head, after, filled, margin, member
+):
     """Rounds of `release` over all over-full classes, at least one, until at most `enough` are left over."""
     for turn in range(rounds):
         if turn > 0 and n_over <= enough:
             return True
         for a in range(w):
             if filled[a] > want[a] and not release(
-                a, filled[a] - want[a], scores, base, w, price, head, after, filled, margin, member
+                a,
+                filled[a] - want[a],
+                scores,
+                base,
+                w,
+                price,
+                classes,
+                begin,
+                head,
+                after,
+                filled,
+                margin,
+                member,
             ):
                 return False
         n_over = surplus_of(w, filled, want)
@@ -284,7 +300,23 @@ def leave(a, b, scores, base, w, head, after, filled, edge, dirty):
 
 @jit
 def augment(
-    settled, scores, base, w, price, want, head, after, filled, edge, known, order, dirty, paid, reach
+    settled,
+    scores,
+    base,
+    w,
+    price,
+    want,
+    classes,
+    begin,
+    head,
+    after,
+    filled,
+    edge,
+    known,
+    order,
+    dirty,
+    paid,
+    reach,
 ):
     """Lowers the prices of the settled classes and moves one instance along each edge of the path."""
     length = trace(settled, filled, want, edge, order, paid, reach)
@@ -293,6 +325,7 @@ def augment(
     for step in range(length):
         b, a = order[order[settled + 1 + step]], order[order[settled + 2 + step]]
         i = leave(a, b, scores, base, w, head, after, filled, edge, dirty)
+        classes[begin + i] = b
         after[i] = head[b]
         head[b] = i
         if known[b] == 1:
@@ -307,11 +340,27 @@ def solve(scores, base, n, w, price, want, classes, begin, rows, edge, longs, fl
     after, member, margin = rows
     head, filled, known, dirty, order = longs
     far, paid, reach = floats
-    if not start(scores, base, n, w, price, head, after, filled):
+    if not start(scores, base, n, w, price, classes, begin, head, after, filled):
         return INFEASIBLE
     n_over = surplus_of(w, filled, want)
     rounds = 1 if n_over <= 20 * w else 30  # measured: a second round pays in large bags only
-    if not spread(rounds, 2 * w, n_over, scores, base, w, price, want, head, after, filled, margin, member):
+    if not spread(
+        rounds,
+        2 * w,
+        n_over,
+        scores,
+        base,
+        w,
+        price,
+        want,
+        classes,
+        begin,
+        head,
+        after,
+        filled,
+        margin,
+        member,
+    ):
         return INFEASIBLE
     n_over = surplus_of(w, filled, want)
     for a in range(w):
@@ -323,13 +372,24 @@ def solve(scores, base, n, w, price, want, classes, begin, rows, edge, longs, fl
         if target < 0:
             return INFEASIBLE
         augment(
-            settled, scores, base, w, price, want, head, after, filled, edge, known, order, dirty, paid, reach
+            settled,
+            scores,
+            base,
+            w,
+            price,
+            want,
+            classes,
+            begin,
+            head,
+            after,
+            filled,
+            edge,
+            known,
+            order,
+            dirty,
+            paid,
+            reach,
         )
-    for a in range(w):
-        i = head[a]
-        while i >= 0:
-            classes[begin + i] = a
-            i = after[i]
     return OK
 
 

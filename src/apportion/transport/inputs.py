@@ -61,12 +61,10 @@ def counts(table: ArrayLike, starts: np.ndarray, classes: int) -> np.ndarray:
     elif values.size and values.dtype.kind not in "iu":
         raise ValueError(f"counts must be whole numbers, but have type {values.dtype}")
     result, sizes = np.ascontiguousarray(values, np.int64), np.diff(starts)
-    negative = np.flatnonzero((result < 0).any(1))
-    if negative.size:
-        raise ValueError(
-            f"bag {negative[0]} has a negative count in {result[negative[0]]}; counts are 0 or more"
-        )
-    sums = result.sum(1)
+    if result.min(initial=0) < 0:
+        b = np.flatnonzero((result < 0).any(1))[0]
+        raise ValueError(f"bag {b} has a negative count in {result[b]}; counts are 0 or more")
+    sums = result @ np.ones(classes, np.int64)  # several times faster than a sum over short rows
     off = np.flatnonzero(sums != sizes)
     if off.size:
         b = off[0]

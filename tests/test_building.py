@@ -35,7 +35,7 @@ NAMES = {
     "first.optimizer": ("adam", "sgd"),
     "first.schedule": SCHEDULES,
     "second.labels": LABELS,
-    "second.loss": ("ce", "sce"),
+    "second.loss": ("ce", "sce", "sce-mnist", "sce-cifar10", "sce-cifar100", "sce-eq9"),
     "second.student": ("new", "teacher"),
     "second.weighting": ("instance", "bag"),
     "second.optimizer": ("adam", "sgd"),

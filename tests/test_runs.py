@@ -128,13 +128,3 @@ def test_all_runs_are_found_in_a_fixed_order(tmp_path):
         runs.start(tmp_path / name, RECIPE, {})
     found = [str(path.relative_to(tmp_path)) for path in runs.all_runs(tmp_path)]
     assert found == ["a/y/seed=1", "b/x/seed=1", "b/x/seed=2"]
-
-
-def test_where_names_version_commit_and_device(monkeypatch):
-    monkeypatch.setenv("APPORTION_COMMIT", "abc")
-    where = runs.where(torch.device("cpu"), exact=True)
-    assert where["commit"] == "abc"
-    assert where["exact"] is True
-    assert where["device"].startswith("cpu: ")
-    assert {"apportion", "torch", "python", "started"} <= set(where)
-    json.dumps(where)

@@ -115,7 +115,7 @@ def test_training_in_two_parts_gives_the_bits_of_training_in_one(name):
 def test_the_rate_follows_the_schedule_from_batch_to_batch():
     bags, learner = ragged((10,) * 4), Turns({"a": 1.0})
     learner.classifier = network(3)
-    optimizer = make_optimizer(learner.classifier, "sgd", 0.5)
+    optimizer = make_optimizer(learner.classifier, "sgd", 0.5, decay=0.1)
     rates = []
 
     class Watching(Turns):

@@ -1,5 +1,6 @@
 """The training set of a learner: bags of instances and the class proportions of every bag, and no label."""
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,19 +66,21 @@ class Bags:
         not depend on the largest bag. All indices travel to the device once an epoch, so that no step waits
         for a copy.
         """
-        device = self.x.device
         order = torch.randperm(len(self.sizes), generator=generator)
         row, position = self._rows(order, instances_per_batch, generator)
-        ends = self.sizes[order].clamp_max(instances_per_batch).cumsum(0)
-        rows, positions, orders = row.to(device), position.to(device), order.to(device)
-        first, start = 0, 0
-        while first < len(order):
-            last = int(torch.searchsorted(ends, start + instances_per_batch, right=True))
-            end = int(ends[last - 1])
-            here = rows[start:end]
-            which = self.proportions[orders[first:last]]
-            yield BagBatch(self.x[here], positions[start:end] - first, which, here)
-            first, start = last, end
+        ends = [0, *self.sizes[order].clamp_max(instances_per_batch).cumsum(0).tolist()]
+        cuts = [0]  # where batches begin, in bags
+        while cuts[-1] < len(order):
+            cuts.append(bisect_right(ends, ends[cuts[-1]] + instances_per_batch) - 1)
+        n_bags = torch.tensor(cuts).diff()
+        position = position - torch.tensor(cuts[:-1]).repeat_interleave(n_bags)[position]
+        n_rows = torch.tensor([ends[cut] for cut in cuts]).diff().tolist()
+        parts = (
+            tensor.to(self.x.device).split(lengths)
+            for tensor, lengths in ((row, n_rows), (position, n_rows), (order, n_bags.tolist()))
+        )
+        for rows, bag, which in zip(*parts, strict=True):
+            yield BagBatch(self.x[rows], bag, self.proportions[which], rows)
 
     def _rows(
         self, which: Tensor, limit: int | None = None, generator: torch.Generator | None = None
@@ -98,5 +101,5 @@ class Bags:
 def bag_means(values: Tensor, bag: Tensor, n_bags: int) -> Tensor:
     """The mean of the rows of each bag, (b, k), for bags of any sizes."""
     sums = values.new_zeros(n_bags, values.shape[1]).index_add_(0, bag, values)
-    sizes = values.new_zeros(n_bags).index_add_(0, bag, torch.ones_like(values[:, 0]))
+    sizes = values.new_zeros(n_bags).index_add_(0, bag, torch.ones_like(bag, dtype=values.dtype))
     return sums / sizes.unsqueeze(1)

@@ -15,7 +15,7 @@ from apportion.data import SOURCES
 from apportion.first_stage import METHODS
 from apportion.labelling import Labeller, argmax_labels, hard_labels, predicted_labels, soft_labels
 from apportion.learner import Learner
-from apportion.losses import cross_entropy, symmetric_cross_entropy
+from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
 from apportion.optimizers import make_optimizer
 from apportion.recipes import First, Network, Recipe, RecipeError, Second
 from apportion.schedules import SCHEDULES
@@ -24,6 +24,7 @@ from apportion.train import Rate
 
 BAGGINGS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}
 LABELS = ("hard", "soft", "predicted", "argmax")
+LOSSES = ("ce", "sce", *(f"sce-{preset}" for preset in SCE_WEIGHTS))
 
 
 def check(recipe: Recipe) -> None:
@@ -41,7 +42,7 @@ def check(recipe: Recipe) -> None:
             names.append((f"{stage}.schedule", part.schedule, SCHEDULES))
     if recipe.second is not None:
         names.append(("second.labels", recipe.second.labels, LABELS))
-        names.append(("second.loss", recipe.second.loss, ("ce", "sce")))
+        names.append(("second.loss", recipe.second.loss, LOSSES))
         names.append(("second.student", recipe.second.student, ("new", "teacher")))
         names.append(("second.weighting", recipe.second.weighting, ("instance", "bag")))
     networks = {"network": recipe.network}
@@ -99,4 +100,5 @@ def build_labeller(second: Second) -> Labeller:
 def build_loss(second: Second) -> Loss:
     if second.loss == "ce":
         return cross_entropy
-    return partial(symmetric_cross_entropy, alpha=second.alpha, beta=second.beta, log_zero=second.log_zero)
+    alpha, beta = SCE_WEIGHTS.get(second.loss.removeprefix("sce-"), (second.alpha, second.beta))
+    return partial(symmetric_cross_entropy, alpha=alpha, beta=beta, log_zero=second.log_zero)

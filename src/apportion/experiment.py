@@ -27,6 +27,7 @@ from apportion.recipes import Recipe, to_json
 from apportion.second_stage import bag_weights
 from apportion.speed import pick_device, placed, unplaced
 from apportion.task import Task, load_task
+from apportion.where import where
 
 CHECKPOINT_SECONDS = 20.0  # a checkpoint at most this often: what a kill costs
 
@@ -78,7 +79,7 @@ def run(
     torch.backends.cudnn.benchmark = (
         not exact
     )  # one batch size, so the search for the best kernels pays at once
-    state = runs.start(folder, to_json(recipe), runs.where(place, exact))
+    state = runs.start(folder, to_json(recipe), where(place, exact))
     task = load_task(recipe, place, data)
     saved, moment = time.monotonic(), None
     for moment in moments(recipe, task, teacher, state):

@@ -49,7 +49,7 @@ class Second:
     labels: str = "hard"  # hard, soft, predicted (no transport) or argmax
     reg: float = 0.1  # soft labels: 1/λ
     relax: float | None = None  # soft labels: weight of the proportions; None meets them exactly
-    loss: str = "ce"  # or sce
+    loss: str = "ce"  # or sce, or its weights by name: sce-mnist, sce-cifar10, sce-cifar100, sce-eq9
     alpha: float = 0.1  # sce: weight of cross-entropy
     beta: float = 1.0  # sce: weight of reverse cross-entropy
     log_zero: float = -9.210340371976182  # sce: log 1e-4

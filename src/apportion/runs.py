@@ -2,10 +2,7 @@
 
 import json
 import os
-import platform
-import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +10,6 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-
-import apportion
 
 
 class RunError(RuntimeError):
@@ -77,6 +72,10 @@ def read_result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())
 
 
+def read_where(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "where.json").read_text())
+
+
 def read_log(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
@@ -103,38 +102,10 @@ def all_runs(root: Path) -> Iterator[Path]:
     return (path.parent for path in sorted(root.rglob("recipe.json")))
 
 
-def where(device: torch.device, exact: bool) -> dict[str, Any]:
-    """What made the numbers. A run without git at hand is told its commit by $APPORTION_COMMIT."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {
-        "apportion": apportion.__version__,
-        "commit": os.environ.get("APPORTION_COMMIT") or _git_commit(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": f"{device.type}: {name}",
-        "exact": exact,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
 def write(path: Path, text: str) -> None:
     beside = path.with_name(path.name + ".new")
     beside.write_text(text)
     beside.replace(path)
-
-
-def _git_commit() -> str | None:
-    here = Path(__file__).parent
-    try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True
-        )
-        changes = subprocess.run(
-            ["git", "status", "--porcelain", "."], cwd=here, capture_output=True, text=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit.stdout.strip() + ("+changes" if changes.stdout.strip() else "")
 
 
 def _difference(old: str, new: str) -> str:

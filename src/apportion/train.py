@@ -4,6 +4,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 import torch
@@ -56,10 +58,10 @@ def train(
             batch = replace(batch, x=augment(batch.x))
             for optimizer, terms in zip(optimizers, learner.steps(batch, progress), strict=True):
                 optimizer.zero_grad()
-                torch.stack(list(terms.values())).sum().backward()
+                reduce(add, terms.values()).backward()
                 optimizer.step()
                 for name, term in terms.items():
-                    sums[name] = term.detach() + sums.get(name, 0.0)
+                    sums[name] = sums[name] + term.detach() if name in sums else term.detach()
             n_batches, seen = n_batches + 1, seen + len(batch.x)
         # the one wait for the device in an epoch
         means = dict(zip(sums, (torch.stack(list(sums.values())) / n_batches).tolist(), strict=True))

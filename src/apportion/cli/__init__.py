@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from apportion.cli import data, demo, list_recipes, run, show
+from apportion.cli import data, demo, list_recipes, report, run, show
 
 OK, REFUSED, STOPPED = 0, 2, 130  # a refusal names its reason; 130 is what shells give for Ctrl-C
 
@@ -18,6 +18,7 @@ app = typer.Typer(
 app.command("list", help="The names of all recipes, with what each trains.")(list_recipes.command)
 app.command("show", help="A recipe, its defaults written out.")(show.command)
 app.command("run", help="Run recipes: finished runs are skipped, interrupted ones go on.")(run.command)
+app.command("report", help="Tables and figures from run folders.")(report.command)
 app.command("demo", help="The paper's two-moons study: a table and a figure, in under two minutes.")(
     demo.command
 )

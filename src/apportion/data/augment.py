@@ -36,6 +36,8 @@ def views(
     mean: Sequence[float], std: Sequence[float], device: torch.device, augment: str
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """(what training sees, what evaluation and labelling see) of raw instances."""
+    if not mean and augment != "none":
+        raise ValueError(f"the augmentation '{augment}' is for images; this data has none: use augment=none")
     if not mean:
         return (lambda x: x), (lambda x: x)
     centre = 255 * torch.tensor(mean, device=device).view(1, -1, 1, 1)

@@ -12,22 +12,10 @@ from apportion import runs
 from apportion.building import build_network
 from apportion.data import SOURCES
 from apportion.recipes import Recipe, from_json
+from apportion.report.paper import title_of
 
-NAMES = {
-    "dllp": "DLLP",
-    "gan": "LLP-GAN",
-    "vat": "LLP-VAT",
-    "rot": "ROT",
-    "plot": "PLOT",
-    "supervised": "supervised",
-}
 COLOURS = ("#c0392b", "#1e8449")  # the paper's red and green; the markers differ too
 MARKERS = ("o", "^")
-
-
-def title_of(method: str) -> str:
-    """dllp+plot -> DLLP + PLOT."""
-    return " + ".join(NAMES.get(part, part) for part in method.split("+"))
 
 
 def moons_table(folders: Sequence[Path]) -> str:
@@ -58,7 +46,14 @@ def moons_figure(folders: Sequence[Path], title: str) -> Figure:
         for c in (0, 1):
             points = data.x[data.y == c]
             panel.scatter(
-                points[:, 0], points[:, 1], s=5, c=COLOURS[c], marker=MARKERS[c], linewidths=0, alpha=0.6
+                points[:, 0],
+                points[:, 1],
+                s=5,
+                c=COLOURS[c],
+                marker=MARKERS[c],
+                linewidths=0,
+                alpha=0.6,
+                rasterized=True,
             )
         panel.scatter(
             data.x[wrong, 0], data.x[wrong, 1], s=26, facecolors="none", edgecolors="black", linewidths=0.9
@@ -81,14 +76,3 @@ def predicted(folder: Path, recipe: Recipe, x: Tensor) -> Tensor:
     classifier.load_state_dict(runs.read_weights(folder))
     with torch.no_grad():
         return classifier.eval()(x)
-
-
-def save(figure: Figure, stem: Path, dpi: int = 150) -> list[Path]:
-    """The figure as PNG and SVG, the same bytes for the same figure."""
-    import matplotlib
-
-    paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
-    with matplotlib.rc_context({"svg.hashsalt": stem.name}):
-        for path in paths:
-            figure.savefig(path, dpi=dpi, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return paths

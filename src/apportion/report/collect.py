@@ -1,0 +1,53 @@
+"""Finished runs below a folder, by cell: the only input of every table and figure."""
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apportion import runs
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All seeds of one recipe, such as table1/dllp+plot/64."""
+
+    name: str
+    folders: tuple[Path, ...]
+    results: tuple[dict[str, Any], ...]
+
+    def numbers(self, *path: str) -> list[float]:
+        """One number of every seed's result, such as ("test_accuracy", "last")."""
+        found = []
+        for result in self.results:
+            value: Any = result
+            for key in path:
+                value = value[key]
+            found.append(float(value))
+        return found
+
+    def mean(self, *path: str) -> float:
+        return statistics.fmean(self.numbers(*path))
+
+    def seconds(self) -> float:
+        return statistics.fmean(sum(result["seconds"].values()) for result in self.results)
+
+
+def collect(root: Path) -> dict[str, Cell]:
+    """Every cell below the root with its finished runs, in the order of seeds; others are left out."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    for folder in runs.all_runs(root):
+        if runs.finished(folder) and folder.name.startswith("seed="):
+            found[folder.parent.relative_to(root).as_posix()].append(folder)
+    cells = {}
+    for name, folders in found.items():
+        folders.sort(key=lambda folder: int(folder.name.removeprefix("seed=")))
+        cells[name] = Cell(name, tuple(folders), tuple(runs.read_result(folder) for folder in folders))
+    return cells
+
+
+def spread(values: list[float]) -> str:
+    """mean (standard deviation, number of seeds); a dash for the deviation of one."""
+    deviation = f"{statistics.stdev(values):.2f}" if len(values) > 1 else "–"
+    return f"{statistics.fmean(values):.2f} ({deviation}, {len(values)})"

@@ -1,0 +1,89 @@
+"""Tables in Markdown: ours beside the paper's, a missing run a dash."""
+
+from collections.abc import Mapping, Sequence
+
+from apportion.report.collect import Cell, spread
+from apportion.report.paper import SIZES, TABLE_3, TABLES, title_of
+
+Cells = Mapping[str, Cell]
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    return "\n".join(lines)
+
+
+def beside(cell: Cell | None, paper: float | None) -> str:
+    """ours / the paper's / the difference."""
+    known = "–" if paper is None else f"{paper:.2f}"
+    if cell is None:
+        return f"– / {known}"
+    values = cell.numbers("test_accuracy", "last")
+    difference = "" if paper is None else f" / {sum(values) / len(values) - paper:+.2f}"
+    return f"**{spread(values)}** / {known}{difference}"
+
+
+def accuracy_table(cells: Cells, table: str) -> str:
+    """Table 1 or 2: a row a method, a column a bag size."""
+    rows = []
+    for method, numbers in TABLES[table].items():
+        cell = [cells.get(f"{table}/{method}/{size}") for size in SIZES]
+        rows.append(
+            [title_of(method), *(beside(c, mean) for c, (mean, _) in zip(cell, numbers, strict=True))]
+        )
+    for method in ("supervised", "supervised+plot"):
+        cell = cells.get(f"{table}/{method}/1")
+        label = "supervised (bags of one), setting of " + (
+            "PLOT's student" if "+" in method else "the first stage"
+        )
+        rows.append([label, beside(cell, None), "", "", ""])
+    return markdown(["", *(f"bags of {size}" for size in SIZES)], rows)
+
+
+def ablation_table(cells: Cells) -> str:
+    """Table 3, with the row that the paper lacks."""
+    rows = [[title, beside(cells.get(name), mean)] for title, name, mean, _ in TABLE_3]
+    return markdown(["CIFAR-10, bags of 64", "ours / paper / difference"], rows)
+
+
+def claims_table(cells: Cells, table: str) -> str:
+    """What the paper says of proportions, entropy and labels: numbers of the training bags, by bag size."""
+    head = ["", "bag size", "proportion error", "entropy", "argmax", "exact", "entropic λ=1", "relaxed λ=1"]
+    rows = []
+    for method in ("dllp", "dllp+plot"):
+        for size in SIZES:
+            cell = cells.get(f"{table}/{method}/{size}")
+            if cell is None:
+                continue
+            labels = [f"{cell.mean('train', 'label_accuracy', kind):.2f}" for kind in LABELS]
+            error, entropy = cell.mean("train", "proportion_error"), cell.mean("train", "entropy")
+            rows.append([title_of(method), str(size), f"{error:.2f} %", f"{entropy:.3f}", *labels])
+    return markdown(head, rows)
+
+
+LABELS = ("argmax", "exact", "entropic", "relaxed")
+
+
+def run_table(cells: Cells, group: str) -> str:
+    """Every cell of a group: last epoch, oracle epoch, epochs, seconds by part, where."""
+    head = ["run", "last epoch", "best epoch (oracle)", "epochs", "seconds", "of them labels", "evaluation"]
+    rows = []
+    for name, cell in sorted(cells.items(), key=lambda item: _by_size(item[0])):
+        if name.startswith(f"{group}/"):
+            rows.append(
+                [
+                    f"`{name}`",
+                    spread(cell.numbers("test_accuracy", "last")),
+                    f"{cell.mean('test_accuracy', 'oracle'):.2f}",
+                    f"{cell.mean('epochs'):.0f}",
+                    f"{cell.seconds():.0f}",
+                    f"{cell.mean('seconds', 'label'):.0f}",
+                    f"{cell.mean('seconds', 'evaluate'):.0f}",
+                ]
+            )
+    return markdown(head, rows)
+
+
+def _by_size(name: str) -> tuple[str, str, int]:
+    group, method, size = name.split("/")
+    return group, method, int(size)

@@ -1,0 +1,87 @@
+"""Reports: from run folders to tables and figures, and nothing else."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from apportion.cli import app
+from apportion.report.collect import collect, spread
+from apportion.report.figures import figure_3, figure_4, save
+from apportion.report.tables import accuracy_table, beside
+
+
+def make_run(root, name, seed, last, finished=True):
+    folder = root / name / f"seed={seed}"
+    folder.mkdir(parents=True)
+    line = {
+        "epoch": 1,
+        "test_accuracy": last,
+        "label_accuracy": {"predicted": 1.0, "labels": 2.0, "mean": 3.0},
+    }
+    (folder / "recipe.json").write_text("{}")
+    (folder / "where.json").write_text(json.dumps({"device": "cpu: x", "torch": "2", "commit": "abcdef"}))
+    (folder / "log.jsonl").write_text(json.dumps(line) + "\n")
+    result = {
+        "test_accuracy": {"last": last, "oracle": last + 1, "oracle_epoch": 1},
+        "epochs": 1,
+        "train": {
+            "proportion_error": 5.0,
+            "entropy": 0.5,
+            "label_accuracy": {"argmax": 1.0, "exact": 2.0, "entropic": 3.0, "relaxed": 4.0},
+        },
+        "seconds": {"train": 10.0, "label": 2.0, "evaluate": 1.0},
+    }
+    if finished:
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def test_a_cell_is_the_mean_and_sample_deviation_of_its_finished_seeds(tmp_path):
+    for seed, last in ((1, 90.0), (2, 92.0), (10, 94.0)):
+        make_run(tmp_path, "table1/dllp/16", seed, last)
+    make_run(tmp_path, "table1/dllp/16", 3, 0.0, finished=False)
+    cell = collect(tmp_path)["table1/dllp/16"]
+    assert cell.numbers("test_accuracy", "last") == [90.0, 92.0, 94.0]
+    assert spread(cell.numbers("test_accuracy", "last")) == "92.00 (2.00, 3)"
+    assert cell.seconds() == 13.0
+
+
+def test_ours_stands_beside_the_papers_number_with_the_difference(tmp_path):
+    make_run(tmp_path, "table1/dllp/16", 1, 88.69)
+    cells = collect(tmp_path)
+    assert beside(cells["table1/dllp/16"], 87.69) == "**88.69 (–, 1)** / 87.69 / +1.00"
+    assert beside(None, 87.69) == "– / 87.69"
+    rows = accuracy_table(cells, "table1").splitlines()
+    assert rows[2].startswith("| DLLP | **88.69 (–, 1)** / 87.69 / +1.00 | – / 82.88 |")
+
+
+def test_a_figure_without_its_runs_is_not_drawn(tmp_path):
+    assert figure_3(collect(tmp_path)) is None
+    assert figure_4(collect(tmp_path)) is None
+
+
+def test_the_same_figure_is_the_same_bytes(tmp_path):
+    make_run(tmp_path, "table1/dllp+plot/64", 1, 80.0)
+    make_run(tmp_path, "figure4/soft-10/64", 1, 79.0)
+    cells = collect(tmp_path)
+    for figure in (figure_3, figure_4):
+        once = [path.read_bytes() for path in save(figure(cells), tmp_path / "a")]
+        again = [path.read_bytes() for path in save(figure(cells), tmp_path / "a")]
+        assert once == again
+
+
+def test_the_command_writes_a_page_from_folders_alone(tmp_path):
+    make_run(tmp_path / "results", "table1/dllp/64", 1, 78.5)
+    page = tmp_path / "docs" / "results.md"
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "results"), "--md", str(page)])
+    assert done.exit_code == 0
+    assert "| baseline: DLLP | **78.50 (–, 1)** / 71.11 / +7.39 |" in page.read_text()
+    assert "cpu: x, torch 2, commit abcdef (1 runs)" in page.read_text()
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(RuntimeError, match="is not a folder; pass the folder that holds the runs"):
+        CliRunner().invoke(
+            app, ["report", str(tmp_path / "no"), "--md", str(tmp_path / "x.md")], catch_exceptions=False
+        )

@@ -45,10 +45,12 @@ DIGITS_GRID = {
     for method, first in {
         "dllp": DIGITS.first,
         "vat": replace(DIGITS.first, method="vat"),
-        "gan": replace(DIGITS.first, method="gan"),
+        # at weight 1 the two other terms drown the proportions of ten classes: 60 % right, here 98 %
+        "gan": replace(DIGITS.first, method="gan", rate=5e-3, options={"weight": 10.0}),
         "rot": replace(DIGITS.first, method="rot"),
     }.items()
-    for second in (None, Second(epochs=40, hold=10, rate=2e-3))
+    # the teacher continued: a new student, being no VAT, loses what VAT gained (98.4 to 97.0 %)
+    for second in (None, Second(epochs=40, hold=1, rate=5e-4, student="teacher"))
 } | {"digits/supervised/1": replace(DIGITS, data=Data("digits", 1))}
 
 # apportion run smoke     every method in a second or two: what the pinned tests run

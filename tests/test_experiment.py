@@ -1,0 +1,389 @@
+"""Runs from recipes to folders: pinned losses, resuming to the bit, one first stage for many second ones."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import same_bits
+
+from apportion import experiment, runs
+from apportion.bagging import make_bags
+from apportion.experiment import find_run, run, run_with_teacher
+from apportion.grid import RECIPES
+from apportion.recipes import Data, First, Network, Recipe, Second, changed
+from apportion.task import load_task
+
+SMOKE = {name: replace(recipe, seed=0) for name, recipe in RECIPES.items() if name.startswith("smoke/")}
+TINY = Recipe(
+    data=Data("digits", 64),
+    network=Network("mlp", {"widths": (16,)}),
+    first=First(epochs=4),
+    instances_per_batch=256,
+)
+TINY_SECOND = replace(TINY, second=Second(epochs=4, hold=1, mixup=1.0, running=0.5, weighting="bag"))
+CPU = torch.device("cpu")
+
+# The losses of the first three epochs of every smoke recipe at seed 0. Changing one is allowed, and must be
+# said in the changelog.
+PINNED = {
+    "smoke/dllp/50": {"proportion": [0.69322, 0.692245, 0.691647]},
+    "smoke/vat/50": {
+        "proportion": [0.69322, 0.692245, 0.691648],
+        "consistency": [1.53e-07, 1.947e-06, 3.213e-06],
+    },
+    "smoke/gan/50": {
+        "proportion": [0.693019, 0.693751, 0.693678],
+        "real": [0.427312, 0.619094, 0.604175],
+        "fake": [1.02718, 0.710889, 0.652165],
+        "matching": [0.00139576, 0.00392502, 0.0126871],
+    },
+    "smoke/rot/50": {"proportion": [0.415931, 0.415351, 0.414991], "labels": [0.277083, 0.276406, 0.276044]},
+    "smoke/dllp+plot-hard/50": {"labels": [0.562524, 0.262309, 0.137976]},
+    "smoke/dllp+plot-sce-mixup/50": {"labels": [2.50656, 1.33393, 0.593523]},
+    "smoke/dllp+plot-soft/50": {"labels": [0.634032, 0.461343, 0.366544]},
+    "smoke/dllp+plot-predicted/50": {"labels": [0.690852, 0.690512, 0.690474]},
+}
+
+
+def done(recipe: Recipe, root: Path, name: str) -> Path:
+    """Run a named recipe, and its first stage where that is missing; its folder."""
+    for _ in run_with_teacher(recipe, root, name, device="cpu"):
+        pass
+    return root / name / f"seed={recipe.seed}"
+
+
+def all_of(recipe: Recipe, folder: Path, teacher: Path | None = None) -> list[dict]:
+    return list(run(recipe, folder, teacher=teacher, device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory) -> Path:
+    """A folder with all smoke runs at seed 0."""
+    root = tmp_path_factory.mktemp("smoke")
+    for name, recipe in SMOKE.items():
+        done(recipe, root, name)
+    return root
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    all_of(TINY, folder)
+    return folder
+
+
+# --- what a run writes
+
+
+@pytest.mark.parametrize("name", SMOKE)
+def test_the_first_losses_of_a_smoke_recipe_are_as_pinned(smoke, name):
+    log = runs.read_log(smoke / name / "seed=0")
+    losses = {term: [line["terms"][term] for line in log] for term in log[0]["terms"]}
+    assert losses == {
+        term: pytest.approx(values, rel=1e-4, abs=1e-7) for term, values in PINNED[name].items()
+    }
+
+
+def test_every_smoke_recipe_is_pinned():
+    assert set(PINNED) == set(SMOKE)
+
+
+@pytest.mark.parametrize("name", SMOKE)
+def test_a_finished_run_is_a_folder_with_all_that_was_promised(smoke, name):
+    folder = smoke / name / "seed=0"
+    there = {path.name for path in folder.iterdir()}
+    promised = {"recipe.json", "where.json", "log.jsonl", "result.json", "model.safetensors", "log_probs.npy"}
+    assert promised <= there
+    assert not there & {"last.pt", "last.pt.new", "result.json.new"}
+    assert len(runs.read_log(folder)) == 3
+
+
+def test_a_result_agrees_with_its_log_and_with_its_weights(smoke):
+    folder, recipe = smoke / "smoke/dllp+plot-hard/50/seed=0", SMOKE["smoke/dllp+plot-hard/50"]
+    log, result = runs.read_log(folder), runs.read_result(folder)
+    curve = [line["test_accuracy"] for line in log]
+    assert result["test_accuracy"]["last"] == curve[-1]
+    assert result["test_accuracy"]["oracle"] == max(curve)
+    assert curve[result["test_accuracy"]["oracle_epoch"] - 1] == max(curve)
+    task = load_task(recipe, CPU)
+    network = experiment.build_network(recipe.network, (2,), 2)
+    network.load_state_dict(runs.read_weights(folder))
+    right = (network(task.data.test_x).argmax(1) == task.data.test_y).float().mean().item()
+    assert result["test_accuracy"]["last"] == pytest.approx(100 * right, abs=1e-3)
+    wrong = int((network(task.bags.x).argmax(1) != task.hidden).sum())
+    assert result["train"]["errors"] == wrong
+    torch.testing.assert_close(
+        runs.read_log_probs(folder), network(task.bags.x).log_softmax(1).detach(), rtol=1e-2, atol=1e-2
+    )
+
+
+def test_exact_labels_meet_the_proportions_in_every_line(smoke):
+    for line in runs.read_log(smoke / "smoke/dllp+plot-hard/50/seed=0"):
+        assert line["label_gap"] == pytest.approx(0.0, abs=1e-6)
+        assert line["label_accuracy"]["labels"] >= line["label_accuracy"]["predicted"]
+
+
+# --- bags
+
+
+def test_bags_are_the_same_for_every_method_and_network_and_differ_from_seed_to_seed():
+    base = RECIPES["digits/dllp/16"]
+    others = [RECIPES["digits/gan+plot/16"], RECIPES["digits/rot/16"]]
+    others.append(replace(base, network=Network("mlp", {"widths": (8,)}), instances_per_batch=8))
+    source = load_task(base, CPU).bags.source
+    assert all(torch.equal(load_task(other, CPU).bags.source, source) for other in others)
+    assert not torch.equal(load_task(replace(base, seed=2), CPU).bags.source, source)
+
+
+def test_held_out_bags_are_apart_and_the_hidden_labels_follow_the_bags_that_are_left(tmp_path):
+    recipe = replace(TINY, data=replace(TINY.data, held_out=0.25))
+    task = load_task(recipe, CPU)
+    assert task.held_out is not None
+    assert not set(task.held_out.source.tolist()) & set(task.bags.source.tolist())
+    assert len(task.held_out.source) + len(task.bags.source) == len(task.data.x)
+    assert torch.equal(task.hidden, task.data.y[task.bags.source])
+    log = all_of(recipe, tmp_path)
+    chosen = min(log, key=lambda line: line["held_out_error"])
+    assert runs.read_result(tmp_path)["test_accuracy"]["held_out"] == chosen["test_accuracy"]
+
+
+@pytest.mark.parametrize("bagging", ["dirichlet", "cluster"])
+def test_other_baggings_run(tmp_path, bagging):
+    recipe = replace(TINY, data=replace(TINY.data, bagging=bagging), first=First(epochs=1))
+    assert len(all_of(recipe, tmp_path)) == 1
+
+
+# --- skipping, reusing, refusing
+
+
+def test_a_finished_run_is_skipped_and_left_as_it_is(smoke):
+    name = "smoke/dllp+plot-hard/50"
+    folder = smoke / name / "seed=0"
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
+    again = list(run_with_teacher(SMOKE[name], smoke, name, device="cpu"))
+    assert again == [(folder, 3, None)]
+    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()} == before
+
+
+def test_the_first_stage_is_trained_once_and_reused(tmp_path):
+    lines = []
+    for name in ("g/dllp+plot/64", "g/dllp+soft/64", "h/dllp+plot/64"):
+        for folder, _, _ in run_with_teacher(TINY_SECOND, tmp_path, name, device="cpu"):
+            lines.append(str(folder.relative_to(tmp_path).parent))
+    assert (
+        lines == ["g/dllp/64"] * 4 + ["g/dllp+plot/64"] * 4 + ["g/dllp+soft/64"] * 4 + ["h/dllp+plot/64"] * 4
+    )
+    assert find_run(tmp_path, TINY) == tmp_path / "g/dllp/64/seed=1"
+
+
+def test_another_first_stage_is_not_taken_for_the_recipes_own(tmp_path):
+    done(TINY, tmp_path, "g/dllp/64")
+    assert find_run(tmp_path, replace(TINY, first=First(epochs=5))) is None
+    assert find_run(tmp_path, replace(TINY, seed=2)) is None
+
+
+def test_an_unfinished_first_stage_is_finished_before_its_second(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    first_lines = run(TINY, tmp_path / "g/dllp/64/seed=1", device="cpu")
+    next(first_lines)
+    first_lines.close()
+    stages = [
+        line["stage"]
+        for _, _, line in run_with_teacher(TINY_SECOND, tmp_path, "g/dllp+plot/64", device="cpu")
+    ]
+    assert stages == ["first"] * 3 + ["second"] * 4
+
+
+def test_a_folder_of_another_recipe_is_refused_whether_finished_or_not(tmp_path):
+    done(TINY, tmp_path, "g/dllp/64")
+    other = replace(TINY, first=First(epochs=1))
+    with pytest.raises(runs.RunError, match=r"first.epochs: 4 there, 1 asked for"):
+        done(other, tmp_path, "g/dllp/64")
+    (tmp_path / "g/dllp/64/seed=1/result.json").unlink()
+    with pytest.raises(runs.RunError, match=r"first.epochs: 4 there, 1 asked for"):
+        done(other, tmp_path, "g/dllp/64")
+
+
+def test_a_recipe_is_checked_before_data_is_read_or_a_folder_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "load_task", lambda *_: pytest.fail("data was read"))
+    for settings in ({"first.method": "x"}, {"second.network.name": "x"}, {"first.options.x": "1"}):
+        with pytest.raises(ValueError, match="there are"):
+            all_of(changed(TINY, settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_stage_without_its_first_is_refused(tmp_path):
+    with pytest.raises(runs.RunError, match="needs the run of its first stage; pass its folder as teacher"):
+        all_of(TINY_SECOND, tmp_path)
+
+
+def test_a_stage_without_epochs_is_refused(tmp_path):
+    with pytest.raises(runs.RunError, match="the stage has no epoch; set its epochs to at least one"):
+        all_of(replace(TINY, first=First(epochs=0)), tmp_path)
+
+
+def test_a_student_that_continues_starts_from_the_teachers_weights(tmp_path, teacher):
+    second = Second(epochs=1, student="teacher", rate=0.0)
+    all_of(replace(TINY, second=second), tmp_path, teacher)
+    assert same_bits(runs.read_weights(tmp_path).values(), runs.read_weights(teacher).values())
+
+
+def test_a_new_student_starts_from_weights_of_its_own(tmp_path, teacher):
+    all_of(replace(TINY, second=Second(epochs=1, rate=0.0)), tmp_path, teacher)
+    assert not same_bits(runs.read_weights(tmp_path).values(), runs.read_weights(teacher).values())
+
+
+def test_deterministic_algorithms_are_on_when_asked_for_and_this_is_written_down(tmp_path):
+    lines = run(replace(TINY, first=First(epochs=1)), tmp_path, device="cpu", exact=True)
+    try:
+        next(lines)
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert json.loads((tmp_path / "where.json").read_text())["exact"] is True
+
+
+# --- resuming
+
+
+def without_clock(value):
+    """A log line or a result, less what a clock says."""
+    if isinstance(value, dict):
+        return {name: without_clock(part) for name, part in value.items() if name != "seconds"}
+    return value
+
+
+def everything(folder: Path):
+    log = [without_clock(line) for line in runs.read_log(folder)]
+    return (
+        log,
+        without_clock(runs.read_result(folder)),
+        runs.read_weights(folder),
+        runs.read_log_probs(folder),
+    )
+
+
+STAGES = {
+    "first": TINY,
+    "gan": replace(TINY, first=First("gan", epochs=4)),
+    "second": TINY_SECOND,
+    "algorithm 2": replace(TINY, second=Second(epochs=9, hold=1, labels="soft", stop=0.0065)),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("interruptions", [(1,), (3,), (2, 1), (4,)], ids=str)
+def test_an_interrupted_run_ends_with_the_same_weights_log_and_result(
+    tmp_path, teacher, monkeypatch, name, interruptions
+):
+    recipe = STAGES[name]
+    from_teacher = teacher if recipe.second else None
+    all_of(recipe, tmp_path / "whole", from_teacher)
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    for lines in interruptions:
+        part = run(recipe, tmp_path / "parts", teacher=from_teacher, device="cpu")
+        for _ in range(lines):
+            next(part, None)
+        part.close()
+    all_of(recipe, tmp_path / "parts", from_teacher)
+    whole, parts = everything(tmp_path / "whole"), everything(tmp_path / "parts")
+    assert whole[:2] == parts[:2]
+    assert same_bits(whole[2].values(), parts[2].values())
+    assert torch.equal(whole[3], parts[3])
+
+
+def test_algorithm_2_of_the_test_above_stops_before_its_last_epoch(tmp_path, teacher):
+    assert 2 < len(all_of(STAGES["algorithm 2"], tmp_path, teacher)) < 9
+
+
+def test_a_run_interrupted_before_its_first_checkpoint_starts_anew(tmp_path):
+    part = run(TINY, tmp_path, device="cpu")
+    next(part)
+    part.close()
+    assert [line["epoch"] for line in all_of(TINY, tmp_path)] == [1, 2, 3, 4]
+    assert len(runs.read_log(tmp_path)) == 4
+
+
+def test_the_number_of_checkpoints_is_limited_by_the_clock(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(runs, "checkpoint", lambda folder, state: written.append(state["epoch"]))
+    all_of(TINY, tmp_path / "a")
+    assert written == []
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    all_of(TINY, tmp_path / "b")
+    assert written == [1, 2, 3]
+
+
+# --- honesty
+
+
+def test_hidden_labels_reach_the_numbers_of_a_run_and_not_its_weights(tmp_path, monkeypatch):
+    def with_wrong_labels(*given, **named):
+        bags, hidden = make_bags(*given, **named)
+        return bags, (hidden + 1) % 10
+
+    all_of(TINY, tmp_path / "true")
+    monkeypatch.setattr("apportion.task.make_bags", with_wrong_labels)
+    all_of(TINY, tmp_path / "false")
+    true, false = everything(tmp_path / "true"), everything(tmp_path / "false")
+    assert same_bits(true[2].values(), false[2].values())
+    assert true[1]["train"]["errors"] != false[1]["train"]["errors"]
+
+
+# --- the bars
+
+
+def shares(
+    root: Path, names: list[str], seeds: range, change=lambda recipe: recipe
+) -> dict[str, list[float]]:
+    """Accuracy of the last epoch on test instances, in per cent: a list over seeds for every recipe."""
+    found = {}
+    for name in names:
+        folders = [done(change(replace(RECIPES[name], seed=seed)), root, name) for seed in seeds]
+        found[name] = [runs.read_result(folder)["test_accuracy"]["last"] for folder in folders]
+    return found
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+MOONS = [f"figure2/{method}{plot}/50" for method in ("dllp", "gan") for plot in ("", "+plot")]
+DIGITS = [f"digits/{method}{plot}/16" for method in ("dllp", "vat", "gan", "rot") for plot in ("", "+plot")]
+
+
+def test_two_moons_are_told_apart_by_both_stages(tmp_path):
+    found = shares(tmp_path, MOONS[:2], range(1, 2))
+    assert found["figure2/dllp+plot/50"][0] >= 99.5
+    assert found["figure2/dllp+plot/50"][0] >= found["figure2/dllp/50"][0] - 0.3
+
+
+def test_digits_are_read_after_half_of_the_epochs_and_not_worse_after_plot(tmp_path):
+    def short(recipe: Recipe) -> Recipe:
+        second = recipe.second and replace(recipe.second, epochs=15)
+        return replace(recipe, first=replace(recipe.first, epochs=50), second=second)
+
+    found = shares(tmp_path, DIGITS[:2], range(1, 2), short)
+    assert found["digits/dllp/16"][0] >= 90
+    assert found["digits/dllp+plot/16"][0] >= found["digits/dllp/16"][0] - 0.5
+
+
+@pytest.mark.slow
+def test_two_moons_of_five_seeds(tmp_path):
+    found = shares(tmp_path, MOONS, range(1, 6))
+    for method, bar in (("dllp", 99.5), ("gan", 99.0)):
+        alone, both = found[f"figure2/{method}/50"], found[f"figure2/{method}+plot/50"]
+        assert mean(both) >= bar, found
+        assert all(b >= a - 0.3 for a, b in zip(alone, both, strict=True)), found
+
+
+@pytest.mark.slow
+def test_digits_of_three_seeds(tmp_path):
+    found = shares(tmp_path, [*DIGITS, "digits/supervised/1"], range(1, 4))
+    assert mean(found["digits/supervised/1"]) >= 95
+    for name in DIGITS[::2]:
+        both = mean(found[name.replace("/16", "+plot/16")])
+        assert mean(found[name]) >= 90, found
+        assert both >= mean(found[name]) - 0.5, found

@@ -1,0 +1,204 @@
+"""The command line: what it prints, what it refuses with which exit code, and what it does not import."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from apportion import grid
+from apportion.cli import REFUSED, STOPPED, app, main
+from apportion.cli.naming import seeds, settings
+from apportion.grid import RECIPES
+from apportion.recipes import First, Recipe, changed, from_json
+
+QUICK = ["--set", "first.epochs=1", "--set", "second.epochs=1", "--device", "cpu"]
+
+
+def said(*arguments: object) -> str:
+    """The output of a command that must succeed."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(monkeypatch, capsys, *arguments: object) -> tuple[int, str]:
+    """Exit code and message of a command that must fail, as a shell would see them."""
+    monkeypatch.setattr(sys, "argv", ["apportion", *(str(a) for a in arguments)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code, capsys.readouterr().err
+
+
+def test_list_names_every_recipe_on_a_line_of_its_own():
+    lines = said("list").splitlines()
+    assert [line.split()[0] for line in lines] == list(RECIPES)
+    assert "moons, bags of 50: dllp for 3 epochs, then soft labels for 3" in said(
+        "list", "smoke/dllp+plot-soft"
+    )
+    assert all(line.startswith("smoke/") for line in said("list", "smoke").splitlines())
+
+
+def test_show_prints_the_recipe_with_its_defaults_and_its_changes():
+    name = "figure2/dllp+plot/50"
+    assert from_json(said("show", name)) == RECIPES[name]
+    shown = from_json(
+        said("show", name, "--set", "second.mixup=0.4", "--set", "network.options.widths=[8,8]")
+    )
+    assert shown == changed(RECIPES[name], {"second.mixup": "0.4", "network.options.widths": "[8,8]"})
+    assert len(json.loads(said("show", name))["second"]) > 10
+
+
+def test_run_trains_and_says_how_far_it_is_and_then_skips_what_is_finished(tmp_path):
+    command = ("run", "smoke/dllp+plot-hard/50", "--seeds", "3", "--out", tmp_path, *QUICK)
+    first = said(*command)
+    assert "smoke/dllp/50/seed=3: epoch 1 of 1, test" in first
+    assert "smoke/dllp+plot-hard/50/seed=3: epoch 1 of 1, test" in first
+    assert (tmp_path / "smoke/dllp+plot-hard/50/seed=3/result.json").exists()
+    again = " ".join(said(*command).split())  # rich may break the line
+    assert again == "smoke/dllp+plot-hard/50/seed=3: finished before, skipped"
+
+
+def test_run_takes_a_group_and_several_seeds(tmp_path, monkeypatch):
+    tiny = replace(RECIPES["smoke/dllp/50"], first=First(epochs=1))
+    monkeypatch.setattr(
+        grid, "RECIPES", {"g/a/50": tiny, "g/b/50": replace(tiny, first=First("rot", epochs=1))}
+    )
+    said("run", "g", "--seeds", "1,2", "--out", tmp_path, "--device", "cpu")
+    found = sorted(str(p.parent.relative_to(tmp_path)) for p in tmp_path.rglob("result.json"))
+    assert found == ["g/a/50/seed=1", "g/a/50/seed=2", "g/b/50/seed=1", "g/b/50/seed=2"]
+
+
+def test_a_misspelt_setting_is_refused_with_the_known_ones(tmp_path, monkeypatch, capsys):
+    code, message = refused(
+        monkeypatch,
+        capsys,
+        "run",
+        "smoke/dllp+plot-hard/50",
+        "--set",
+        "second.mixupp=0.4",
+        "--out",
+        tmp_path / "r",
+    )
+    assert code == REFUSED == 2
+    assert message.startswith("apportion: no setting 'second.mixupp'; second has epochs, labels, reg")
+    assert len(message.splitlines()) == 1
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "smoke/nonsense"), "no recipe or group 'smoke/nonsense'"),
+        (("show", "nonsense"), "groups are"),
+        (("run", "smoke/dllp/50", "--seeds", "one"), "'one' is not a list of seeds"),
+        (
+            ("run", "smoke/dllp/50", "--set", "first.epochs"),
+            "'first.epochs' is not of the form setting=value",
+        ),
+        (("run", "smoke/dllp/50", "--set", "first.method=svm"), "first.method is 'svm'; there are dllp, vat"),
+        (
+            ("run", "smoke/dllp/50", "--set", "first.options.x=1"),
+            "no setting 'first.options.x'; there are none",
+        ),
+        (("nonsense",), "No such command"),
+        (("run", "smoke/dllp/50", "--nonsense"), "No such option"),
+    ],
+)
+def test_what_a_user_can_mend_is_refused_with_exit_code_2(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, text = refused(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert message in " ".join(text.split())
+    assert "Traceback" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_recipe_is_refused_with_the_settings_that_differ(tmp_path, monkeypatch, capsys):
+    command = ("run", "smoke/dllp/50", "--out", tmp_path, "--device", "cpu", "--set")
+    said(*command, "first.epochs=1")
+    code, message = refused(monkeypatch, capsys, *command, "first.epochs=2")
+    assert code == 2
+    assert "first.epochs: 1 there, 2 asked for" in message
+
+
+def test_an_interruption_is_said_and_has_the_exit_code_of_shells(monkeypatch, capsys):
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("apportion.cli.app", interrupt)
+    code, message = refused(monkeypatch, capsys, "run", "smoke")
+    assert code == STOPPED == 130
+    assert "the same command goes on from the last checkpoint" in message
+
+
+def test_an_error_of_ours_keeps_its_traceback(monkeypatch):
+    def broken() -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("apportion.cli.app", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        main()
+
+
+def test_a_diverged_run_is_refused_in_a_line_that_names_epoch_and_term(tmp_path, monkeypatch, capsys):
+    code, message = refused(
+        monkeypatch, capsys, "run", "smoke/dllp/50", "--out", tmp_path, "--device", "cpu",
+        "--set", "first.rate=1e30", "--set", "first.optimizer=sgd",
+    )  # fmt: skip
+    assert code == 2
+    assert "of the first stage: the term 'proportion' is nan; lower the rate" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1", [1]), ("1-3", [1, 2, 3]), ("1,2,5", [1, 2, 5]), ("7,1-2", [7, 1, 2]), ("0", [0])],
+)
+def test_seeds_are_numbers_ranges_and_lists(text, expected):
+    assert seeds(text) == expected
+
+
+def test_a_setting_may_hold_an_equals_sign():
+    assert settings(["a.b=c=d", "e=1"]) == {"a.b": "c=d", "e": "1"}
+    assert settings(None) == {}
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("data", "--help")])
+def test_help_imports_no_torch_and_nothing_else_that_is_heavy(arguments):
+    code = (
+        "import sys\nfrom apportion.cli import app\n"
+        f"try:\n    app({list(arguments)!r})\nexcept SystemExit as end:\n    assert end.code in (0, None)\n"
+        "heavy = {'torch', 'numpy', 'sklearn', 'scipy', 'matplotlib', 'numba', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_python_m_apportion_is_the_same_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "apportion", "--help"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert "list" in done.stdout
+
+
+def test_the_demo_prints_a_table_and_draws_a_figure(tmp_path, monkeypatch):
+    def short(recipes: dict[str, Recipe]) -> dict[str, Recipe]:
+        settings = {"first.epochs": "1"}
+        return {
+            name: changed(r, settings | ({"second.epochs": "1"} if r.second else {}))
+            for name, r in recipes.items()
+        }
+
+    monkeypatch.setattr(grid, "FIGURE_2", short(grid.FIGURE_2))
+    monkeypatch.setattr(grid, "FIGURE_2_EARLY", short(grid.FIGURE_2_EARLY))
+    text = said("demo", "--out", tmp_path)
+    for method in ("DLLP", "DLLP + PLOT", "LLP-GAN", "LLP-GAN + PLOT"):
+        assert text.count(f"\n{method:18}") == 2
+    for name in ("figure2.png", "figure2.svg", "figure2-early.png", "figure2-early.svg"):
+        assert (tmp_path / name).stat().st_size > 10_000
+        assert str(tmp_path / name) in text

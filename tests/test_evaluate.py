@@ -7,7 +7,7 @@ import torch
 from conftest import network, normed, ragged, same_bits, weights_of
 from torch import nn
 
-from apportion.evaluate import accuracy, confusion, label_gap, predict, proportion_error
+from apportion.evaluate import accuracy, confusion, entropy, label_gap, predict, proportion_error
 from apportion.randomness import stream
 
 
@@ -75,3 +75,9 @@ def test_the_label_gap_is_the_largest_of_any_bag_and_class():
 def test_rows_of_the_confusion_are_true_classes_and_columns_predicted_ones():
     got = confusion(torch.tensor([0, 1, 1, 2, 2, 2]), torch.tensor([0, 0, 1, 2, 2, 1]), 4)
     assert got.tolist() == [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 2, 0], [0, 0, 0, 0]]
+
+
+def test_entropy_is_log_k_where_all_is_even_and_zero_where_all_is_sure():
+    even, sure = torch.full((1, 5), -math.log(5)), torch.tensor([[0.0, -math.inf, -math.inf]])
+    assert entropy(even).item() == pytest.approx(math.log(5))
+    assert entropy(sure).item() == 0.0

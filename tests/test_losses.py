@@ -14,7 +14,6 @@ from apportion.losses import (
     SCE_WEIGHTS,
     cross_entropy,
     divergence,
-    entropy,
     proportion_loss,
     reverse_cross_entropy,
     symmetric_cross_entropy,
@@ -157,12 +156,6 @@ def test_the_divergence_equals_an_explicit_loop_and_the_clean_side_gets_no_gradi
 def test_the_divergence_of_equal_predictions_is_zero():
     logits, _ = some()
     assert divergence(logits, logits + 3.0).item() == pytest.approx(0.0, abs=1e-6)
-
-
-def test_entropy_is_log_k_where_all_is_even_and_zero_where_all_is_sure():
-    even, sure = torch.full((1, 5), -math.log(5)), torch.tensor([[0.0, -math.inf, -math.inf]])
-    assert entropy(even).item() == pytest.approx(math.log(5))
-    assert entropy(sure).item() == 0.0
 
 
 def test_losses_are_computed_in_float32_whatever_the_network_computes_in():

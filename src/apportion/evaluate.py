@@ -33,6 +33,11 @@ def proportion_error(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> f
     return float((predicted - proportions).abs().sum(1).mean() / 2)
 
 
+def entropy(log_probs: Tensor) -> Tensor:
+    """The entropy of each prediction in nats, (n,)."""
+    return torch.special.entr(log_probs.exp()).sum(1)
+
+
 def label_gap(labels: Tensor, sizes: Tensor, proportions: Tensor) -> float:
     """The largest distance of any bag's labels from its proportions: zero where transport converged."""
     bag = torch.repeat_interleave(sizes.to(labels.device))

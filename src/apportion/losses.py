@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -45,8 +44,3 @@ def divergence(clean: Tensor, moved: Tensor) -> Tensor:
     """KL(clean ‖ moved) of two sets of logits, mean over instances; no gradient flows to the clean ones."""
     known = clean.detach().float().log_softmax(1)
     return F.kl_div(moved.float().log_softmax(1), known, log_target=True, reduction="batchmean")
-
-
-def entropy(log_probs: Tensor) -> Tensor:
-    """The entropy of each prediction in nats, (n,)."""
-    return torch.special.entr(log_probs.exp()).sum(1)

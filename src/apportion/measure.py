@@ -5,9 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from apportion.evaluate import accuracy, confusion, label_gap, predict, proportion_error
+from apportion.evaluate import accuracy, confusion, entropy, label_gap, predict, proportion_error
 from apportion.labelling import argmax_labels, hard_labels, soft_labels
-from apportion.losses import entropy
 from apportion.pipeline import Moment
 from apportion.task import Task
 

@@ -12,32 +12,39 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from apportion.bagging import make_bags
     from apportion.bags import BagBatch, Bags
+    from apportion.estimators import ProportionClassifier
     from apportion.evaluate import accuracy, predict, proportion_error
     from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT
+    from apportion.forms import expand
     from apportion.grouping import BagError, group_bags
     from apportion.labelling import hard_labels, predicted_labels, soft_labels
     from apportion.manifest import load_manifest, save_manifest
     from apportion.optimizers import make_optimizer
     from apportion.pipeline import Moment
+    from apportion.scoring import BagCorrelation
     from apportion.second_stage import PLOT, Memory
     from apportion.transport import Plan, assign, entropic, whole_counts
 
 _HOMES = {
     "bagging": ("make_bags",),
     "bags": ("BagBatch", "Bags"),
+    "estimators": ("ProportionClassifier",),
     "evaluate": ("accuracy", "predict", "proportion_error"),
     "first_stage": ("DLLP", "LLPGAN", "LLPVAT", "ROT"),
+    "forms": ("expand",),
     "grouping": ("BagError", "group_bags"),
     "labelling": ("hard_labels", "predicted_labels", "soft_labels"),
     "manifest": ("load_manifest", "save_manifest"),
     "optimizers": ("make_optimizer",),
     "pipeline": ("Moment",),
+    "scoring": ("BagCorrelation",),
     "second_stage": ("PLOT", "Memory"),
     "transport": ("Plan", "assign", "entropic", "whole_counts"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "BagBatch",
+    "BagCorrelation",
     "BagError",
     "Bags",
     "DLLP",
@@ -47,10 +54,12 @@ __all__ = [
     "Moment",
     "PLOT",
     "Plan",
+    "ProportionClassifier",
     "ROT",
     "accuracy",
     "assign",
     "entropic",
+    "expand",
     "group_bags",
     "hard_labels",
     "load_manifest",

@@ -36,13 +36,13 @@ def group_bags(
     """
     if (proportions is None) == (counts is None):
         raise BagError("pass either proportions or counts, one row a bag")
-    x, keys = as_instances(x), _keys(ids)
+    x, keys = as_instances(x), keys_of(ids)
     if len(keys) != len(x):
         raise BagError(f"there are {len(x)} instances but {len(keys)} bag ids; pass one id an instance")
-    names, number, sizes = _number(keys)
-    table = _rows_by_id(counts if proportions is None else proportions, names, bag_column)
+    names, number, sizes = numbered(keys)
+    table = rows_by_id(counts if proportions is None else proportions, names, bag_column)
     if proportions is None and table.ndim == 2:
-        table = _shares_of_counts(table, sizes, names)
+        table = shares_of_counts(table, sizes, names)
     shares = checked_shares(table, names, normalise)
     order = torch.from_numpy(np.argsort(number, kind="stable"))
     return Bags(x[order], torch.from_numpy(sizes), torch.from_numpy(shares).float(), order, names)
@@ -59,7 +59,7 @@ def as_instances(x: Any) -> Tensor:
     return x if kept else x.float()
 
 
-def _keys(ids: Any) -> list[Hashable]:
+def keys_of(ids: Any) -> list[Hashable]:
     values = ids.tolist() if isinstance(ids, np.ndarray | Tensor) else list(ids)
     for i, value in enumerate(values):
         try:
@@ -73,7 +73,7 @@ def _keys(ids: Any) -> list[Hashable]:
     return values
 
 
-def _number(keys: Sequence[Hashable]) -> tuple[list[Hashable], np.ndarray, np.ndarray]:
+def numbered(keys: Sequence[Hashable]) -> tuple[list[Hashable], np.ndarray, np.ndarray]:
     """Sorted names (as they appear where they cannot be sorted), the number of each key, the sizes."""
     names = list(dict.fromkeys(keys))
     with suppress(TypeError):  # ids of mixed types keep the order in which they appear
@@ -83,7 +83,7 @@ def _number(keys: Sequence[Hashable]) -> tuple[list[Hashable], np.ndarray, np.nd
     return names, number, np.bincount(number, minlength=len(names))
 
 
-def _rows_by_id(table: Any, names: list[Hashable], bag_column: str | None) -> np.ndarray:
+def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None) -> np.ndarray:
     """The rows of a table (dict, DataFrame, array) in the order of `names`, float64."""
     library = type(table).__module__.split(".")[0]
     if library in ("pandas", "polars"):
@@ -122,7 +122,7 @@ def _check_names(keys: Sequence[Hashable], names: Sequence[Hashable]) -> None:
         _refuse(name, "has instances but no row in the table; add it or drop its instances")
 
 
-def _shares_of_counts(counts: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable]) -> np.ndarray:
+def shares_of_counts(counts: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable]) -> np.ndarray:
     totals = counts.sum(1)
     for i in np.flatnonzero(~np.isclose(totals, sizes)).tolist():
         remedy = "pass proportions if the counts are of a larger group than the instances at hand"

@@ -1,0 +1,149 @@
+"""scikit-learn's way in: a thin skin over both stages, and a score for held-out bags."""
+
+import sys
+from copy import deepcopy
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.metadata_routing import UNUSED
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[attr-defined]
+
+from apportion.backbones import BACKBONES
+from apportion.building import LABELS, build_labeller
+from apportion.evaluate import predict
+from apportion.first_stage import METHODS
+from apportion.fitting import as_floats, line_of, two_stages
+from apportion.forms import bags_from
+from apportion.grouping import as_instances
+from apportion.labelling import hard_labels
+from apportion.recipes import Second
+from apportion.speed import pick_device, unplaced
+
+
+class ProportionClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier of instances, learnt from the class proportions of bags; its page is docs/estimator.md.
+
+    `backbone` is a name or a function (shape of an instance, number of classes) -> nn.Module. Settings of
+    None follow the sizes of the bags. Features are taken as they are: scale them before.
+    """
+
+    # a table has no row an instance: folds would cut it wrongly or not at all; expand makes it rows
+    __metadata_request__fit = {"bags": True, "classes": True, "proportions": UNUSED, "counts": UNUSED}
+
+    def __init__(
+        self,
+        first_stage: str = "dllp",
+        second_stage: str | None = "plot",
+        *,
+        backbone: Any = "mlp",
+        labels: str = "soft",
+        reg: float = 1.0,
+        first_epochs: int | None = None,
+        second_epochs: int | None = None,
+        rate: float = 2e-3,
+        second_rate: float = 1e-3,
+        instances_per_batch: int | None = None,
+        device: str = "cpu",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.first_stage = first_stage
+        self.second_stage = second_stage
+        self.backbone = backbone
+        self.labels = labels
+        self.reg = reg
+        self.first_epochs = first_epochs
+        self.second_epochs = second_epochs
+        self.rate = rate
+        self.second_rate = second_rate
+        self.instances_per_batch = instances_per_batch
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self, X: Any, y: Any = None, *, bags: Any = None, proportions: Any = None, counts: Any = None,
+        classes: Any = None,
+    ) -> Self:  # fmt: skip
+        """Learn from labels, labels in bags, shares `y` (n, k) of each row's bag, or a table of the bags."""
+        settings, device = self._settings(), pick_device(self.device)
+        if y is not None:
+            X, y = validate_data(self, X, y, multi_output=True, **self._accepted())
+            if y.ndim == 1 or y.shape[1] == 1:
+                y = column_or_1d(y, warn=True)
+                check_classification_targets(y)
+        elif proportions is None and counts is None:
+            raise ValueError("this estimator requires y to be passed, but the target y is None; or a table")
+        else:
+            X = validate_data(self, X, **self._accepted())
+        data, self.classes_ = bags_from(X, y, bags, proportions=proportions, counts=counts, classes=classes)
+        self.instance_shape_ = tuple(data.x.shape[1:])
+        self.history_: list[dict[str, Any]] = []
+        data = data.to(device)
+        # all devices that the seeding reaches; a GPU that is not in use is not woken for it
+        reached = torch.cuda.is_initialized() or device.type == "cuda"
+        with torch.random.fork_rng(range(torch.cuda.device_count()) if reached else ()):
+            for moment in two_stages(data, **settings):
+                self.history_.append(line_of(moment))
+                if self.verbose:
+                    sys.stdout.write(f"{self.history_[-1]}\n")
+        log_probs = moment.log_probs  # a stage that did not relabel has none
+        if log_probs is None:
+            log_probs = predict(moment.learner.classifier, data.x, as_floats)
+        self.classifier_ = unplaced(moment.learner.classifier).cpu().eval()
+        found = np.empty(len(data.x), np.int64)
+        found[data.source] = hard_labels(log_probs, data.sizes, data.proportions).argmax(1).cpu()
+        self.transduction_ = self.classes_[found]
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities (n, k) of the classes in `classes_`."""
+        check_is_fitted(self)
+        device = pick_device(self.device)
+        x = as_instances(validate_data(self, X, reset=False, **self._accepted()))
+        if tuple(x.shape[1:]) != self.instance_shape_:
+            raise ValueError(f"X has instances of shape {tuple(x.shape[1:])}, fit had {self.instance_shape_}")
+        network = self.classifier_ if device.type == "cpu" else deepcopy(self.classifier_).to(device)
+        shares = predict(network, x.to(device), as_floats).double().exp().cpu().numpy()
+        return shares / shares.sum(1, keepdims=True)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each instance."""
+        shares = self.predict_proba(X)  # first, since it asks whether classes_ is there
+        return self.classes_[shares.argmax(1)]
+
+    def _accepted(self) -> dict[str, Any]:
+        """What X may be: float32, or bytes, which stay bytes; images where the network is not the MLP."""
+        return {"dtype": [np.float32, np.uint8], "allow_nd": self.backbone != "mlp"}
+
+    def _settings(self) -> dict[str, Any]:
+        """What both stages are told; names are checked before the data is."""
+        known = {"first_stage": METHODS, "second_stage": ("plot", None), "labels": LABELS}
+        for name, names in (known if callable(self.backbone) else {**known, "backbone": BACKBONES}).items():
+            if getattr(self, name) not in names:
+                there = ", ".join(map(str, names))
+                raise ValueError(f"{name} is {getattr(self, name)!r}; there are {there}")
+        label = build_labeller(Second(labels=self.labels, reg=self.reg))
+        return {
+            "backbone": self.backbone if callable(self.backbone) else BACKBONES[self.backbone],
+            "method": self.first_stage,
+            "label": None if self.second_stage is None else label,
+            "first_epochs": self.first_epochs,
+            "second_epochs": self.second_epochs,
+            "rate": self.rate,
+            "second_rate": self.second_rate,
+            "instances_per_batch": self.instances_per_batch,
+            "seed": _seed(self.random_state),
+        }
+
+
+def _seed(state: Any) -> int:
+    """A seed; None takes one from the system, so that numpy's own generator is left alone."""
+    if state is None:
+        return int(np.random.default_rng().integers(2**31))
+    return int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31 - 1))

@@ -1,0 +1,150 @@
+"""The forms in which people give proportions: labels, labels in bags, shares a row, a table of the bags."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from apportion.bags import Bags
+from apportion.grouping import (
+    BagError,
+    as_instances,
+    checked_shares,
+    keys_of,
+    numbered,
+    rows_by_id,
+    shares_of_counts,
+)
+
+Groups = tuple[Sequence[Hashable], np.ndarray, np.ndarray]  # names of bags, each row's bag, sizes
+
+
+def bags_from(
+    x: Any,
+    y: Any = None,
+    ids: Any = None,
+    *,
+    proportions: Any = None,
+    counts: Any = None,
+    classes: Any = None,
+) -> tuple[Bags, np.ndarray]:
+    """Bags and the sorted classes that their columns stand for, from one of four forms.
+
+    1. `y` (N,) labels: bags of one, which is supervised learning.
+    2. `y` and `ids` (N,): the proportions of every bag are counted, the labels are not used again.
+    3. `y` (N, k) and `ids`: each row holds the proportions of its own bag, columns by the sorted classes.
+    4. `ids` and a table of `proportions` or `counts`: dict, DataFrame whose columns are classes, or array.
+    """
+    x = as_instances(x)
+    labels = None if y is None else np.asarray(y)
+    if (labels is None) == (proportions is None and counts is None):
+        what = "neither" if labels is None else "both"
+        raise BagError(f"{what} of y and a table is given; pass y, or bags with proportions or counts")
+    if ids is None and (labels is None or labels.ndim > 1):
+        raise BagError("proportions are those of bags; pass bags=, the bag id of every row")
+    groups = _groups(ids, len(x))
+    if labels is None:
+        shares, classes = _table_shares(proportions, counts, groups, classes)
+    elif labels.ndim == 1:
+        shares, classes = _counted(labels, groups, classes)
+    else:
+        shares, classes = _agreed(labels, groups), _sorted_classes(classes, labels.shape[1])
+    names, number, sizes = groups
+    shares = torch.from_numpy(checked_shares(shares, names, False)).float()
+    if (np.diff(number) >= 0).all():  # in order as they are: a large table is not copied
+        return Bags(x, torch.from_numpy(sizes), shares, torch.arange(len(x)), names), classes
+    order = torch.from_numpy(np.argsort(number, kind="stable"))
+    return Bags(x[order], torch.from_numpy(sizes), shares, order, names), classes
+
+
+def expand(proportions: Any, bags: Any, *, counts: Any = None, classes: Any = None) -> np.ndarray:
+    """The proportions of each row's own bag, (N, k): the form that cross-validation can cut into folds.
+
+    The columns follow the sorted classes: a DataFrame's are sorted by name, others by `classes`, if given.
+    """
+    groups = _groups(bags, len(bags))
+    shares, _ = _table_shares(proportions, counts, groups, classes)
+    return checked_shares(shares, groups[0], False)[groups[1]]
+
+
+def _groups(ids: Any, n: int) -> Groups:
+    if ids is None:
+        return range(n), np.arange(n), np.ones(n, np.int64)
+    keys = keys_of(ids)
+    if len(keys) != n:
+        raise BagError(f"there are {n} instances but {len(keys)} bag ids; pass one id an instance")
+    return numbered(keys)
+
+
+def _table_shares(
+    proportions: Any, counts: Any, groups: Groups, classes: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shares (m, k) of the bags in their order, with columns sorted by class, and the classes."""
+    names, _, sizes = groups
+    if (proportions is None) == (counts is None):
+        raise BagError("pass either proportions or counts, one row a bag")
+    table = counts if proportions is None else proportions
+    library = type(table).__module__.split(".")[0]
+    if library == "polars":
+        remedy = "pass a dict, such as dict(zip(table['bag'], table.drop('bag').rows()))"
+        raise BagError(f"a polars table has no index that could name the bags; {remedy}")
+    if library == "pandas":
+        classes = list(table.columns) if classes is None else list(classes)
+        for name in (name for name in classes if name not in table.columns):
+            raise BagError(f"class {name!r} has no column in the table; it has {list(table.columns)}")
+        table = table[classes]
+    rows = rows_by_id(table, list(names), None)
+    if proportions is None and rows.ndim == 2:
+        rows = shares_of_counts(rows, sizes, names)
+    if rows.ndim != 2 or classes is None:
+        return rows, np.arange(rows.shape[-1])
+    found = _checked_classes(classes, rows.shape[1])
+    order = np.argsort(found, kind="stable")
+    return rows[:, order], found[order]
+
+
+def _counted(y: np.ndarray, groups: Groups, classes: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Shares (m, k) counted from labels, and the sorted classes; `classes` may hold some that y lacks."""
+    names, number, sizes = groups
+    if len(y) != len(number):
+        raise BagError(f"there are {len(number)} instances but {len(y)} labels; pass one label an instance")
+    found, code = np.unique(y, return_inverse=True)
+    if classes is not None:
+        known = np.unique(np.asarray(classes))
+        for name in np.setdiff1d(found, known).tolist():
+            raise BagError(f"the label {name!r} is not among the classes {known.tolist()}; add it")
+        found, code = known, np.searchsorted(known, found)[code]
+    if len(found) < 2:
+        raise BagError(f"all labels are of one class, {found.tolist()}; pass classes= with all there are")
+    counts = np.bincount(number * len(found) + code, minlength=len(names) * len(found))
+    return counts.reshape(len(names), -1) / sizes[:, None], found
+
+
+def _agreed(rows: np.ndarray, groups: Groups) -> np.ndarray:
+    """One row of shares a bag, where all rows of the bag say the same."""
+    names, number, _ = groups
+    if len(rows) != len(number):
+        raise BagError(f"there are {len(number)} instances but {len(rows)} rows of shares; pass one each")
+    first = np.unique(number, return_index=True)[1]
+    shares = rows[first].astype(np.float64)
+    for i in np.flatnonzero((np.abs(rows - shares[number]) > 1e-6).any(1))[:1].tolist():
+        both = f"{shares[number[i]].tolist()} and, in row {i}, {rows[i].tolist()}"
+        remedy = "every row holds the proportions of its whole bag, see expand"
+        raise BagError(f"bag {names[number[i]]!r} has rows that disagree: {both}; {remedy}")
+    return shares
+
+
+def _sorted_classes(classes: Any, k: int) -> np.ndarray:
+    found = np.arange(k) if classes is None else _checked_classes(classes, k)
+    if (found[1:] < found[:-1]).any():
+        remedy = f"order columns and classes as {np.sort(found).tolist()}, as expand does"
+        raise BagError(f"the classes {found.tolist()} are not sorted, and scorers could not know; {remedy}")
+    return found
+
+
+def _checked_classes(classes: Any, k: int) -> np.ndarray:
+    found = np.asarray(classes)
+    if len(found) != k or len(np.unique(found)) != k:
+        raise BagError(f"there are {k} columns of shares but the classes {found.tolist()}; name each once")
+    return found

@@ -1,0 +1,35 @@
+"""A score for choosing among classifiers without labels: do predicted and known proportions go together?"""
+
+from typing import Any
+
+import torch
+from sklearn.utils.metadata_routing import MetadataRequest
+
+from apportion.bags import bag_means
+from apportion.forms import bags_from
+
+
+class BagCorrelation:
+    """A scorer for scikit-learn's searches: `GridSearchCV(..., scoring=BagCorrelation())`.
+
+    The correlation, over held-out bags, of predicted and known shares, each less its class's mean over the
+    bags. One is perfect; a network that gives every bag the overall shares, whose proportion error may be
+    small, has zero.
+    """
+
+    def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any) -> float:
+        """`y` (n, k) holds the shares of each row's bag, or (n,) labels, which are counted."""
+        held, _ = bags_from(estimator.predict_proba(X), y, bags, classes=estimator.classes_)
+        bag = torch.repeat_interleave(held.sizes)
+        predicted = bag_means(held.x, bag, len(held.sizes)).double()
+        predicted, known = predicted - predicted.mean(0), held.proportions.double()
+        known = known - known.mean(0)
+        if not known.abs().max() > 1e-6:
+            raise ValueError("the held-out bags all have the same proportions; hold out bags that differ")
+        scale = predicted.norm() * known.norm()
+        return float((predicted * known).sum() / scale) if scale > 0 else 0.0
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        request = MetadataRequest(owner=self)
+        request.score.add_request(param="bags", alias=True)
+        return request

@@ -1,0 +1,395 @@
+"""The estimator: scikit-learn's checks, the four forms of fit, routing, honesty, randomness left alone."""
+
+import os
+import pickle
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.datasets import load_digits, make_moons
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import get_scorer
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+from torch import nn
+
+from apportion import BagCorrelation, BagError, Bags, ProportionClassifier, expand
+from apportion.backbones import mlp
+from apportion.fitting import batch_of, epochs_of, two_stages
+from apportion.forms import bags_from
+from apportion.labelling import soft_labels
+
+X, TRUTH = make_moons(240, noise=0.1, random_state=0)
+TOWNS = np.array([f"town {i}" for i in np.random.default_rng(0).integers(24, size=240)])
+TABLE = {town: [(TRUTH[town == TOWNS] == c).mean() for c in (0, 1)] for town in np.unique(TOWNS).tolist()}
+COUNTS = {town: [(TRUTH[town == TOWNS] == c).sum() for c in (0, 1)] for town in TABLE}
+FRAME = pd.DataFrame.from_dict(TABLE, orient="index", columns=["no", "yes"])
+SMALL = partial(mlp, widths=(16,))
+
+
+def quick(**settings: Any) -> ProportionClassifier:
+    given = {"first_epochs": 4, "second_epochs": 4, "instances_per_batch": 64, "random_state": 0}
+    return ProportionClassifier(**given | {"backbone": SMALL} | settings)
+
+
+def good(**settings: Any) -> ProportionClassifier:
+    """Enough training for two moons, in a second or two."""
+    return quick(backbone="mlp", first_epochs=50, second_epochs=10, rate=5e-3, **settings)
+
+
+def weights(classifier: Any) -> list[torch.Tensor]:
+    return list(classifier.classifier_.state_dict().values())
+
+
+def same(one: Any, other: Any) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+
+
+# --- scikit-learn's own checks
+
+
+def test_every_check_of_scikit_learn_passes():
+    found = check_estimator(quick(backbone="mlp", first_epochs=20, second_epochs=2, rate=5e-3), on_skip=None)
+    others = {r["check_name"]: r["status"] for r in found if r["status"] != "passed"}
+    # scipy's switch is read when it is first imported, so this one check runs only where it was set
+    optional = {} if os.environ.get("SCIPY_ARRAY_API") else {"check_array_api_input": "skipped"}
+    assert others == optional
+    assert len(found) > 50
+
+
+def test_a_pipeline_a_clone_and_a_pickle_predict_the_same():
+    model = make_pipeline(StandardScaler(), quick())
+    model.fit(X, proportionclassifier__bags=TOWNS, proportionclassifier__proportions=TABLE)
+    again = clone(model)
+    again.fit(X, proportionclassifier__bags=TOWNS, proportionclassifier__proportions=TABLE)
+    expected = model.predict_proba(X)
+    np.testing.assert_array_equal(again.predict_proba(X), expected)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), expected)
+
+
+def test_frames_keep_their_feature_names():
+    frame = pd.DataFrame(X, columns=["east", "north"])
+    model = quick().fit(frame, bags=pd.Series(TOWNS), proportions=FRAME)
+    assert model.feature_names_in_.tolist() == ["east", "north"]
+    assert model.n_features_in_ == 2
+    assert model.predict(frame).shape == (240,)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame.rename(columns={"east": "west"}))
+
+
+def test_nothing_is_predicted_before_fit():
+    with pytest.raises(NotFittedError):
+        quick().predict(X)
+
+
+# --- the four forms of fit
+
+
+def test_labels_in_bags_shares_a_row_and_tables_of_all_kinds_train_the_same_network():
+    counted = quick().fit(X, TRUTH, bags=TOWNS)
+    array = np.array([TABLE[town] for town in sorted(TABLE)])
+    for model in (
+        quick().fit(X, bags=TOWNS, proportions=TABLE),
+        quick().fit(X, bags=TOWNS.tolist(), proportions=FRAME),
+        quick().fit(X, bags=TOWNS, proportions=array),
+        quick().fit(X, bags=TOWNS, counts=COUNTS),
+        quick().fit(X, bags=TOWNS, counts=pd.DataFrame(COUNTS).T),
+        quick().fit(X, expand(TABLE, TOWNS), bags=TOWNS),
+        quick().fit(X, expand(None, TOWNS, counts=COUNTS), bags=TOWNS),
+    ):
+        assert same(model, counted)
+
+
+def test_labels_alone_are_bags_of_one():
+    alone = quick().fit(X, TRUTH)
+    assert same(alone, quick().fit(X, TRUTH, bags=np.arange(240)))
+    np.testing.assert_array_equal(alone.transduction_, TRUTH)
+
+
+def test_on_bags_of_one_it_is_as_good_as_a_supervised_network():
+    fresh, truth = make_moons(500, noise=0.1, random_state=1)
+    assert good(second_stage=None).fit(X, TRUTH).score(fresh, truth) > 0.99
+
+
+def test_two_moons_are_found_from_shares_alone_and_answers_keep_the_order_of_the_rows():
+    (x, truth), (fresh, answer) = (make_moons(800, noise=0.1, random_state=seed) for seed in (0, 1))
+    town = [f"town {i % 80}" for i in range(800)]  # no two neighbouring rows share a bag
+    model = ProportionClassifier(random_state=0).fit(x, truth, bags=town)
+    assert model.score(fresh, answer) > 0.98
+    assert get_scorer("roc_auc")(model, fresh, answer) > 0.99
+    assert (model.transduction_ == truth).mean() > 0.98
+
+
+def test_string_classes_and_ids_of_any_type():
+    names = np.array(["yes", "no"])[TRUTH]
+    model = quick().fit(X, names, bags=[("county", town) for town in TOWNS])
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert set(model.predict(X)) <= {"no", "yes"}
+    assert quick().fit(X, TRUTH.astype(bool)).classes_.tolist() == [False, True]
+
+
+def test_columns_follow_the_sorted_classes_whatever_their_order_was():
+    turned = FRAME[["yes", "no"]]
+    expected = quick().fit(X, bags=TOWNS, proportions=FRAME)
+    by_name = quick().fit(X, bags=TOWNS, proportions=turned)
+    by_position = quick().fit(X, bags=TOWNS, proportions=turned.to_numpy(), classes=["yes", "no"])
+    chosen = quick().fit(X, bags=TOWNS, proportions=FRAME.assign(area=1.0), classes=["yes", "no"])
+    for model in (by_name, by_position, chosen):
+        assert model.classes_.tolist() == ["no", "yes"]
+        assert same(model, expected)
+    np.testing.assert_array_equal(expand(turned, TOWNS), expand(FRAME, TOWNS))
+
+
+def test_a_class_without_any_instance_keeps_its_column():
+    model = quick().fit(X, TRUTH, bags=TOWNS, classes=[0, 1, 2])
+    assert model.predict_proba(X).shape == (240, 3)
+    assert 2 not in model.transduction_
+
+
+def test_the_transduction_has_every_bags_counts_with_soft_labels_too():
+    for settings in ({}, {"labels": "hard"}, {"second_stage": None}):
+        model = quick(**settings).fit(X, bags=TOWNS, proportions=TABLE)
+        for town, counts in COUNTS.items():
+            found = model.transduction_[town == TOWNS]
+            assert [(found == c).sum() for c in (0, 1)] == counts
+
+
+def test_rows_that_are_sorted_by_bag_are_not_copied():
+    x = np.sort(X.astype(np.float32), axis=0)
+    data, _ = bags_from(x, TRUTH, np.sort(TOWNS))
+    assert data.x.data_ptr() == torch.from_numpy(x).data_ptr()
+
+
+# --- honesty and randomness
+
+
+def test_permuting_labels_inside_bags_changes_no_weight():
+    random, moved = np.random.default_rng(2), TRUTH.copy()
+    for town in TABLE:
+        here = np.flatnonzero(town == TOWNS)
+        moved[here] = TRUTH[random.permutation(here)]
+    assert (moved != TRUTH).any()
+    assert same(quick().fit(X, TRUTH, bags=TOWNS), quick().fit(X, moved, bags=TOWNS))
+
+
+def test_fit_leaves_the_callers_randomness_and_threads_alone():
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    before, numbers = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    for state in (None, 3):
+        quick(random_state=state).fit(X, TRUTH)
+    assert torch.equal(torch.get_rng_state(), before)
+    np.testing.assert_array_equal(np.random.get_state()[1], numbers)  # noqa: NPY002
+    assert torch.get_num_threads() == 1
+
+
+def test_a_random_state_decides_everything():
+    torch.manual_seed(1)
+    one = quick(random_state=7).fit(X, TRUTH, bags=TOWNS)
+    torch.manual_seed(2)
+    assert same(one, quick(random_state=np.int64(7)).fit(X, TRUTH, bags=TOWNS))
+    assert not same(one, quick(random_state=8).fit(X, TRUTH, bags=TOWNS))
+    assert not same(*(quick(random_state=None).fit(X, TRUTH, bags=TOWNS) for _ in range(2)))
+    drawn = quick(random_state=np.random.RandomState(7)).fit(X, TRUTH, bags=TOWNS)
+    assert same(drawn, quick(random_state=np.random.RandomState(7)).fit(X, TRUTH, bags=TOWNS))
+
+
+# --- networks, stages, history
+
+
+def test_images_and_bytes_go_to_any_network_of_ones_own():
+    digits, classes = load_digits(return_X_y=True)
+    images = digits.reshape(-1, 1, 8, 8)[:200].astype(np.uint8)
+
+    def network(shape, n_classes):
+        body = nn.Sequential(nn.Conv2d(shape[0], 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten())
+        return nn.Sequential(body, nn.Linear(8 * 36, n_classes))
+
+    model = quick(backbone=network).fit(images, classes[:200], bags=np.arange(200) // 4)
+    assert model.predict_proba(images[:5]).shape == (5, 10)
+    assert not model.classifier_.training
+    with pytest.raises(ValueError, match=r"instances of shape \(1, 8, 7\), fit had \(1, 8, 8\)"):
+        model.predict(images[:, :, :, :7])
+
+
+def test_every_first_stage_and_every_kind_of_labels_runs():
+    for method in ("dllp", "vat", "gan", "rot"):
+        lines = quick(first_stage=method, second_stage=None).fit(X, TRUTH, bags=TOWNS).history_
+        assert [line["epoch"] for line in lines] == [1, 2, 3, 4]
+        assert {line["stage"] for line in lines} == {"first"}
+    for labels in ("hard", "soft", "predicted", "argmax"):
+        lines = quick(labels=labels).fit(X, TRUTH, bags=TOWNS).history_
+        assert [line["stage"] for line in lines] == ["first"] * 4 + ["second"] * 4
+        assert all(np.isfinite(line["labels"]) for line in lines[4:])
+
+
+def test_no_epoch_of_the_second_stage_is_the_first_stage():
+    assert same(quick(second_epochs=0).fit(X, TRUTH), quick(second_stage=None).fit(X, TRUTH))
+
+
+def test_verbose_writes_a_line_an_epoch(capsys):
+    quick().fit(X, TRUTH)
+    assert capsys.readouterr().out == ""
+    quick(verbose=True).fit(X, TRUTH)
+    assert len(capsys.readouterr().out.splitlines()) == 8
+
+
+def test_small_data_is_gone_over_more_often_and_a_batch_holds_the_largest_bag():
+    assert batch_of(torch.tensor([10, 20])) == 256
+    assert batch_of(torch.tensor([10, 1000])) == 1000
+    assert batch_of(torch.tensor([10**6])) == 4096
+    assert epochs_of(torch.full((40,), 50), 256) == 125
+    assert epochs_of(torch.full((10**4,), 100), 256) == 5
+
+
+def test_both_stages_run_without_scikit_learn_and_can_be_left_early():
+    bags, _ = bags_from(X, TRUTH, TOWNS)
+    asked = {"label": soft_labels, "first_epochs": 2, "second_epochs": 2, "instances_per_batch": 64}
+    seen = [(m.stage, m.epoch.number) for m in two_stages(bags, SMALL, **asked)]
+    assert seen == [("first", 1), ("first", 2), ("second", 1), ("second", 2)]
+    assert isinstance(bags, Bags)
+
+
+# --- searching without labels
+
+
+def test_a_search_over_groups_routes_bags_and_scores_without_labels():
+    known = expand(TABLE, TOWNS)
+    with config_context(enable_metadata_routing=True):
+        search = GridSearchCV(
+            good(), {"second_stage": [None, "plot"]}, cv=GroupKFold(3), scoring=BagCorrelation(),
+            error_score="raise",
+        )  # fmt: skip
+        search.fit(X, known, bags=TOWNS, groups=TOWNS, classes=["no", "yes"])
+    assert search.best_score_ > 0.7
+    assert search.predict(X).shape == (240,)
+    assert search.classes_.tolist() == ["no", "yes"]
+
+
+def test_labels_can_be_scored_beside_bags_with_several_scores():
+    with config_context(enable_metadata_routing=True):
+        found = cross_validate(
+            make_pipeline(StandardScaler(), good(second_stage=None)), X, TRUTH,
+            params={"bags": TOWNS, "groups": TOWNS}, cv=GroupKFold(3), error_score="raise",
+            scoring={"bags": BagCorrelation(), "auc": "roc_auc"},
+        )  # fmt: skip
+    assert found["test_bags"].min() > 0.5
+    assert found["test_auc"].min() > 0.9
+
+
+@pytest.mark.parametrize("name", ["proportions", "counts"])
+def test_a_table_is_refused_in_routing(name):
+    with config_context(enable_metadata_routing=True):
+        with pytest.raises(TypeError, match="proportions|counts"):
+            GridSearchCV(quick(), {}, cv=GroupKFold(3)).fit(
+                X, TRUTH, groups=TOWNS, **{"bags": TOWNS, name: TABLE}
+            )
+        with pytest.raises(TypeError, match=name):
+            quick().set_fit_request(**{name: True})
+
+
+class Fixed:
+    """A classifier that has its answer."""
+
+    def __init__(self, shares: np.ndarray) -> None:
+        self.shares, self.classes_ = shares, np.arange(shares.shape[1])
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        return self.shares
+
+
+def test_the_correlation_is_one_for_the_truth_and_zero_for_the_overall_shares():
+    known, score = expand(TABLE, TOWNS), BagCorrelation()
+    overall = np.tile([[1 - TRUTH.mean(), TRUTH.mean()]], (240, 1))
+    assert score(Fixed(known), X, known, bags=TOWNS) == pytest.approx(1)
+    assert score(Fixed(np.eye(2)[TRUTH]), X, TRUTH, bags=TOWNS) == pytest.approx(1)
+    assert score(Fixed(known[:, ::-1]), X, known, bags=TOWNS) == pytest.approx(-1)
+    assert score(Fixed(overall), X, known, bags=TOWNS) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_correlation_is_that_of_numpy_for_two_classes():
+    fitted = LogisticRegression().fit(X, TRUTH)
+    order = sorted(TABLE)
+    predicted = [fitted.predict_proba(X[town == TOWNS])[:, 1].mean() for town in order]
+    expected = np.corrcoef(predicted, [TABLE[town][1] for town in order])[0, 1]
+    assert BagCorrelation()(fitted, X, TRUTH, bags=TOWNS) == pytest.approx(expected, abs=1e-5)
+
+
+# --- refusals
+
+
+def refusal(pattern: str, *args: Any, **given: Any) -> None:
+    with pytest.raises(ValueError, match=pattern):
+        quick(**given.pop("settings", {})).fit(*args, **given)
+
+
+def test_what_cannot_be_used_is_refused_by_name_and_with_a_remedy():
+    off = expand(TABLE, TOWNS)
+    off[7] = [0.25, 0.75]
+    town = TOWNS[7]
+    refusal(rf"bag '{town}' has rows that disagree: .*0.25, 0.75\]; .* see expand", X, off, bags=TOWNS)
+    refusal(
+        "bag 'nowhere' is in the table but has no instance",
+        X,
+        bags=TOWNS,
+        proportions=TABLE | {"nowhere": [1, 0]},
+    )
+    refusal(
+        rf"bag '{town}' has proportions summing to 1.5", X, bags=TOWNS, proportions=TABLE | {town: [0.5, 1.0]}
+    )
+    refusal(rf"bag '{town}' has counts that sum to 999", X, bags=TOWNS, counts=COUNTS | {town: [0, 999]})
+    refusal("there are 240 instances but 3 bag ids", X, TRUTH, bags=["a", "b", "c"])
+    refusal("pass bags=, the bag id of every row", X, expand(TABLE, TOWNS))
+    refusal("pass bags=, the bag id of every row", X, proportions=TABLE)
+    refusal("both of y and a table", X, TRUTH, bags=TOWNS, proportions=TABLE)
+    refusal("either proportions or counts", X, bags=TOWNS, proportions=TABLE, counts=COUNTS)
+    refusal("requires y to be passed", X, bags=TOWNS)
+    refusal("instance 239 has no bag id", X, TRUTH, bags=[*TOWNS[:-1], None])
+
+
+def test_classes_that_do_not_fit_are_refused():
+    refusal(r"all labels are of one class, \[0\]; pass classes=", X, np.zeros(240, int))
+    refusal(r"the label 1 is not among the classes \[0, 5\]", X, TRUTH, classes=[0, 5])
+    refusal(r"2 columns of shares but the classes \['a'\]", X, bags=TOWNS, proportions=TABLE, classes=["a"])
+    refusal("name each once", X, bags=TOWNS, proportions=TABLE, classes=["a", "a"])
+    refusal(
+        r"order columns and classes as \['a', 'b'\]", X, expand(TABLE, TOWNS), bags=TOWNS, classes=["b", "a"]
+    )
+    missing = r"class 'maybe' has no column in the table; it has \['no', 'yes'\]"
+    refusal(missing, X, bags=TOWNS, proportions=FRAME, classes=["no", "maybe"])
+
+
+def test_settings_that_do_not_exist_are_refused_with_those_that_do():
+    refusal("first_stage is 'dlp'; there are dllp, vat, gan, rot", X, TRUTH, settings={"first_stage": "dlp"})
+    refusal("second_stage is 'plott'; there are plot, None", X, TRUTH, settings={"second_stage": "plott"})
+    refusal("labels is 'firm'; there are hard, soft", X, TRUTH, settings={"labels": "firm"})
+    refusal("backbone is 'cnn'; there are mlp, conv13", X, TRUTH, settings={"backbone": "cnn"})
+    refusal("first_epochs is 0; a teacher needs at least one", X, TRUTH, settings={"first_epochs": 0})
+    refusal(
+        r"the backbone gives \(1, 3\) for one instance",
+        X,
+        TRUTH,
+        settings={"backbone": lambda s, k: mlp(s, 3)},
+    )
+
+
+def test_bags_alike_cannot_be_scored():
+    with pytest.raises(ValueError, match="all have the same proportions"):
+        BagCorrelation()(Fixed(np.full((240, 2), 0.5)), X, np.full((240, 2), 0.5), bags=TOWNS)
+
+
+def test_a_table_without_names_says_how_to_give_them():
+    class Polars:
+        pass
+
+    Polars.__module__ = "polars.dataframe"
+    with pytest.raises(BagError, match=r"pass a dict, such as dict\(zip"):
+        expand(Polars(), TOWNS)

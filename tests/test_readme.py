@@ -40,8 +40,7 @@ def test_the_readmes_stages_find_the_secret_votes(capsys):
 
 def test_the_readmes_files_exist():
     text = README.read_text()
-    later = {"docs/images/moons.png", "docs/results.md"}  # made by the demo and by the report
-    linked = set(re.findall(r"\]\((?!https?:)([^)#]+)\)", text)) - later
+    linked = set(re.findall(r"\]\((?!https?:)([^)#]+)\)", text))
     assert [name for name in sorted(linked) if not (README.parent / name).exists()] == []
 
 
@@ -52,3 +51,10 @@ def test_the_readmes_tree_names_every_module_and_no_other():
     tree = README.read_text().split("## The tree")[1].split("## ")[0]
     named = set(re.findall(r"│   [├└]── (\S+)", tree))
     assert named == found
+
+
+def test_the_readmes_numbers_are_those_of_the_results():
+    results = (README.parent / "docs" / "results.md").read_text().splitlines()
+    rows = [line for line in README.read_text().splitlines() if line.startswith("| DLLP")]
+    assert len(rows) == 2
+    assert all(row in results for row in rows)

@@ -24,12 +24,11 @@ def in_chunks(work: Callable[[int, int], Any], starts: np.ndarray) -> list[Any]:
     Threads are Python's, as many as torch uses: the compiled work holds no lock, and unlike numba's own pool
     they survive fork and may be started from several threads at once.
     """
-    threads = torch.get_num_threads() if starts[-1] >= SMALL else 1
-    # Several chunks a thread even out bags of unequal difficulty.
-    edges = bounds(starts, 1 if threads == 1 else 4 * threads)
+    bags, threads = len(starts) - 1, torch.get_num_threads() if starts[-1] >= SMALL else 1
+    if threads == 1 or bags < 2:
+        return [work(0, bags)] if bags else []
+    edges = bounds(starts, 4 * threads)  # several chunks a thread even out bags of unequal difficulty
     parts = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
-    if len(parts) < 2:
-        return [work(first, last) for first, last in parts]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(lambda part: work(*part), parts))
 

@@ -13,31 +13,30 @@ RANGE, LOOSE, RIDGE, LONGEST = 40.0, 0.02, 1.0, 8.0  # as in newton.py, where th
 
 
 def solve(
-    scores: Tensor, sizes: list[int], proportions: Tensor, scale: float, rho: float, tol: float, most: int
+    scores: Tensor, sizes: Tensor, proportions: Tensor, scale: float, rho: float, tol: float, most: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Plan (N, k), errors (m,) and iterations, on the device of the scores; names as in newton.py."""
-    mass = torch.empty_like(scores)
-    errors, slowest = torch.empty(len(sizes), dtype=torch.float64, device=scores.device), 0
-    starts = torch.tensor([0, *sizes]).cumsum(0).tolist()
+    """Plan (N, k), errors (m,) and iterations, on the device of the scores; names as in newton.py.
+
+    Sizes (m,) are on the host, where groups are cut; the device is waited for once a group, never once a bag.
+    """
+    device, mass, slowest, at = scores.device, torch.empty_like(scores), 0, 0
+    errors = torch.empty(len(sizes), dtype=torch.float64, device=device)
     # Bags of like size are solved together, so that at most the largest of a group sets its padding.
-    order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
-    with torch.no_grad(), torch.autocast(device_type=scores.device.type, enabled=False):
-        while order:
-            longest = sizes[order[0]]
-            group = order[: max(1, CELLS // (longest * scores.shape[1]))]
-            order = order[len(group) :]
-            padded = torch.tensor(
-                [[starts[b] + min(i, sizes[b] - 1) for i in range(longest)] for b in group],
-                device=scores.device,
-            )
-            length = torch.tensor([sizes[b] for b in group], device=scores.device)
-            which = torch.tensor(group, device=scores.device)
-            real = torch.arange(longest, device=scores.device) < length[:, None]  # (b, n)
+    lengths, order = sizes.sort(descending=True, stable=True)
+    starts = (sizes.cumsum(0) - sizes)[order]
+    with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
+        while at < len(sizes):
+            longest = int(lengths[at])
+            group = slice(at, at + max(1, CELLS // (longest * scores.shape[1])))
+            which, start, length = (part[group].to(device) for part in (order, starts, lengths))
+            place = torch.arange(longest, device=device)
+            real = place < length[:, None]  # (b, n)
+            padded = start[:, None] + place.minimum(length[:, None] - 1)
             weight = real / length[:, None].double()
             x = scores[padded].double()  # (b, n, k)
             plan, errors[which], steps = solve_group(x, weight, proportions[which], scale, rho, tol, most)
             mass[padded[real]] = plan[real].to(mass.dtype)
-            slowest = max(slowest, steps)
+            slowest, at = max(slowest, steps), group.stop
     return mass, errors, slowest
 
 

@@ -102,14 +102,15 @@ def solve_on_device(
     starts = inputs.starts(sizes, len(scores))
     table = inputs.proportions(proportions, len(starts) - 1, scores.shape[1])
     shares = torch.from_numpy(table).to(scores.device)
-    bag = torch.repeat_interleave(torch.from_numpy(np.diff(starts))).to(scores.device)
+    lengths = torch.from_numpy(np.diff(starts))
+    bag = torch.repeat_interleave(lengths).to(scores.device)
     bad = ~(scores < math.inf).all(1)
     stuck = scores.masked_fill(shares[bag] == 0, -math.inf).amax(1) == -math.inf
     for rows, not_a_number in ((bad, True), (stuck, False)):
         if rows.any():
             at = int(bag[rows.nonzero()[0, 0]])
             raise ValueError(complaint(at, not_a_number, inputs.scores(scores), starts, table))
-    return batched.solve(scores, np.diff(starts).tolist(), shares, 1 / reg, reg / relax, tol, max_iterations)
+    return batched.solve(scores, lengths, shares, 1 / reg, reg / relax, tol, max_iterations)
 
 
 def complaint(bag: int, not_a_number: bool, scores: np.ndarray, starts: np.ndarray, table: np.ndarray) -> str:

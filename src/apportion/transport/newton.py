@@ -115,7 +115,7 @@ def normalise(plan, n, w, times, out, total, mass):
 
 @jit_sums
 def products(plan, n, w, hessian):
-    """Subtracts plan' plan from the lower half of the Hessian; two by two, a product costs one load, not two."""
+    """Subtracts plan' plan from the lower half of the Hessian, two rows by two: half the loads."""
     for t in range(0, w, 2):
         t1 = min(t + 1, w - 1)
         for u in range(0, t + 1, 2):

@@ -74,11 +74,12 @@ def run(
 ) -> Iterator[dict[str, Any]]:
     """Run a recipe into a folder, yielding each line of its log; an unfinished run goes on where it was."""
     check(recipe)
+    if runs.finished(folder):
+        raise runs.RunError(f"{folder} holds a finished run; delete it to run it again, or use another folder")
     place = pick_device(device)
     torch.use_deterministic_algorithms(exact)
-    torch.backends.cudnn.benchmark = (
-        not exact
-    )  # one batch size, so the search for the best kernels pays at once
+    # batches have one size, so the search for the best kernels pays at once
+    torch.backends.cudnn.benchmark = not exact
     state = runs.start(folder, to_json(recipe), where(place, exact))
     task = load_task(recipe, place, data)
     saved, moment = time.monotonic(), None

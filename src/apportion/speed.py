@@ -45,10 +45,16 @@ def unplaced(network: nn.Module) -> nn.Module:
     return network.network if isinstance(network, Fast) else network
 
 
+class DeviceError(ValueError):
+    """A device that is not there."""
+
+
 def pick_device(name: str) -> torch.device:
-    """cpu, cuda, mps, or auto: the first accelerator that is there."""
-    if name != "auto":
-        return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    """cpu, cuda (or cuda:1), mps, or auto: the first accelerator that is there."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, found in there.items() if found))
+    if not there.get(name.split(":")[0], False):
+        found = ", ".join(kind for kind, found in there.items() if found)
+        raise DeviceError(f"no device '{name}' on this machine; there is {found}, and auto picks the best")
+    return torch.device(name)

@@ -1,0 +1,40 @@
+"""Devices and the plain network behind a fast one."""
+
+import pytest
+import torch
+from torch import nn
+
+from apportion.backbones import mlp
+from apportion.speed import DeviceError, Fast, pick_device, placed, unplaced
+
+# importing torch's compiler warns about torch's own use of torch.jit
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+
+
+def test_a_device_that_is_not_there_is_refused_with_those_that_are():
+    with pytest.raises(DeviceError, match="no device 'tpu' on this machine; there is .*cpu, and auto picks"):
+        pick_device("tpu")
+
+
+def test_auto_is_a_device_of_this_machine():
+    assert pick_device("auto").type in ("cuda", "mps", "cpu")
+
+
+def test_a_network_on_the_cpu_is_left_as_it_is():
+    network = mlp((2,), 2)
+    assert placed(network, torch.device("cpu"), 8) is network
+    assert unplaced(network) is network
+
+
+def test_a_fast_networks_weights_are_listed_once_under_the_plain_networks_names():
+    network = mlp((2,), 2)
+    fast = nn.Sequential(Fast(network[0], 8), network[1])
+    assert [id(p) for p in fast.parameters()] == [id(p) for p in network.parameters()]
+    assert list(unplaced(fast).state_dict()) == list(network.state_dict())
+
+
+def test_a_batch_of_another_size_takes_the_plain_path_and_answers_in_float32():
+    network = mlp((2,), 2)
+    answer = Fast(network, 8)(torch.randn(3, 2))
+    assert answer.dtype == torch.float32
+    assert answer.shape == (3, 2)

@@ -7,9 +7,8 @@
 
 Everything but the part `threads` runs on one core, every contestant (torch, BLAS and jax too) on one thread,
 and is timed by the CPU clock of the process: time that other processes have the core for does not count. Only
-the parts `threads` and `memory` read the clock on the wall. Contestants start from the same log-probabilities,
-take turns, and are each given their best time. Slow peers solve only the first bags of a workload; their time
-is scaled up.
+the parts `threads` and `memory` read the clock on the wall. Contestants start from the same data, take turns,
+and are each given their best time. Slow peers solve only the first bags; their time is scaled up.
 """
 
 import argparse

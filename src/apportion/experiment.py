@@ -75,7 +75,7 @@ def run(
     """Run a recipe into a folder, yielding each line of its log; an unfinished run goes on where it was."""
     check(recipe)
     if runs.finished(folder):
-        raise runs.RunError(f"{folder} holds a finished run; delete it to run it again, or use another folder")
+        raise runs.RunError(f"{folder} holds a finished run; delete it to run it again, or use another")
     place = pick_device(device)
     torch.use_deterministic_algorithms(exact)
     # batches have one size, so the search for the best kernels pays at once

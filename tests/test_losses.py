@@ -83,7 +83,7 @@ def test_a_class_that_is_present_but_predicted_impossible_costs_much_and_not_inf
     logits = torch.tensor([[200.0, -200.0]], requires_grad=True)
     loss = proportion_loss(logits, torch.tensor([0]), torch.tensor([[0.0, 1.0]]))
     loss.backward()
-    assert 10 < loss.item() < 20
+    assert 80 < loss.item() < 90
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
 
@@ -168,3 +168,11 @@ def test_losses_are_computed_in_float32_whatever_the_network_computes_in():
     ):
         assert got.dtype == torch.float32
         assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("sure", [5.0, 20.0, 80.0])
+def test_a_sure_but_wrong_bag_of_one_has_the_gradient_of_cross_entropy(sure):
+    logits = torch.tensor([[sure, 0.0]], requires_grad=True)
+    proportion_loss(logits, torch.tensor([0]), torch.tensor([[0.0, 1.0]])).backward()
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad, torch.tensor([[1.0, -1.0]]), rtol=0.01, atol=0.0)

@@ -216,3 +216,10 @@ def test_a_network_of_vectors_alone_can_be_trained():
     learner, bags = DLLP(Shift()), moon_bags()[0]
     before = proportion_loss(bags.x, torch.repeat_interleave(bags.sizes), bags.proportions)
     assert trained(learner, bags, 20)[-1].terms["proportion"] < before
+
+
+def test_any_optimiser_of_torch_can_be_used_and_its_rate_is_the_peak():
+    optimizer = torch.optim.AdamW(network().parameters(), lr=0.4)
+    for share in (0.5, 0.25):
+        set_rate([optimizer], share)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4 * share)

@@ -423,3 +423,13 @@ def test_a_first_call_says_that_it_compiles_and_later_ones_do_not(tmp_path, capl
         (tmp_path / "exact.solve_bags-1.py311.nbi").touch()
         announce(kernel, "exact", seconds=15)
         assert not caplog.text
+
+
+@pytest.mark.parametrize("k", [2, 3, 20, 100])
+@pytest.mark.parametrize("size", [10**6, 3 * 10**6, 10**7])
+def test_whole_counts_of_huge_bags_sum_to_their_sizes_from_float32_proportions(k, size):
+    shares = torch.rand(50, k, generator=torch.Generator().manual_seed(k)) + 0.01
+    shares = torch.cat([shares, torch.ones(1, k)])
+    counts = whole_counts(shares / shares.sum(1, keepdim=True), torch.full((51,), size))
+    assert (counts.sum(1) == size).all()
+    assert (counts >= 0).all()

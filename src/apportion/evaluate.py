@@ -1,4 +1,4 @@
-"""Evaluation: the only room where hidden labels are compared with anything."""
+"""Evaluation: predictions, and how they compare with hidden labels and known proportions."""
 
 import torch
 from torch import Tensor, nn

@@ -80,8 +80,11 @@ def run(
     torch.use_deterministic_algorithms(exact)
     # batches have one size, so the search for the best kernels pays at once
     torch.backends.cudnn.benchmark = not exact
+    runs.refuse_other(folder, to_json(recipe))
+    task = load_task(
+        recipe, place, data
+    )  # before the folder is made: what cannot start leaves nothing behind
     state = runs.start(folder, to_json(recipe), where(place, exact))
-    task = load_task(recipe, place, data)
     saved, moment = time.monotonic(), None
     for moment in moments(recipe, task, teacher, state):
         line = evaluated(moment, task)
@@ -134,6 +137,9 @@ def find_run(root: Path, recipe: Recipe) -> Path | None:
     """A finished run of this very recipe below the root, with what a second stage starts from."""
     wanted = json.loads(to_json(recipe))
     for folder in runs.all_runs(root):
-        if json.loads((folder / "recipe.json").read_text()) == wanted and (folder / "log_probs.npy").exists():
+        if (
+            json.loads((folder / "recipe.json").read_text("utf-8")) == wanted
+            and (folder / "log_probs.npy").exists()
+        ):
             return folder if runs.finished(folder) else None
     return None

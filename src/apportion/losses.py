@@ -19,7 +19,8 @@ def proportion_loss(logits: Tensor, bag: Tensor, proportions: Tensor) -> Tensor:
     parameter can change. The probabilities of a bag are averaged before the logarithm, never after.
     """
     predicted = bag_means(logits.float().softmax(1), bag, len(proportions))
-    return -(proportions * predicted.clamp_min(1e-7).log()).sum(1).mean()
+    # 1e-38, float32's least, not 1e-7: a sure but wrong prediction must keep its gradient
+    return -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1).mean()
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

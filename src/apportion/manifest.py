@@ -24,14 +24,14 @@ def save_manifest(bags: Bags, path: Path | str) -> None:
         for i, r, p in zip(keep, rows, bags.proportions.cpu().double().tolist(), strict=True)
     ]
     text = {"format": "apportion bags 1", "data": _fingerprint(bags.x, bags.source), "bags": entries}
-    Path(path).write_text(json.dumps(text))
+    Path(path).write_text(json.dumps(text), "utf-8")
 
 
 def load_manifest(path: Path | str, x: Any) -> Bags:
     """The bags of a manifest over the same data; other data is refused."""
     x = as_instances(x)
     try:
-        text = json.loads(Path(path).read_text())
+        text = json.loads(Path(path).read_text("utf-8"))
         entries, rows = text["bags"], [torch.tensor(e["rows"], dtype=torch.int64) for e in text["bags"]]
         shares = np.array([e["proportions"] for e in entries], dtype=np.float64)
         ids, mark, known = [e["id"] for e in entries], text["data"], text["format"] == "apportion bags 1"

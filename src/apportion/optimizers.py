@@ -9,7 +9,9 @@ from torch.optim import SGD, Adam, Optimizer
 def set_rate(optimizers: Sequence[Optimizer], share: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = group["peak"] * share
+            group["lr"] = (
+                group.setdefault("peak", group["lr"]) * share
+            )  # any torch optimiser's rate is its peak
 
 
 def make_optimizer(

@@ -26,7 +26,7 @@ def start(folder: Path, recipe: str, where: dict[str, Any]) -> dict[str, Any] | 
         (folder / "log.jsonl").unlink(missing_ok=True)
         return None
     state = torch.load(folder / "last.pt", weights_only=True, map_location="cpu")
-    lines = (folder / "log.jsonl").read_text().splitlines(keepends=True)
+    lines = (folder / "log.jsonl").read_text("utf-8").splitlines(keepends=True)
     # later lines are of epochs that will run again
     write(folder / "log.jsonl", "".join(lines[: state["epoch"]]))
     return state
@@ -35,13 +35,13 @@ def start(folder: Path, recipe: str, where: dict[str, Any]) -> dict[str, Any] | 
 def refuse_other(folder: Path, recipe: str) -> None:
     """Refuse a folder that holds a run of another recipe, with the settings that differ."""
     known = folder / "recipe.json"
-    if known.exists() and json.loads(known.read_text()) != json.loads(recipe):
-        difference = _difference(known.read_text(), recipe)
+    if known.exists() and json.loads(known.read_text("utf-8")) != json.loads(recipe):
+        difference = _difference(known.read_text("utf-8"), recipe)
         raise RunError(f"{folder} holds a run of another recipe; use another folder:\n{difference}")
 
 
 def append(folder: Path, line: dict[str, Any]) -> None:
-    with (folder / "log.jsonl").open("a") as file:
+    with (folder / "log.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
@@ -69,15 +69,15 @@ def finished(folder: Path) -> bool:
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "result.json").read_text())
+    return json.loads((folder / "result.json").read_text("utf-8"))
 
 
 def read_where(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "where.json").read_text())
+    return json.loads((folder / "where.json").read_text("utf-8"))
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
 
 
 def read_log_probs(folder: Path) -> Tensor:
@@ -104,7 +104,7 @@ def all_runs(root: Path) -> Iterator[Path]:
 
 def write(path: Path, text: str) -> None:
     beside = path.with_name(path.name + ".new")
-    beside.write_text(text)
+    beside.write_text(text, "utf-8")
     beside.replace(path)
 
 

@@ -51,9 +51,9 @@ def train(
         for player in learner.players():
             player.train()
         sums: dict[str, Tensor] = {}
-        n_batches, seen = 0, 0
+        n_batches, seen, rows = 0, 0, int(bags.sizes.clamp_max(instances_per_batch).sum())
         for batch in bags.batches(instances_per_batch, generator):
-            progress = (number - 1 + seen / len(bags.x)) / epochs
+            progress = (number - 1 + seen / rows) / epochs
             set_rate(optimizers, rate(progress))
             batch = replace(batch, x=augment(batch.x))
             for optimizer, terms in zip(optimizers, learner.steps(batch, progress), strict=True):

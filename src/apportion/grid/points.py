@@ -13,7 +13,7 @@ MOONS = Recipe(
 MOONS_SECOND = Second(epochs=80, hold=10, rate=1e-3)
 GAN_POINTS = First("gan", epochs=150, rate=5e-3, options={"noise": 8})  # 100 values are for images
 
-# apportion run figure2 --seeds 1-5     the paper's two-moons study: about 10 s a seed on one core
+# apportion run figure2 --seeds 1-5     the paper's two-moons study: about half a minute a seed on one core
 FIGURE_2 = {
     f"figure2/{name}{'+plot' if second else ''}/50": replace(MOONS, first=first, second=second)
     for name, first in {"dllp": MOONS.first, "gan": GAN_POINTS}.items()

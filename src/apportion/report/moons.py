@@ -20,12 +20,14 @@ MARKERS = ("o", "^")
 
 def moons_table(folders: Sequence[Path]) -> str:
     """Accuracy on fresh points, errors among training points, proportion error, seconds: one row a run."""
-    rows = [f"{'method':18}{'fresh points':>14}{'train errors':>14}{'proportion error':>18}{'seconds':>9}"]
+    rows = [
+        f"{'method':18}{'fresh points':>14}{'train errors':>14}{'proportion error':>18}{'own seconds':>13}"
+    ]
     for folder in folders:
         result, train = runs.read_result(folder), runs.read_result(folder)["train"]
         rows.append(
             f"{title_of(folder.parts[-3]):18}{result['test_accuracy']['last']:>12.2f} %{train['errors']:>14}"
-            f"{train['proportion_error']:>16.2f} %{sum(result['seconds'].values()):>9.1f}"
+            f"{train['proportion_error']:>16.2f} %{sum(result['seconds'].values()):>13.1f}"
         )
     return "\n".join(rows)
 
@@ -35,7 +37,7 @@ def moons_figure(folders: Sequence[Path], title: str) -> Figure:
     figure = Figure(figsize=(8, 3.1 * (len(folders) // 2)), layout="constrained")
     panels = figure.subplots(len(folders) // 2, 2, sharex=True, sharey=True, squeeze=False)
     for i, (panel, folder) in enumerate(zip(panels.flat, folders, strict=True)):
-        recipe = from_json((folder / "recipe.json").read_text())
+        recipe = from_json((folder / "recipe.json").read_text("utf-8"))
         data = SOURCES[recipe.data.name](None, recipe.seed)
         across, up = np.linspace(-1.5, 2.5, 240), np.linspace(-1.1, 1.6, 180)
         grid = torch.from_numpy(np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)).float()

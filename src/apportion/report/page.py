@@ -13,7 +13,8 @@ HEAD = """# Results
 Written by `apportion report {root} --md {path}` from the run folders under `{root}/`; do not edit
 it by hand.
 
-Test accuracy in per cent, on the official test split, **of the last epoch**. A cell is *ours
+Test accuracy in per cent, **of the last epoch**, on the official test split (two moons: fresh points;
+digits: a random quarter). A cell is *ours
 (standard deviation, seeds) / the paper's / the difference*; a dash is a run that is not there yet.
 The best epoch on the test set is printed further down, marked oracle, because the field often
 reports it: it needs labels that nobody has.

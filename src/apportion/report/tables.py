@@ -66,7 +66,15 @@ LABELS = ("argmax", "exact", "entropic", "relaxed")
 
 def run_table(cells: Cells, group: str) -> str:
     """Every cell of a group: last epoch, oracle epoch, epochs, seconds by part, where."""
-    head = ["run", "last epoch", "best epoch (oracle)", "epochs", "seconds", "of them labels", "evaluation"]
+    head = [
+        "run",
+        "last epoch",
+        "best epoch (oracle)",
+        "epochs",
+        "seconds of this stage",
+        "of them labels",
+        "evaluation",
+    ]
     rows = []
     for name, cell in sorted(cells.items(), key=lambda item: _by_size(item[0])):
         if name.startswith(f"{group}/"):

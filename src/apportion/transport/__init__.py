@@ -83,7 +83,8 @@ def whole_counts(proportions: ArrayLike, sizes: ArrayLike) -> Tensor:
     accuracy = np.finfo(shares.dtype).eps if shares.dtype.kind == "f" else np.finfo(np.float64).eps
     bag_sizes = np.diff(inputs.starts(sizes, None))[:, None]
     shares = inputs.proportions(shares, len(bag_sizes), None)
-    grid = 4 * accuracy * bag_sizes  # rounding error of a quota
+    # rounding error of a quota; below 1/k in all, so that what is rounded down never exceeds a large bag
+    grid = np.minimum(4 * accuracy * bag_sizes, 0.25 / shares.shape[1])
     quotas = np.round(shares * bag_sizes / grid) * grid
     whole = np.floor(quotas + grid)
     left = bag_sizes - whole.sum(1, keepdims=True)

@@ -21,7 +21,11 @@ def array(values: ArrayLike) -> np.ndarray:
 def like(values: np.ndarray, original: ArrayLike) -> Tensor:
     """The values as a tensor on the device of the original."""
     tensor = torch.from_numpy(values)
-    return tensor.to(original.device) if isinstance(original, Tensor) else tensor
+    if not isinstance(original, Tensor):
+        return tensor
+    if original.device.type == "mps" and tensor.dtype == torch.float64:
+        tensor = tensor.float()  # MPS has no float64
+    return tensor.to(original.device)
 
 
 def scores(log_probs: ArrayLike) -> np.ndarray:

@@ -51,7 +51,7 @@ def solve_entropically(
 ) -> tuple[Tensor, Tensor, int]:
     """Mass (N, k), errors (m,) and iterations of the slowest bag, on the device of log_probs."""
     inputs.check_settings(reg, relax, tol, max_iterations)
-    if isinstance(log_probs, Tensor) and log_probs.device.type != "cpu":
+    if isinstance(log_probs, Tensor) and log_probs.is_cuda:  # others (MPS) have no float64
         return solve_on_device(log_probs.detach(), sizes, proportions, reg, relax, tol, max_iterations)
     from apportion.transport import newton
 

@@ -1,18 +1,21 @@
 """The command line: what it prints, what it refuses with which exit code, and what it does not import."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from apportion import grid
-from apportion.cli import REFUSED, STOPPED, app, main
+from apportion.cli import REFUSED, STOPPED, TERMINATED, app, main
 from apportion.cli.naming import seeds, settings
 from apportion.grid import RECIPES
 from apportion.recipes import First, Recipe, changed, from_json
+from apportion.runs.checkpoints import unpack
 
 QUICK = ["--set", "first.epochs=1", "--set", "second.epochs=1", "--device", "cpu"]
 
@@ -27,6 +30,7 @@ def said(*arguments: object) -> str:
 def refused(monkeypatch, capsys, *arguments: object) -> tuple[int, str]:
     """Exit code and message of a command that must fail, as a shell would see them."""
     monkeypatch.setattr(sys, "argv", ["apportion", *(str(a) for a in arguments)])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own Ctrl-C
     with pytest.raises(SystemExit) as end:
         main()
     return end.value.code, capsys.readouterr().err
@@ -124,14 +128,44 @@ def test_a_folder_of_another_recipe_is_refused_with_the_settings_that_differ(tmp
     assert "first.epochs: 1 there, 2 asked for" in message
 
 
-def test_an_interruption_is_said_and_has_the_exit_code_of_shells(monkeypatch, capsys):
-    def interrupt() -> None:
-        raise KeyboardInterrupt
+def train_until_told(tmp_path, *settings: str) -> subprocess.Popen:
+    """A training of many short steps that has finished its first epoch."""
+    long = ["--set", "first.epochs=100000", "--set", "instances_per_batch=50", *settings]
+    command = ["run", "smoke/dllp/50", "--out", str(tmp_path), "--device", "cpu", *long]
+    training = subprocess.Popen(
+        [sys.executable, "-m", "apportion", *command], stderr=subprocess.PIPE, text=True
+    )
+    log = tmp_path / "smoke/dllp/50/seed=1/log.jsonl"
+    for _ in range(600):
+        if log.exists() and log.read_bytes().count(b"\n"):
+            return training
+        time.sleep(0.05)
+    training.kill()
+    raise AssertionError(training.communicate()[1])
 
-    monkeypatch.setattr("apportion.cli.app", interrupt)
-    code, message = refused(monkeypatch, capsys, "run", "smoke")
-    assert code == STOPPED == 130
-    assert "the same command goes on from the last checkpoint" in message
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, STOPPED), (signal.SIGTERM, TERMINATED)])
+def test_a_signal_stops_a_training_at_once_with_a_code_of_its_own_and_its_last_epoch_is_kept(
+    tmp_path, number, code
+):
+    assert (STOPPED, TERMINATED) == (130, 143)
+    training = train_until_told(tmp_path)
+    training.send_signal(number)
+    sent = time.monotonic()
+    message = training.communicate(timeout=30)[1]
+    assert time.monotonic() - sent < 5
+    assert training.returncode == code
+    assert message == "apportion: stopped; the same command goes on from the last checkpoint\n"
+    folder = tmp_path / "smoke/dllp/50/seed=1"
+    kept = unpack((folder / "last.safetensors").read_bytes(), "it")["epoch"]
+    lines = (folder / "log.jsonl").read_bytes().count(b"\n")
+    assert lines - 1 <= kept <= lines
+    assert {path.name for path in folder.iterdir()} == {
+        "recipe.json",
+        "where.json",
+        "log.jsonl",
+        "last.safetensors",
+    }
 
 
 def test_an_error_of_ours_keeps_its_traceback(monkeypatch):
@@ -139,6 +173,7 @@ def test_an_error_of_ours_keeps_its_traceback(monkeypatch):
         raise ValueError("a bug")
 
     monkeypatch.setattr("apportion.cli.app", broken)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(ValueError, match="a bug"):
         main()
 

@@ -10,9 +10,10 @@ from conftest import same_bits
 
 from apportion import experiment, runs
 from apportion.bagging import make_bags
-from apportion.experiment import find_run, run, run_with_teacher
+from apportion.experiment import run
 from apportion.grid import RECIPES
 from apportion.recipes import Data, First, Network, Recipe, Second, changed
+from apportion.stages import find_run, run_with_teacher
 from apportion.task import load_task
 
 SMOKE = {name: replace(recipe, seed=0) for name, recipe in RECIPES.items() if name.startswith("smoke/")}
@@ -96,7 +97,7 @@ def test_a_finished_run_is_a_folder_with_all_that_was_promised(smoke, name):
     there = {path.name for path in folder.iterdir()}
     promised = {"recipe.json", "where.json", "log.jsonl", "result.json", "model.safetensors", "log_probs.npy"}
     assert promised <= there
-    assert not there & {"last.pt", "last.pt.new", "result.json.new"}
+    assert not there & {"last.safetensors", "last.safetensors.new", "result.json.new", "lock"}
     assert len(runs.read_log(folder)) == 3
 
 
@@ -183,17 +184,17 @@ def test_the_first_stage_is_trained_once_and_reused(tmp_path):
     assert (
         lines == ["g/dllp/64"] * 4 + ["g/dllp+plot/64"] * 4 + ["g/dllp+soft/64"] * 4 + ["h/dllp+plot/64"] * 4
     )
-    assert find_run(tmp_path, TINY) == tmp_path / "g/dllp/64/seed=1"
+    assert find_run(tmp_path, TINY, ["log_probs.npy"]) == tmp_path / "g/dllp/64/seed=1"
 
 
 def test_another_first_stage_is_not_taken_for_the_recipes_own(tmp_path):
     done(TINY, tmp_path, "g/dllp/64")
-    assert find_run(tmp_path, replace(TINY, first=First(epochs=5))) is None
-    assert find_run(tmp_path, replace(TINY, seed=2)) is None
+    assert find_run(tmp_path, replace(TINY, first=First(epochs=5)), ["log_probs.npy"]) is None
+    assert find_run(tmp_path, replace(TINY, seed=2), ["log_probs.npy"]) is None
 
 
 def test_an_unfinished_first_stage_is_finished_before_its_second(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", -1.0)
     first_lines = run(TINY, tmp_path / "g/dllp/64/seed=1", device="cpu")
     next(first_lines)
     first_lines.close()
@@ -289,7 +290,7 @@ def test_an_interrupted_run_ends_with_the_same_weights_log_and_result(
     recipe = STAGES[name]
     from_teacher = teacher if recipe.second else None
     all_of(recipe, tmp_path / "whole", from_teacher)
-    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", -1.0)
     for lines in interruptions:
         part = run(recipe, tmp_path / "parts", teacher=from_teacher, device="cpu")
         for _ in range(lines):
@@ -307,7 +308,17 @@ def test_algorithm_2_of_the_test_above_stops_before_its_last_epoch(tmp_path, tea
     assert 2 < len(all_of(STAGES["algorithm 2"], tmp_path, teacher)) < 9
 
 
-def test_a_run_interrupted_before_its_first_checkpoint_starts_anew(tmp_path):
+def test_a_run_stopped_between_checkpoints_leaves_the_one_of_its_last_epoch(tmp_path):
+    part = run(TINY, tmp_path, device="cpu")
+    next(part), next(part)
+    assert not (tmp_path / "last.safetensors").exists()
+    part.close()
+    assert [line["epoch"] for line in all_of(TINY, tmp_path)] == [3, 4]
+    assert len(runs.read_log(tmp_path)) == 4
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "checkpoint", lambda *_: None)
     part = run(TINY, tmp_path, device="cpu")
     next(part)
     part.close()
@@ -320,7 +331,7 @@ def test_the_number_of_checkpoints_is_limited_by_the_clock(tmp_path, monkeypatch
     monkeypatch.setattr(runs, "checkpoint", lambda folder, state: written.append(state["epoch"]))
     all_of(TINY, tmp_path / "a")
     assert written == []
-    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", -1.0)
     all_of(TINY, tmp_path / "b")
     assert written == [1, 2, 3]
 

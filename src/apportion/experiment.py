@@ -1,13 +1,8 @@
 """One run, from a recipe to a folder of results."""
 
-import json
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from apportion import runs
 from apportion.building import (
@@ -25,11 +20,9 @@ from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed
 from apportion.recipes import Recipe, to_json
 from apportion.second_stage import bag_weights
-from apportion.speed import pick_device, placed, unplaced
-from apportion.task import Task, load_task
+from apportion.speed import arithmetic, pick_device, placed, unplaced
+from apportion.task import Task, fingerprint, load_task
 from apportion.where import where
-
-CHECKPOINT_SECONDS = 20.0  # a checkpoint at most this often: what a kill costs
 
 
 def moments(
@@ -43,19 +36,23 @@ def moments(
     classifier = placed(build_network(network, shape, k), task.device, batch)
     if second is None:
         learner = build_learner(recipe.first, classifier, shape, lambda n: placed(n, task.device, batch))
+        optimizers = build_optimizers(learner.players(), recipe.first)
+        runs.check_fit(resume, learner.players(), optimizers, None)
         return first_stage(
-            learner, task.bags, build_optimizers(learner.players(), recipe.first), epochs=recipe.first.epochs,
-            rate=build_rate(recipe.first), seed=recipe.seed, instances_per_batch=batch, augment=task.augment,
-            resume=resume,
+            learner, task.bags, optimizers, epochs=recipe.first.epochs, rate=build_rate(recipe.first),
+            seed=recipe.seed, instances_per_batch=batch, augment=task.augment, resume=resume,
         )  # fmt: skip
     if teacher is None:
         raise runs.RunError("a second stage needs the run of its first stage; pass its folder as teacher")
     if second.student == "teacher":
-        unplaced(classifier).load_state_dict(runs.read_weights(teacher))
+        runs.load_weights(teacher, unplaced(classifier))
+    log_probs, optimizers = runs.read_log_probs(teacher), build_optimizers([classifier], second)
+    if log_probs.shape != (len(task.bags.x), k):
+        raise runs.RunError(f"{teacher} has predictions of other data; run its first stage again")
+    runs.check_fit(resume, [classifier], optimizers, log_probs.shape)
     return second_stage(
-        runs.read_log_probs(teacher).to(task.device), classifier, task.bags,
-        build_optimizers([classifier], second), epochs=second.epochs, rate=build_rate(second),
-        seed=recipe.seed, label=build_labeller(second), loss=build_loss(second),
+        log_probs.to(task.device), classifier, task.bags, optimizers, epochs=second.epochs,
+        rate=build_rate(second), seed=recipe.seed, label=build_labeller(second), loss=build_loss(second),
         mixup=second.mixup, rounds=second.memory, hold=second.hold,
         weights=bag_weights(task.bags.sizes).to(task.device) if second.weighting == "bag" else None,
         momentum=second.running, stop=second.stop, instances_per_batch=batch, augment=task.augment,
@@ -71,75 +68,36 @@ def run(
     device: str = "auto",
     data: Path | None = None,
     exact: bool = False,
+    force: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Run a recipe into a folder, yielding each line of its log; an unfinished run goes on where it was."""
-    check(recipe)
-    if runs.finished(folder):
-        raise runs.RunError(f"{folder} holds a finished run; delete it to run it again, or use another")
-    place = pick_device(device)
-    torch.use_deterministic_algorithms(exact)
-    # batches have one size, so the search for the best kernels pays at once
-    torch.backends.cudnn.benchmark = not exact
-    runs.refuse_other(folder, to_json(recipe))
-    task = load_task(
-        recipe, place, data
-    )  # before the folder is made: what cannot start leaves nothing behind
-    state = runs.start(folder, to_json(recipe), where(place, exact))
-    saved, moment = time.monotonic(), None
-    for moment in moments(recipe, task, teacher, state):
-        line = evaluated(moment, task)
-        runs.append(folder, line)
-        if not moment.last and time.monotonic() - saved > CHECKPOINT_SECONDS:
-            runs.checkpoint(folder, moment.state())
-            saved = time.monotonic()
-        yield line
-    if moment is None:
-        raise runs.RunError(f"{folder}: the stage has no epoch; set its epochs to at least one")
-    log_probs = predict(moment.learner.classifier, task.bags.x, task.prepare, recipe.instances_per_batch)
-    result = summary(runs.read_log(folder), moment, task, log_probs)
-    runs.finish(folder, result, unplaced(moment.learner.classifier).state_dict(), log_probs)
+    """Run a recipe into a folder, yielding each line of its log; an unfinished run goes on where it was.
 
-
-def run_with_teacher(
-    recipe: Recipe,
-    root: Path,
-    name: str,
-    *,
-    device: str = "auto",
-    data: Path | None = None,
-    exact: bool = False,
-) -> Iterator[tuple[Path, int, dict[str, Any] | None]]:
-    """Run a named recipe below `root`, and before it its first stage unless some run there is of that very
-    recipe.
-
-    Yields (folder, epochs, line of its log), with None for the line where the run had been finished before.
+    Whatever ends it early, a signal or an error, leaves the checkpoint of the last whole epoch. `force` goes
+    on with a changed recipe, data set or version, and this is written down.
     """
     check(recipe)
-    group, _, size = name.split("/")
-    folder = root / name / f"seed={recipe.seed}"
-    teacher = None
-    if recipe.second is not None and not runs.finished(folder):
-        first = replace(recipe, second=None)
-        teacher = find_run(root, first) or root / group / recipe.first.method / size / f"seed={recipe.seed}"
-        if not runs.finished(teacher):
-            for line in run(first, teacher, device=device, data=data, exact=exact):
-                yield teacher, first.first.epochs, line
-    epochs = recipe.first.epochs if recipe.second is None else recipe.second.epochs
+    refuse_finished(folder)
+    place = pick_device(device)
+    runs.refuse_other(folder, to_json(recipe), force)
+    # before the folder is made: what cannot start leaves nothing behind
+    task = load_task(recipe, place, data)
+    here = where(place, exact) | {"data": fingerprint(task)}
+    with arithmetic(exact), runs.opened(folder) as keeper:
+        refuse_finished(folder)  # by another process, while this one read its data
+        state, moment = runs.start(folder, to_json(recipe), here, force), None
+        for moment in moments(recipe, task, teacher, state):
+            line = evaluated(moment, task)
+            runs.append(folder, line)
+            if not moment.last:
+                keeper.keep(moment.state())
+            yield line
+        if moment is None:
+            raise runs.RunError(f"{folder}: no epoch is left to train; set epochs to more than are done")
+        log_probs = predict(moment.learner.classifier, task.bags.x, task.prepare, recipe.instances_per_batch)
+        result = summary(runs.read_log(folder), moment, task, log_probs)
+        runs.finish(folder, result, unplaced(moment.learner.classifier).state_dict(), log_probs)
+
+
+def refuse_finished(folder: Path) -> None:
     if runs.finished(folder):
-        runs.refuse_other(folder, to_json(recipe))
-        yield folder, epochs, None
-        return
-    for line in run(recipe, folder, teacher=teacher, device=device, data=data, exact=exact):
-        yield folder, epochs, line
-
-
-def find_run(root: Path, recipe: Recipe) -> Path | None:
-    """A finished run of this very recipe below the root, with what a second stage starts from."""
-    wanted = json.loads(to_json(recipe))
-    for folder in runs.all_runs(root):
-        if (
-            json.loads((folder / "recipe.json").read_text("utf-8")) == wanted
-            and (folder / "log_probs.npy").exists()
-        ):
-            return folder if runs.finished(folder) else None
-    return None
+        raise runs.RunError(f"{folder} holds a finished run; delete it to run it again, or use another")

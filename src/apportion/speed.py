@@ -1,5 +1,9 @@
 """What makes a network fast on a GPU: bfloat16, channels-last, a forward pass compiled for one batch size."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -43,6 +47,21 @@ def unplaced(network: nn.Module) -> nn.Module:
     if isinstance(network, nn.Sequential) and len(network) == 2 and isinstance(network[0], Fast):
         return nn.Sequential(network[0].network, network[1])
     return network.network if isinstance(network, Fast) else network
+
+
+@contextmanager
+def arithmetic(exact: bool) -> Iterator[None]:
+    """Deterministic algorithms, or else the fastest kernels that a search finds; then all is as it was."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    if exact:  # cuBLAS reads it when it is first used, and refuses deterministic work without it
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(exact)
+    torch.backends.cudnn.benchmark = not exact  # batches have one size, so the search pays at once
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]
 
 
 class DeviceError(ValueError):

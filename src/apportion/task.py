@@ -1,5 +1,6 @@
 """What a run needs in memory: data in bags on a device, and apart from them what evaluation may see."""
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,3 +46,13 @@ def load_task(recipe: Recipe, device: torch.device, folder: Path | None = None) 
     data = replace(data, test_x=data.test_x.to(device), test_y=data.test_y.to(device))
     kept_out = kept_out.to(device) if kept_out is not None else None
     return Task(data, bags.to(device), hidden.to(device), kept_out, augment, prepare, device)
+
+
+def fingerprint(task: Task) -> str:
+    """A sum of the data and of which instance is in which bag: what a run that goes on must find again."""
+    parts = (task.data.x, task.data.y, task.data.test_x, task.data.test_y, task.bags.source, task.bags.sizes)
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(f"{part.dtype} {tuple(part.shape)}".encode())
+        total.update(part.contiguous().cpu().numpy().data)
+    return total.hexdigest()[:16]

@@ -1,12 +1,21 @@
 """The command line: one short file a command; heavy imports happen inside them, so that --help is quick."""
 
+import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
 import typer
 
 from apportion.cli import data, demo, list_recipes, report, run, show
 
-OK, REFUSED, STOPPED = 0, 2, 130  # a refusal names its reason; 130 is what shells give for Ctrl-C
+OK, REFUSED = 0, 2  # a refusal names its reason
+STOPPED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # 130 and 143, as shells count
+
+
+class Stopped(BaseException):
+    """Ctrl-C or SIGTERM; not a KeyboardInterrupt, which typer would keep for itself."""
+
 
 app = typer.Typer(
     add_completion=False,
@@ -25,13 +34,19 @@ app.command("demo", help="The paper's two-moons study: a table and a figure, in 
 app.add_typer(data.app, name="data", help="Fetch, import and list data sets.")
 
 
+def stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise Stopped(128 + number)
+
+
 def main() -> None:
     """Run the command line; errors that a user can mend are one line and exit code 2, never a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     try:
         app()
-    except KeyboardInterrupt:
+    except Stopped as stopped:
         print("apportion: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(STOPPED)
+        sys.exit(stopped.args[0])
     except (ValueError, RuntimeError, ArithmeticError, OSError) as problem:
         if type(problem).__module__.split(".")[0] != "apportion":
             raise

@@ -17,10 +17,10 @@ def command(
     import torch
 
     from apportion.cli.progress import Progress
-    from apportion.experiment import run_with_teacher
     from apportion.grid import FIGURE_2, FIGURE_2_EARLY
     from apportion.report.figures import save
     from apportion.report.moons import moons_figure, moons_table
+    from apportion.stages import run_with_teacher
 
     torch.set_num_threads(1)  # networks this small are slower on two threads
     out.mkdir(parents=True, exist_ok=True)

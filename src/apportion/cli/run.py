@@ -15,18 +15,22 @@ def command(
     data: Annotated[Path | None, typer.Option(help="Folder of the image data sets.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     exact: Annotated[bool, typer.Option("--exact", help="Deterministic algorithms only.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on with a changed recipe, data set or version; recorded.")
+    ] = False,
     set_: Settings = None,
 ) -> None:
     from dataclasses import replace
 
     from apportion.cli import naming
     from apportion.cli.progress import Progress
-    from apportion.experiment import run_with_teacher
     from apportion.recipes import changed
+    from apportion.stages import run_with_teacher
 
     cells = [(key, recipe, seed) for seed in naming.seeds(seeds) for key, recipe in naming.find(name).items()]
     for key, recipe, seed in cells:
         recipe = replace(changed(recipe, naming.settings(set_)), seed=seed)
         with Progress() as progress:
-            for folder, of, line in run_with_teacher(recipe, out, key, device=device, data=data, exact=exact):
+            given = {"device": device, "data": data, "exact": exact, "force": force}
+            for folder, of, line in run_with_teacher(recipe, out, key, **given):
                 progress.show(str(folder.relative_to(out)), of, line)

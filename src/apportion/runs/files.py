@@ -1,0 +1,111 @@
+"""Files written whole or not at all, and read as a stranger's: up to a limit, of a known shape."""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NUMBER = (int, float)
+DEPTH = 16
+LIMIT = 1 << 26  # bytes of a text; the log of ten thousand epochs has 4 million
+
+
+class RunError(RuntimeError):
+    """A run folder that cannot be used; the message says why and what to do."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system says when it cannot write, in words; a full disk by its name."""
+    try:
+        yield
+    except OSError as problem:
+        what = "the disk is full" if problem.errno in FULL else str(problem.strerror or problem)
+        remedy = "make room, and the same command goes on from the last checkpoint"
+        raise RunError(f"{path} cannot be written: {what}; {remedy}") from problem
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Written beside, synced, then renamed: a crash leaves the old file or the new, never a part."""
+    beside = path.with_name(path.name + ".new")
+    with writing(path):
+        try:
+            with beside.open("wb") as file:
+                file.write(content)
+                sync(file.fileno())
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)  # half of it would only take room
+            raise
+        sync_folder(path.parent)
+
+
+def sync(descriptor: int) -> None:
+    os.fsync(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """A new name is on the disk only once its folder is."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def read_bytes(path: Path, limit: int = LIMIT) -> bytes:
+    """The bytes of a file of a run; more than `limit` are refused before they are read."""
+    if not path.is_file():  # nor a pipe, at which a reader would wait for ever
+        raise RunError(f"{path} is missing; run it again, or leave this folder out")
+    try:
+        if path.stat().st_size > limit:
+            raise RunError(f"{path} has more than {limit} bytes, which no such file needs")
+        return path.read_bytes()
+    except OSError as problem:
+        raise RunError(f"{path} cannot be read: {problem.strerror}") from None
+
+
+def read_json(path: Path, shape: Any) -> Any:
+    """The values of a JSON file, once they are of the shape that `check_shape` describes."""
+    return parsed(read_bytes(path), shape, str(path))
+
+
+def parsed(text: bytes, shape: Any, what: str) -> Any:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise RunError(f"{what} is damaged: {problem}; run it again, or leave this folder out") from None
+    level = [values]
+    for _ in range(DEPTH):
+        level = [item for value in level for item in _inside(value)]
+    if level:
+        raise RunError(f"{what} is damaged: it is nested more than {DEPTH} deep")
+    check_shape(values, shape, what)
+    return values
+
+
+def _inside(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def check_shape(values: Any, shape: Any, what: str) -> None:
+    """Refuse values of another shape: a dict has its keys (... stands for all others), a list has one shape
+    for all its items, and a type or a tuple of them is what a value must be; more keys than named are fine.
+    """
+    kind = dict if isinstance(shape, dict) else list if isinstance(shape, list) else shape
+    if not isinstance(values, kind) or (isinstance(values, bool) and kind is not bool):
+        raise RunError(f"{what} is damaged: it is {str(values)[:40]!r}, which is not what a run writes there")
+    if isinstance(shape, list):
+        for i, item in enumerate(values):
+            check_shape(item, shape[0], f"{what}[{i}]")
+    if isinstance(shape, dict):
+        for name in (name for name in shape if name is not ... and name not in values):
+            raise RunError(f"{what} is damaged: it has no {name!r}")
+        for name, value in values.items():
+            if name in shape or ... in shape:
+                check_shape(value, shape.get(name, shape.get(...)), f"{what}: {name}")

@@ -1,5 +1,6 @@
 """From words to functions: every name is known before data is read, every option reaches its place."""
 
+import inspect
 import math
 
 import pytest
@@ -24,7 +25,8 @@ from apportion.first_stage import METHODS
 from apportion.labelling import hard_labels, soft_labels
 from apportion.losses import cross_entropy, symmetric_cross_entropy
 from apportion.randomness import stream
-from apportion.recipes import First, Network, Recipe, RecipeError, Second, changed
+from apportion.ranges import OPTIONS, RANGES, numbers
+from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed
 from apportion.schedules import SCHEDULES
 
 NAMES = {
@@ -45,13 +47,16 @@ NAMES = {
 }
 
 
+WHOLE = Recipe(data=Data("cifar10"), second=Second())  # images, so that all networks will do
+
+
 @pytest.mark.parametrize("path", NAMES)
 def test_a_name_that_does_not_exist_is_refused_with_those_that_do(path):
     known = NAMES[path]
     for name in known:
-        check(changed(Recipe(second=Second()), {path: name}))
+        check(changed(WHOLE, {path: name}))
     with pytest.raises(RecipeError) as refusal:
-        check(changed(Recipe(second=Second()), {path: "nonsense"}))
+        check(changed(WHOLE, {path: "nonsense"}))
     assert str(refusal.value) == f"{path} is 'nonsense'; there are {', '.join(known)}"
 
 
@@ -69,6 +74,113 @@ def test_a_name_that_does_not_exist_is_refused_with_those_that_do(path):
 def test_an_option_that_its_maker_does_not_take_is_refused_with_those_it_does(settings, message):
     with pytest.raises(RecipeError, match=message):
         check(changed(Recipe(), settings))
+
+
+# --- numbers
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("data.bag_size=0", "data.bag_size is 0; it must be at least 1 and finite"),
+        ("data.held_out=1.0", "data.held_out is 1.0; it must be at least 0 and less than 1"),
+        ("data.held_out=-0.1", "data.held_out is -0.1; it must be at least 0 and less than 1"),
+        ("first.epochs=0", "first.epochs is 0; it must be at least 1 and finite"),
+        ("second.epochs=-1", "second.epochs is -1; it must be at least 1 and finite"),
+        ("first.rate=NaN", "first.rate is nan; it must be at least 0 and finite"),
+        ("second.rate=Infinity", "second.rate is inf; it must be at least 0 and finite"),
+        ("first.decay=-1", "first.decay is -1.0; it must be at least 0 and finite"),
+        ("first.momentum=1", "first.momentum is 1.0; it must be at least 0 and less than 1"),
+        ("first.generator_rate=-1", "first.generator_rate is -1.0; it must be at least 0"),
+        ("second.reg=0", "second.reg is 0.0; it must be more than 0 and finite"),
+        ("second.relax=0", "second.relax is 0.0; it must be more than 0 and finite"),
+        ("second.alpha=-1", "second.alpha is -1.0; it must be at least 0"),
+        ("second.beta=-1", "second.beta is -1.0; it must be at least 0"),
+        ("second.log_zero=0", "second.log_zero is 0.0; it must be less than 0"),
+        ("second.log_zero=-Infinity", "second.log_zero is -inf; it must be less than 0"),
+        ("second.mixup=-1", "second.mixup is -1.0; it must be at least 0 and finite"),
+        ("second.memory=0", "second.memory is 0; it must be at least 1 and finite"),
+        ("second.running=1", "second.running is 1.0; it must be at least 0 and less than 1"),
+        ("second.hold=-1", "second.hold is -1; it must be at least 0 and finite"),
+        ("second.stop=-1", "second.stop is -1.0; it must be at least 0 and finite"),
+        ("instances_per_batch=0", "instances_per_batch is 0; it must be at least 1 and finite"),
+        ("seed=-1", "seed is -1; it must be at least 0 and less than 4.29497e+09"),
+        (f"seed=1{'0' * 400}", "it must be at least 0 and less than 4.29497e+09"),
+        ("network.options.widths=[8,0]", "network.options.widths is 0; it must be at least 1 and finite"),
+        ("network.options.dropout=1", "network.options.dropout is 1; it must be at least 0 and less than 1"),
+        ("network.options.dropout=much", "network.options.dropout is much; it must be such as 0.0"),
+        ("network.options.widths=8", "network.options.widths is 8; it must be such as"),
+        ("network.options.widths=[[8]]", "it must be such as"),
+    ],
+    ids=lambda value: value[:24],
+)
+def test_a_number_out_of_its_range_is_refused_with_the_range(setting, message):
+    name, _, text = setting.partition("=")
+    with pytest.raises(RecipeError) as refusal:
+        check(changed(Recipe(second=Second()), {name: text}))
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "bad"),
+    [
+        ("vat", "ramp", 0),
+        ("vat", "radius", 0.0),
+        ("vat", "probe", -1.0),
+        ("vat", "weight", -1.0),
+        ("gan", "noise", 0),
+        ("gan", "noise", 1.5),
+        ("rot", "alpha", 1.1),
+        ("rot", "reg", 0.0),
+        ("rot", "relax", True),
+    ],
+)
+def test_an_option_out_of_its_range_or_of_another_type_is_refused(method, option, bad):
+    check(Recipe(first=First(method)))
+    with pytest.raises(RecipeError, match=f"first.options.{option} is {bad}; it must be"):
+        check(Recipe(first=First(method, options={option: bad})))
+
+
+def test_every_number_of_a_recipe_and_of_the_options_has_its_range():
+    whole = Recipe(second=Second(relax=1.0, stop=1.0))
+    assert {path for path, _ in numbers(whole, "")} == set(RANGES)
+    for maker, given in [(m, 2) for m in BACKBONES.values()] + [(m, 1) for m in METHODS.values()]:
+        for option in list(inspect.signature(maker).parameters.values())[given:]:
+            assert option.name in OPTIONS or isinstance(option.default, bool) or option.name == "generator"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (Recipe(augment="crop+flip"), "augment is 'crop.flip', but moons has no images: set it to none"),
+        (Recipe(network=Network("conv13")), "network.name is 'conv13', which takes images, but moons has"),
+        (
+            Recipe(second=Second(network=Network("resnet18"))),
+            "second.network.name is 'resnet18', which",
+        ),
+        (
+            Recipe(second=Second(student="teacher", network=Network("mlp", {"widths": (8,)}))),
+            "second.student is 'teacher', whose network goes on: leave second.network out",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(recipe, message):
+    with pytest.raises(RecipeError, match=message):
+        check(recipe)
+
+
+def test_a_teacher_that_goes_on_may_name_its_own_network():
+    check(Recipe(second=Second(student="teacher", network=Network())))
+
+
+def test_sgd_without_momentum_is_plain():
+    optimizer = build_optimizers([network()], First(optimizer="sgd", momentum=0.0))[0]
+    assert {(g["momentum"], g["nesterov"]) for g in optimizer.param_groups} == {(0.0, False)}
+    with_momentum = build_optimizers([network()], First(optimizer="sgd"))[0]
+    assert {(g["momentum"], g["nesterov"]) for g in with_momentum.param_groups} == {(0.9, True)}
+
+
+# --- what is built
 
 
 def test_a_network_is_built_with_its_options():

@@ -12,7 +12,7 @@ from apportion import experiment, runs
 from apportion.bagging import make_bags
 from apportion.experiment import run
 from apportion.grid import RECIPES
-from apportion.recipes import Data, First, Network, Recipe, Second, changed
+from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed
 from apportion.stages import find_run, run_with_teacher
 from apportion.task import load_task
 
@@ -229,8 +229,15 @@ def test_a_second_stage_without_its_first_is_refused(tmp_path):
 
 
 def test_a_stage_without_epochs_is_refused(tmp_path):
-    with pytest.raises(runs.RunError, match="the stage has no epoch; set its epochs to at least one"):
-        all_of(replace(TINY, first=First(epochs=0)), tmp_path)
+    with pytest.raises(RecipeError, match="first.epochs is 0; it must be at least 1"):
+        all_of(replace(TINY, first=First(epochs=0)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_held_out_bags_that_leave_none_to_learn_from_are_refused(tmp_path):
+    with pytest.raises(RecipeError, match="data.held_out is 0.99; of 22 bags it leaves none"):
+        all_of(replace(TINY, data=replace(TINY.data, held_out=0.99)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_student_that_continues_starts_from_the_teachers_weights(tmp_path, teacher):

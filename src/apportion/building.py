@@ -12,11 +12,13 @@ from torch.optim import Optimizer
 from apportion.backbones import BACKBONES, generator
 from apportion.bagging import cluster_groups, dirichlet_groups, random_groups
 from apportion.data import SOURCES
+from apportion.data.sets import IMAGE_SETS
 from apportion.first_stage import METHODS
 from apportion.labelling import Labeller, argmax_labels, hard_labels, predicted_labels, soft_labels
 from apportion.learner import Learner
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
 from apportion.optimizers import make_optimizer
+from apportion.ranges import check_ranges
 from apportion.recipes import First, Network, Recipe, RecipeError, Second
 from apportion.schedules import SCHEDULES
 from apportion.second_stage import Loss
@@ -45,9 +47,7 @@ def check(recipe: Recipe) -> None:
         names.append(("second.loss", recipe.second.loss, LOSSES))
         names.append(("second.student", recipe.second.student, ("new", "teacher")))
         names.append(("second.weighting", recipe.second.weighting, ("instance", "bag")))
-    networks = {"network": recipe.network}
-    if recipe.second is not None and recipe.second.network is not None:
-        networks["second.network"] = recipe.second.network
+    networks = _networks(recipe)
     names += [(f"{path}.name", network.name, BACKBONES) for path, network in networks.items()]
     for path, name, known in names:
         if name not in known:
@@ -55,13 +55,48 @@ def check(recipe: Recipe) -> None:
     for path, network in networks.items():
         _check_options(f"{path}.options", network.options, BACKBONES[network.name], 2)
     _check_options("first.options", recipe.first.options, METHODS[recipe.first.method], 1)
+    check_ranges(recipe)
+    _check_together(recipe)
+
+
+def _check_together(recipe: Recipe) -> None:
+    """Refuse settings that are fine one by one and do not go together."""
+    second, points = recipe.second, recipe.data.name not in IMAGE_SETS
+    if recipe.augment != "none" and points:
+        raise RecipeError(
+            f"augment is '{recipe.augment}', but {recipe.data.name} has no images: set it to none"
+        )
+    for path, network in _networks(recipe).items():
+        if network.name != "mlp" and points:
+            what = f"{path}.name is '{network.name}', which takes images"
+            raise RecipeError(f"{what}, but {recipe.data.name} has none: set it to mlp")
+    if second is not None and second.student == "teacher" and second.network not in (None, recipe.network):
+        raise RecipeError(
+            "second.student is 'teacher', whose network goes on: leave second.network out, or set "
+            "second.student to new"
+        )
+
+
+def _networks(recipe: Recipe) -> dict[str, Network]:
+    own = None if recipe.second is None else recipe.second.network
+    return {"network": recipe.network} | ({} if own is None else {"second.network": own})
 
 
 def _check_options(path: str, options: Mapping[str, Any], maker: Callable[..., Any], given: int) -> None:
-    known = [name for name in list(inspect.signature(maker).parameters)[given:] if name != "generator"]
-    for name in options:
+    taken = list(inspect.signature(maker).parameters.values())[given:]
+    known = {option.name: option.default for option in taken if option.name != "generator"}
+    for name, value in options.items():
         if name not in known:
             raise RecipeError(f"no setting '{path}.{name}'; there are {', '.join(known) or 'none'}")
+        if not _alike(value, known[name]):
+            raise RecipeError(f"{path}.{name} is {str(value)[:80]}; it must be such as {known[name]!r}")
+
+
+def _alike(value: Any, default: Any) -> bool:
+    """Whether an option has the type of its default: a number, a truth, a tuple of whole numbers."""
+    if isinstance(default, tuple):
+        return isinstance(value, tuple) and all(type(each) is int for each in value)
+    return type(value) in ((int, float) if isinstance(default, float) else (type(default),))
 
 
 def build_network(network: Network, shape: Sequence[int], n_classes: int) -> nn.Module:

@@ -25,7 +25,7 @@ def make_optimizer(
     groups = [{"params": part, "weight_decay": weight, "peak": rate} for part, weight in parts if part]
     fused = next(network.parameters()).is_cuda
     if name == "sgd":
-        return SGD(groups, lr=rate, momentum=momentum, nesterov=True, fused=fused)
+        return SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=fused)
     if name == "adam":
         return Adam(groups, lr=rate, betas=(momentum, 0.999), fused=fused)
     raise ValueError(f"no optimiser '{name}'; there are sgd and adam")

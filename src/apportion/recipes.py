@@ -84,7 +84,11 @@ def to_json(recipe: Recipe) -> str:
 
 
 def from_json(text: str) -> Recipe:
-    return build(Recipe, json.loads(text), "")
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise RecipeError(f"this is not a recipe in JSON: {problem}") from None
+    return build(Recipe, values, "")
 
 
 def build(kind: type, values: Mapping[str, Any], path: str) -> Any:
@@ -117,7 +121,7 @@ def changed(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
             place = place[parent]
         try:
             place[name] = json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             place[name] = text
     return build(Recipe, values, "")
 

@@ -13,7 +13,7 @@ from apportion.building import BAGGINGS
 from apportion.data import SOURCES, Instances
 from apportion.data.augment import views
 from apportion.randomness import stream
-from apportion.recipes import Recipe
+from apportion.recipes import Recipe, RecipeError
 from apportion.train import View
 
 
@@ -40,6 +40,8 @@ def load_task(recipe: Recipe, device: torch.device, folder: Path | None = None) 
     if recipe.data.held_out:
         order = torch.randperm(len(bags.sizes), generator=generator)
         cut = max(1, round(recipe.data.held_out * len(order)))
+        if cut == len(order):
+            raise RecipeError(f"data.held_out is {recipe.data.held_out}; of {cut} bags it leaves none")
         kept_out, bags = bags.select(order[:cut]), bags.select(order[cut:])
         hidden = data.y[bags.source]
     augment, prepare = views(data.mean, data.std, device, recipe.augment)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from apportion.data.instances import DataError
+
 
 def scaled(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Bytes (n, c, h, w) as float32 of zero mean and unit variance by channel."""
@@ -37,7 +39,7 @@ def views(
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """(what training sees, what evaluation and labelling see) of raw instances."""
     if not mean and augment != "none":
-        raise ValueError(f"the augmentation '{augment}' is for images; this data has none: use augment=none")
+        raise DataError(f"the augmentation '{augment}' is for images; this data has none: use augment=none")
     if not mean:
         return (lambda x: x), (lambda x: x)
     centre = 255 * torch.tensor(mean, device=device).view(1, -1, 1, 1)
@@ -50,4 +52,4 @@ def views(
         return plain, plain
     if augment == "crop+flip":
         return (lambda x: plain(crop_flip(x))), plain
-    raise ValueError(f"no augmentation '{augment}'; there are none and crop+flip")
+    raise DataError(f"no augmentation '{augment}'; there are none and crop+flip")

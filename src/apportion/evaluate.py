@@ -47,3 +47,14 @@ def label_gap(labels: Tensor, sizes: Tensor, proportions: Tensor) -> float:
 def confusion(predicted: Tensor, y: Tensor, n_classes: int) -> Tensor:
     """Counts (k, k): rows are true classes, columns predicted ones."""
     return torch.bincount(y * n_classes + predicted, minlength=n_classes**2).view(n_classes, n_classes)
+
+
+def calibration(log_probs: Tensor, y: Tensor, bins: int = 10) -> list[list[float]]:
+    """By confidence, the largest probability, in bins of equal width: [instances, mean confidence, right]."""
+    confidence, predicted = log_probs.exp().max(1)
+    number = (confidence * bins).long().clamp_max(bins - 1)
+    values = torch.stack([confidence, (predicted == y).to(confidence)], 1)
+    counts = torch.bincount(number, minlength=bins)
+    sums = values.new_zeros(bins, 2).index_add_(0, number, values)
+    means = (sums / counts.clamp_min(1).unsqueeze(1)).tolist()
+    return [[n, round(c, 4), round(a, 4)] for n, (c, a) in zip(counts.tolist(), means, strict=True)]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from apportion import runs
+from apportion import runs, sample
 from apportion.building import (
     build_labeller,
     build_learner,
@@ -85,16 +85,20 @@ def run(
     with arithmetic(exact), runs.opened(folder) as keeper:
         refuse_finished(folder)  # by another process, while this one read its data
         state, moment = runs.start(folder, to_json(recipe), here, force), None
+        sample.begin(folder, recipe, task, 0 if state is None else state["epoch"])
         for moment in moments(recipe, task, teacher, state):
             line = evaluated(moment, task)
             runs.append(folder, line)
+            sample.add(folder, recipe, task, moment)
             if not moment.last:
                 keeper.keep(moment.state())
             yield line
         if moment is None:
             raise runs.RunError(f"{folder}: no epoch is left to train; set epochs to more than are done")
         log_probs = predict(moment.learner.classifier, task.bags.x, task.prepare, recipe.instances_per_batch)
-        result = summary(runs.read_log(folder), moment, task, log_probs)
+        test = predict(moment.learner.classifier, task.data.test_x, task.prepare)
+        result = summary(runs.read_log(folder), task, log_probs, test)
+        sample.finish(folder, recipe, task, moment, test, result["seconds"])
         runs.finish(folder, result, unplaced(moment.learner.classifier).state_dict(), log_probs)
 
 

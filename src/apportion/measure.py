@@ -42,7 +42,7 @@ def evaluated(moment: Moment, task: Task) -> dict[str, Any]:
     return line
 
 
-def summary(log: list[dict[str, Any]], moment: Moment, task: Task, log_probs: Tensor) -> dict[str, Any]:
+def summary(log: list[dict[str, Any]], task: Task, log_probs: Tensor, test: Tensor) -> dict[str, Any]:
     """The numbers of a run: the last epoch is the headline; the best test epoch is marked oracle."""
     curve = [line["test_accuracy"] for line in log]
     sizes, proportions = task.bags.sizes, task.bags.proportions
@@ -54,7 +54,6 @@ def summary(log: list[dict[str, Any]], moment: Moment, task: Task, log_probs: Te
         "entropic": soft_labels(scores, sizes, known, reg=1.0),
         "relaxed": soft_labels(scores, sizes, known, reg=1.0, relax=1.0),
     }
-    test = predict(moment.learner.classifier, task.data.test_x, task.prepare)
     result: dict[str, Any] = {
         "test_accuracy": {"last": curve[-1], "oracle": curve[best], "oracle_epoch": best + 1},
         "epochs": len(curve),

@@ -1,0 +1,129 @@
+"""What a run keeps to be looked at: `sample.json`, a dozen bags through at most twenty epochs, at most 20 kB.
+
+Numbers of classes and rows are packed (see `packing`). What hidden and test labels enter is under
+`evaluation`; nothing else depends on them.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from apportion import runs
+from apportion.bags import BagBatch, bag_means
+from apportion.evaluate import calibration, confusion, predict
+from apportion.pipeline import Moment
+from apportion.randomness import stream
+from apportion.recipes import Recipe
+from apportion.runs.files import read_json
+from apportion.sample.packing import bits_for, pack
+from apportion.sample.pieces import BAG, LINE, bag_of, grid_of, grid_points, regions, seconds_of, sparse
+from apportion.task import Task
+
+LIMIT = 20_000  # bytes of the file
+BAGS, EPOCHS, ROWS = 12, 20, 4096  # at most; rows are what a first stage has to predict
+BITS = 112  # of a bag's labels: 112 instances of two classes, 28 of ten, 16 of a hundred
+SHAPE = {"classes": [str], "instances": int, "bags": [BAG], "shown": [int], "source": str, "epochs": [LINE]}
+ACROSS, UP = 28, 20  # points of the grid that shows the regions of two-dimensional data
+
+
+def begin(folder: Path, recipe: Recipe, task: Task, done: int) -> None:
+    """Start the file, or cut it back to the epochs that are done and will not run again."""
+    which, batch, shown = chosen(recipe, task)
+    rows, k, names = batch.row.cpu()[shown], task.data.n_classes, task.data.classes
+    start: dict[str, Any] = {
+        "classes": list(names) if len("".join(names)) < 2000 else [],
+        "instances": len(task.data.x),
+        "bags": [bag_of(task.bags, i) for i in which.tolist()],
+        "shown": torch.bincount(batch.bag.cpu()[shown]).tolist(),
+        "source": pack(task.bags.source[rows].numpy(), bits_for(len(task.data.x))),
+        "epochs": [],
+        "evaluation": {"truth": pack(task.hidden.cpu()[rows].numpy(), bits_for(k))},
+    }
+    if task.data.x.shape[1:] == (2,) and k <= 10:
+        start["grid"] = grid_of(task.data.x, ACROSS, UP)
+    if done and (folder / "sample.json").exists():
+        before = read(folder)
+        if before["bags"] == start["bags"]:  # else the run was forced to go on with other data
+            start["epochs"] = [line for line in before["epochs"] if line["epoch"] <= done]
+    _write(folder, start)
+
+
+def add(folder: Path, recipe: Recipe, task: Task, moment: Moment) -> None:
+    """Keep this epoch, if it is one of those spread over the stage, or its last."""
+    stage = recipe.first if recipe.second is None else recipe.second
+    if not moment.last and moment.epoch.number not in spread_epochs(stage.epochs):
+        return
+    kept, (which, batch, shown) = read(folder), chosen(recipe, task)
+    classifier, bits = moment.learner.classifier, bits_for(task.data.n_classes)
+    if moment.log_probs is None:
+        log_probs = predict(classifier, batch.x, task.prepare)
+    else:
+        log_probs = moment.log_probs[batch.row]
+    means = (100 * bag_means(log_probs.exp(), batch.bag, len(which))).round().int().cpu()
+    shares = [mean[bag["classes"]] for mean, bag in zip(means, kept["bags"], strict=True)]
+    line: dict[str, Any] = {
+        "epoch": moment.epoch.number,
+        "shares": pack(torch.cat(shares).numpy(), bits_for(101)),
+        "predicted": pack(log_probs.argmax(1).cpu()[shown].numpy(), bits),
+    }
+    if moment.labels is not None:
+        labels = moment.labels.rounds[-1][batch.row].argmax(1)
+        line["labels"] = pack(labels.cpu()[shown].numpy(), bits)
+    if "grid" in kept:
+        line["grid"] = regions(predict(classifier, grid_points(kept["grid"]).to(task.device), task.prepare))
+    kept["epochs"].append(line)
+    _write(folder, kept)
+
+
+def finish(
+    folder: Path, recipe: Recipe, task: Task, moment: Moment, test: Tensor, seconds: dict[str, float]
+) -> None:
+    """Add what is known at the end: the test part by class and by confidence, and where the time went."""
+    kept, classifier = read(folder), moment.learner.classifier
+    kept["evaluation"] |= {
+        "confusion": sparse(confusion(test.argmax(1), task.data.test_y, task.data.n_classes).cpu()),
+        "calibration": calibration(test, task.data.test_y),
+    }
+    # the loop does not wait for the device between its parts, so that these are timed here, on a few batches
+    x, size = task.bags.x[: 4 * recipe.instances_per_batch], recipe.instances_per_batch
+    predicting = seconds_of(lambda: predict(classifier, x, task.prepare, size), task.device)
+    augmenting = seconds_of(lambda: [task.augment(part) for part in x.split(size)], task.device)
+    kept["seconds"] = seconds
+    kept["timed"] = {
+        "share": round(len(x) / len(task.bags.x), 6),
+        "predict": predicting,
+        "augment": augmenting,
+    }
+    while len(_text(kept)) > LIMIT and len(kept["epochs"]) > 1:
+        kept["epochs"] = kept["epochs"][::-2][::-1]  # every second one, counted from the last
+    _write(folder, kept)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "sample.json", SHAPE)
+
+
+def spread_epochs(epochs: int) -> set[int]:
+    """At most EPOCHS of them, evenly spread, with the first and the last."""
+    return {1 + round(i * (epochs - 1) / (EPOCHS - 1)) for i in range(EPOCHS)}
+
+
+def chosen(recipe: Recipe, task: Task) -> tuple[Tensor, BagBatch, Tensor]:
+    """The bags that are kept, the same in every stage of a seed, and which of their rows are shown."""
+    order = torch.randperm(len(task.bags.sizes), generator=stream(recipe.seed, "sample"))[:BAGS]
+    fits = max(1, int((task.bags.sizes[order].cumsum(0) <= ROWS).sum()))
+    which = order[:fits].sort().values
+    sizes = task.bags.sizes[which]
+    place = torch.arange(int(sizes.sum())) - torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
+    return which, task.bags.take(which), place < BITS // bits_for(task.data.n_classes)
+
+
+def _write(folder: Path, kept: dict[str, Any]) -> None:
+    runs.write(folder / "sample.json", _text(kept))
+
+
+def _text(kept: dict[str, Any]) -> str:
+    return json.dumps(kept, separators=(",", ":"))

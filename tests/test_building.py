@@ -169,6 +169,12 @@ def test_settings_that_do_not_go_together_are_refused(recipe, message):
         check(recipe)
 
 
+def test_rots_proportions_may_be_met_exactly():
+    check(changed(Recipe(first=First("rot")), {"first.options.relax": "Infinity"}))
+    with pytest.raises(RecipeError, match="first.options.relax is 0; it must be more than 0$"):
+        check(Recipe(first=First("rot", options={"relax": 0})))
+
+
 def test_a_teacher_that_goes_on_may_name_its_own_network():
     check(Recipe(second=Second(student="teacher", network=Network())))
 

@@ -425,6 +425,23 @@ def test_a_first_call_says_that_it_compiles_and_later_ones_do_not(tmp_path, capl
         assert not caplog.text
 
 
+def test_where_no_cache_folder_can_be_written_solvers_are_compiled_without_one(monkeypatch, caplog):
+    from numba.core.caching import CacheImpl
+
+    from apportion.transport.exact import jit_kept
+
+    def following(x):
+        return x + 1
+
+    assert jit_kept(following).stats.cache_path is not None
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])  # as in a read-only container
+    kernel = jit_kept(following)
+    with caplog.at_level(logging.WARNING, logger="apportion"):
+        announce(kernel, "exact", seconds=15)
+    assert "in every process, unless NUMBA_CACHE_DIR names a folder" in caplog.text
+    assert kernel(2) == 3
+
+
 @pytest.mark.parametrize("k", [2, 3, 20, 100])
 @pytest.mark.parametrize("size", [10**6, 3 * 10**6, 10**7])
 def test_whole_counts_of_huge_bags_sum_to_their_sizes_from_float32_proportions(k, size):

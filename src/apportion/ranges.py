@@ -23,7 +23,9 @@ class Range(NamedTuple):
         if self.low == -math.inf:
             low = ""
         high = f"{'less than' if self.high_open else 'at most'} {self.high:g}"
-        return " and ".join(part for part in (low, "finite" if self.high == math.inf else high) if part)
+        if self.high == math.inf:
+            high = "finite" if self.high_open else ""
+        return " and ".join(part for part in (low, high) if part)
 
 
 POSITIVE, NONNEGATIVE, NEGATIVE = Range(0, low_open=True), Range(0), Range(-math.inf, 0, low_open=True)
@@ -59,7 +61,7 @@ OPTIONS: dict[str, Range] = {  # of networks and methods, whichever has one of t
     "ramp": POSITIVE,
     "alpha": UNIT,
     "reg": POSITIVE,
-    "relax": POSITIVE,
+    "relax": Range(0, low_open=True, high_open=False),  # infinite: the proportions are met
 }
 
 

@@ -42,7 +42,9 @@ def announce(kernel: Any, name: str, seconds: int) -> None:
 
     if vars(config)["DISABLE_JIT"] or kernel.signatures:
         return
-    if not list(Path(kernel.stats.cache_path).glob(f"{name}.solve_bags*.nbi")):
+    place = kernel.stats.cache_path
+    if place is None or not list(Path(place).glob(f"{name}.solve_bags*.nbi")):
+        how = "once" if place else "in every process, unless NUMBA_CACHE_DIR names a folder to keep it in"
         logging.getLogger("apportion").warning(
-            "compiling the %s transport solver for this machine, once: about %d seconds", name, seconds
+            "compiling the %s transport solver for this machine, %s: about %d seconds", name, how, seconds
         )

@@ -30,7 +30,15 @@ UNCOUNTED: Any = {"_nrt": False}
 INNER: Any = UNCOUNTED | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # half the time to compile
 # A call would hand over every array as some seven numbers: inlined, small bags take a quarter less time.
 jit: Any = njit(forceinline=True, nogil=True, error_model="numpy", **INNER)
-jit_kept: Any = njit(cache=True, nogil=True, error_model="numpy", **UNCOUNTED)
+
+
+def jit_kept(function: Any) -> Any:
+    """Compiled, and kept on the disk for later processes where some folder for that can be written to."""
+    settings: Any = {"nogil": True, "error_model": "numpy", **UNCOUNTED}
+    try:
+        return njit(cache=True, **settings)(function)
+    except RuntimeError:  # numba's "no locator available": a read-only container, say
+        return njit(**settings)(function)
 
 
 def extremum(name: str) -> Any:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from apportion.manifest import load_manifest, save_manifest
     from apportion.optimizers import make_optimizer
     from apportion.pipeline import Moment
+    from apportion.saving import load, save
     from apportion.scoring import BagCorrelation
     from apportion.second_stage import PLOT, Memory
     from apportion.transport import Plan, assign, entropic, whole_counts
@@ -37,6 +38,7 @@ _HOMES = {
     "manifest": ("load_manifest", "save_manifest"),
     "optimizers": ("make_optimizer",),
     "pipeline": ("Moment",),
+    "saving": ("load", "save"),
     "scoring": ("BagCorrelation",),
     "second_stage": ("PLOT", "Memory"),
     "transport": ("Plan", "assign", "entropic", "whole_counts"),
@@ -62,12 +64,14 @@ __all__ = [
     "expand",
     "group_bags",
     "hard_labels",
+    "load",
     "load_manifest",
     "make_bags",
     "make_optimizer",
     "predict",
     "predicted_labels",
     "proportion_error",
+    "save",
     "save_manifest",
     "soft_labels",
     "whole_counts",

@@ -13,15 +13,11 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[attr-defined]
 
-from apportion.backbones import BACKBONES
-from apportion.building import LABELS, build_labeller
 from apportion.evaluate import predict
-from apportion.first_stage import METHODS
-from apportion.fitting import as_floats, line_of, two_stages
+from apportion.fitting import as_floats, line_of, stage_settings, two_stages
 from apportion.forms import bags_from
 from apportion.grouping import as_instances
 from apportion.labelling import hard_labels
-from apportion.recipes import Second
 from apportion.speed import pick_device, unplaced
 
 
@@ -71,7 +67,11 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         classes: Any = None,
     ) -> Self:  # fmt: skip
         """Learn from labels, labels in bags, shares `y` (n, k) of each row's bag, or a table of the bags."""
-        settings, device = self._settings(), pick_device(self.device)
+        given = self.get_params(deep=False)
+        device = pick_device(given.pop("device"))
+        given |= {"seed": _seed(given.pop("random_state"))}
+        del given["verbose"]
+        settings = stage_settings(**given)
         if y is not None:
             X, y = validate_data(self, X, y, multi_output=True, **self._accepted())
             if y.ndim == 1 or y.shape[1] == 1:
@@ -82,7 +82,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         else:
             X = validate_data(self, X, **self._accepted())
         data, self.classes_ = bags_from(X, y, bags, proportions=proportions, counts=counts, classes=classes)
-        self.instance_shape_ = tuple(data.x.shape[1:])
+        self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(data.x)
         self.history_: list[dict[str, Any]] = []
         data = data.to(device)
         # all devices that the seeding reaches; a GPU that is not in use is not woken for it
@@ -120,26 +120,6 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     def _accepted(self) -> dict[str, Any]:
         """What X may be: float32, or bytes, which stay bytes; images where the network is not the MLP."""
         return {"dtype": [np.float32, np.uint8], "allow_nd": self.backbone != "mlp"}
-
-    def _settings(self) -> dict[str, Any]:
-        """What both stages are told; names are checked before the data is."""
-        known = {"first_stage": METHODS, "second_stage": ("plot", None), "labels": LABELS}
-        for name, names in (known if callable(self.backbone) else {**known, "backbone": BACKBONES}).items():
-            if getattr(self, name) not in names:
-                there = ", ".join(map(str, names))
-                raise ValueError(f"{name} is {getattr(self, name)!r}; there are {there}")
-        label = build_labeller(Second(labels=self.labels, reg=self.reg))
-        return {
-            "backbone": self.backbone if callable(self.backbone) else BACKBONES[self.backbone],
-            "method": self.first_stage,
-            "label": None if self.second_stage is None else label,
-            "first_epochs": self.first_epochs,
-            "second_epochs": self.second_epochs,
-            "rate": self.rate,
-            "second_rate": self.second_rate,
-            "instances_per_batch": self.instances_per_batch,
-            "seed": _seed(self.random_state),
-        }
 
 
 def _seed(state: Any) -> int:

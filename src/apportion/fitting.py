@@ -7,9 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from apportion.backbones import BACKBONES
 from apportion.bags import Bags
-from apportion.building import build_learner, build_optimizers
+from apportion.building import LABELS, build_labeller, build_learner, build_optimizers
 from apportion.evaluate import predict
+from apportion.first_stage import METHODS
 from apportion.labelling import Labeller
 from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed
@@ -18,6 +20,10 @@ from apportion.schedules import one_cycle
 from apportion.speed import placed
 
 Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, classes) -> network
+
+
+class SettingError(ValueError):
+    """A setting that cannot be; the message lists those that can."""
 
 
 def as_floats(x: Tensor) -> Tensor:
@@ -40,6 +46,39 @@ def line_of(moment: Moment) -> dict[str, Any]:
     """A line of history: stage, epoch, the mean of every term, seconds."""
     epoch = moment.epoch
     return {"stage": moment.stage, "epoch": epoch.number, **epoch.terms, "seconds": round(epoch.seconds, 3)}
+
+
+def stage_settings(
+    *,
+    first_stage: str,
+    second_stage: str | None,
+    backbone: str | Backbone,
+    labels: str,
+    reg: float,
+    **others: Any,
+) -> dict[str, Any]:
+    """What `two_stages` is told, from the words of users; a word that is not known is an error."""
+    words: dict[str, tuple[Any, Any]] = {
+        "first_stage": (first_stage, METHODS),
+        "second_stage": (second_stage, ("plot", None)),
+        "labels": (labels, LABELS),
+    }
+    if not callable(backbone):
+        words["backbone"] = (backbone, BACKBONES)
+    for name, (word, known) in words.items():
+        if word not in known:
+            raise SettingError(f"{name} is {word!r}; there are {', '.join(map(str, known))}")
+    for name, least in (("first_epochs", 1), ("second_epochs", 0), ("instances_per_batch", 1)):
+        if others[name] is not None and others[name] < least:
+            raise SettingError(f"{name} is {others[name]}; it must be at least {least}")
+    label = build_labeller(Second(labels=labels, reg=reg))
+    made = backbone if callable(backbone) else BACKBONES[backbone]
+    return {
+        "backbone": made,
+        "method": first_stage,
+        "label": None if second_stage is None else label,
+        **others,
+    }
 
 
 def two_stages(

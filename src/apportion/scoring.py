@@ -4,9 +4,20 @@ from typing import Any
 
 import torch
 from sklearn.utils.metadata_routing import MetadataRequest
+from torch import Tensor
 
 from apportion.bags import bag_means
 from apportion.forms import bags_from
+
+
+def bag_correlation(predicted: Tensor, known: Tensor) -> float | None:
+    """Correlation over bags of shares (m, k), each less its class's mean; None where all bags are alike."""
+    predicted, known = predicted.double(), known.double()
+    predicted, known = predicted - predicted.mean(0), known - known.mean(0)
+    if not known.abs().max() > 1e-6:
+        return None
+    scale = predicted.norm() * known.norm()
+    return float((predicted * known).sum() / scale) if scale > 0 else 0.0
 
 
 class BagCorrelation:
@@ -21,13 +32,10 @@ class BagCorrelation:
         """`y` (n, k) holds the shares of each row's bag, or (n,) labels, which are counted."""
         held, _ = bags_from(estimator.predict_proba(X), y, bags, classes=estimator.classes_)
         bag = torch.repeat_interleave(held.sizes)
-        predicted = bag_means(held.x, bag, len(held.sizes)).double()
-        predicted, known = predicted - predicted.mean(0), held.proportions.double()
-        known = known - known.mean(0)
-        if not known.abs().max() > 1e-6:
+        found = bag_correlation(bag_means(held.x, bag, len(held.sizes)), held.proportions)
+        if found is None:
             raise ValueError("the held-out bags all have the same proportions; hold out bags that differ")
-        scale = predicted.norm() * known.norm()
-        return float((predicted * known).sum() / scale) if scale > 0 else 0.0
+        return found
 
     def get_metadata_routing(self) -> MetadataRequest:
         request = MetadataRequest(owner=self)

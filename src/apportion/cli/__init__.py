@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from apportion.cli import data, demo, list_recipes, report, run, show
+from apportion.cli import check, data, demo, export, fit, list_recipes, predict, report, run, show
 
 OK, REFUSED = 0, 2  # a refusal names its reason
 STOPPED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # 130 and 143, as shells count
@@ -31,6 +31,12 @@ app.command("report", help="Tables and figures from run folders.")(report.comman
 app.command("demo", help="The paper's two-moons study: a table and a figure, in under two minutes.")(
     demo.command
 )
+app.command("check", help="What is wrong with a table and the shares of its bags, all of it at once.")(
+    check.command
+)
+app.command("fit", help="A model of single rows from a table and the shares of its bags.")(fit.command)
+app.command("predict", help="A table with the predictions of a model.")(predict.command)
+app.command("export", help="A model as one file for programs without torch.")(export.command)
 app.add_typer(data.app, name="data", help="Fetch, import and list data sets.")
 
 

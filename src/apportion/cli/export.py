@@ -1,0 +1,20 @@
+"""apportion export MODEL"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A folder that `apportion fit` wrote.")],
+    onnx: Annotated[
+        Path | None, typer.Option("--onnx", metavar="FILE", help="The ONNX file to write.")
+    ] = None,
+) -> None:
+    from apportion.models import load_model
+    from apportion.models.exporting import export_onnx
+
+    path = onnx or model / "model.onnx"
+    export_onnx(load_model(model), path)
+    print(f"{path}")

@@ -1,0 +1,80 @@
+"""apportion fit TABLE"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apportion.cli import tabling
+
+Out = Annotated[Path, typer.Option(metavar="DIR", help="The model's folder, which must not exist yet.")]
+FirstStage = Annotated[str, typer.Option(help="dllp, vat, gan or rot.")]
+SecondStage = Annotated[str, typer.Option(help="plot, or none for the first stage alone.")]
+Labels = Annotated[str, typer.Option(help="What the second stage learns: soft, hard, predicted, argmax.")]
+Epochs = Annotated[int | None, typer.Option(help="Epochs of the stage; by default as the bags need.")]
+Rate = Annotated[float, typer.Option(help="The first stage's peak learning rate.")]
+Rows = Annotated[int | None, typer.Option(help="Rows a step; by default as the bags need.")]
+HeldOut = Annotated[float, typer.Option(help="A share of the bags to measure the model on, not to learn.")]
+
+
+def command(
+    table: tabling.Table,
+    bag: tabling.Bag,
+    out: Out,
+    proportions: tabling.Proportions = None,
+    counts: tabling.Counts = None,
+    shares: tabling.Shares = "",
+    key: tabling.Key = None,
+    classes: tabling.Classes = "",
+    drop: tabling.Drop = "",
+    categorical: tabling.Categorical = "",
+    missing: tabling.Missing = None,
+    normalise: tabling.Normalise = False,
+    first_stage: FirstStage = "dllp",
+    second_stage: SecondStage = "plot",
+    labels: Labels = "soft",
+    first_epochs: Epochs = None,
+    second_epochs: Epochs = None,
+    rate: Rate = 2e-3,
+    rows_per_batch: Rows = None,
+    held_out: HeldOut = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of networks and batches.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
+) -> None:
+    from apportion.models import refuse_taken, save_model
+    from apportion.speed import pick_device
+    from apportion.tables.checking import check, refuse
+    from apportion.tables.holding import hold
+    from apportion.tabular.fit import checked, model_of, part_of, train_table
+
+    refuse_taken(out)
+    pick_device(device)
+    settings = {
+        "first_stage": first_stage,
+        "second_stage": None if second_stage == "none" else second_stage,
+        "labels": labels,
+        "first_epochs": first_epochs,
+        "second_epochs": second_epochs,
+        "rate": rate,
+        "instances_per_batch": rows_per_batch,
+        "seed": seed,
+    }
+    checked(settings)
+    asked = tabling.asked(
+        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise
+    )
+    found = check(asked)
+    for note in found.notes:
+        print(note)
+    refuse(found)
+    bags, columns = hold(asked, found)
+    parts = part_of(bags, held_out, seed)
+    del bags
+    for moment in train_table(parts[0], device, settings):
+        terms = ", ".join(f"{name} {value:.4g}" for name, value in moment.epoch.terms.items())
+        print(f"{moment.stage} stage, epoch {moment.epoch.number}: {terms}", flush=True)
+    model = model_of(moment, parts, columns, asked, found, settings)
+    save_model(model, out)
+    for name, value in model.quality.items():
+        print(f"{name}: {value:.4f}")
+    print(f"{out}")

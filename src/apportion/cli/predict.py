@@ -1,0 +1,23 @@
+"""apportion predict MODEL TABLE"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apportion.cli import tabling
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A folder that `apportion fit` wrote.")],
+    table: tabling.Table,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="TABLE with its predictions, CSV or Parquet.")],
+    missing: tabling.Missing = None,
+) -> None:
+    from apportion.models import load_model
+    from apportion.tables.reading import check_ending, save_table
+    from apportion.tabular.score import score_table
+
+    check_ending(out)
+    save_table(score_table(load_model(model), table, tuple(missing or ())), out)
+    print(f"{out}")

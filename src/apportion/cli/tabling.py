@@ -1,0 +1,65 @@
+"""The options by which commands are told about tables."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from apportion.tables.asking import Asked
+
+Table = Annotated[Path, typer.Argument(help="CSV or Parquet, a row an instance.")]
+Bag = Annotated[str, typer.Option(metavar="COLUMN", help="The column that names each row's bag.")]
+Proportions = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A row a bag: the column of the bags and one a class.")
+]
+Counts = Annotated[Path | None, typer.Option(metavar="FILE", help="The same with whole numbers.")]
+Shares = Annotated[
+    str, typer.Option(metavar="A,B", help="Columns of TABLE that repeat their bag's shares on every row.")
+]
+Key = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="The bags' column in FILE, where it is named otherwise.")
+]
+Classes = Annotated[
+    str, typer.Option(metavar="A,B", help="The classes' columns in FILE; all others, if not given.")
+]
+Drop = Annotated[str, typer.Option(metavar="A,B", help="Columns of TABLE that are no features.")]
+Categorical = Annotated[
+    str, typer.Option(metavar="A,B", help="Columns that are categories though they look like numbers.")
+]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT", help="A text of a CSV that means missing, as an empty field does; repeatable."
+    ),
+]
+Normalise = Annotated[
+    bool, typer.Option("--normalise", help="Rescale shares, or counts of a larger group, to sum to one.")
+]
+
+
+def asked(
+    table: Path, bag: str, proportions: Path | None, counts: Path | None, shares: str, key: str | None,
+    classes: str, drop: str, categorical: str, missing: list[str] | None, normalise: bool,
+) -> "Asked":  # fmt: skip
+    from apportion.tables.asking import Asked
+
+    lists = (_list(text) for text in (shares, classes, drop, categorical))
+    shared, named, dropped, categories = lists
+    return Asked(
+        table,
+        bag,
+        proportions,
+        counts,
+        shared,
+        key,
+        named,
+        dropped,
+        categories,
+        tuple(missing or ()),
+        normalise,
+    )
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,87 @@
+"""The card of a model: what it learnt from, how, how well it agrees with the bags, and what it is not for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_QUALITY = """\
+Of whole bags only: the classes of individuals are not known. A small error shows that the shares are met, not
+that individuals are told apart; a correlation near one says more, and neither is a proof.
+"""
+_PRIVACY = """\
+This model gives every individual a class, or the probability of one, that was published only for whole
+groups. Such a prediction is a statement about a person that nobody asked that person about, and it can be
+wrong: the model has never seen the class of a single individual. Do not take it for a fact about someone, do
+not publish it beside names, and ask, before you use it, whether those who published the shares meant to let
+individuals be told apart. The weights and the lists of categories come from the training rows; where a
+category is rare, its name alone may point at someone.
+"""
+
+
+def card(values: Mapping[str, Any]) -> str:
+    """README.md of a model's folder, from what its config.json holds."""
+    classes = ", ".join(map(str, values["classes"]))
+    title = f"# A classifier of {classes}, learnt from the shares of groups"
+    return "\n".join(
+        [
+            title, "",
+            f"Made by apportion {values['apportion']} with torch {values['torch']}. `config.json` has all "
+            "that is said here and the fitted transforms, `model.safetensors` the weights.", "",
+            "## Data", "", *_table(values["data"]), "",
+            *_columns(values["columns"]),
+            "## Method", "", _method(values), "", *_table(values["settings"]), "",
+            "## Quality", "",
+            _QUALITY,
+            *_table(values["quality"]), "",
+            "## Privacy", "", _PRIVACY,
+            "## Use", "", "```", _use(values), "```", "",
+        ]
+    )  # fmt: skip
+
+
+def _method(values: Mapping[str, Any]) -> str:
+    second = values["settings"].get("second_stage")
+    after = ", then a new network on labels that meet every bag's shares" if second else ""
+    return f"A network `{values['backbone']}` learnt the shares of the bags{after}. Settings:"
+
+
+def _columns(columns: list[dict[str, Any]] | None) -> list[str]:
+    if columns is None:
+        return []
+    lines = [f"| {_plain(c['name'])} | {c['kind']} | {_about(c)} |" for c in columns]
+    return ["| column | taken as | fitted on the training rows |", "| --- | --- | --- |", *lines, ""]
+
+
+def _about(column: Mapping[str, Any]) -> str:
+    flag = "; has missing values" if column["flag"] else ""
+    if column["kind"] == "category":
+        return f"{len(column['categories'])} categories and 'other'{flag}"
+    if column["kind"] == "boolean":
+        return f"missing is {'true' if column['fill'] else 'false'}{flag}"
+    return f"mean {column['mean']:.6g}, scale {column['scale']:.6g}, missing is {column['fill']:.6g}{flag}"
+
+
+def _table(values: Mapping[str, Any]) -> list[str]:
+    if not values:
+        return ["Nothing was recorded."]
+    lines = [f"| {_plain(name)} | {_plain(_text(value))} |" for name, value in values.items()]
+    return ["| | |", "| --- | --- |", *lines]
+
+
+def _text(value: Any) -> str:
+    return (
+        f"{value:.4g}"
+        if isinstance(value, float)
+        else "by the sizes of the bags"
+        if value is None
+        else str(value)
+    )
+
+
+def _plain(text: Any) -> str:
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def _use(values: Mapping[str, Any]) -> str:
+    if values["columns"] is None:
+        return 'apportion.load("this folder").predict_proba(X)'
+    return "apportion predict THIS_FOLDER new.parquet --out scored.parquet"

@@ -1,0 +1,51 @@
+"""A model's network as ONNX, for programs without torch."""
+
+import io
+import logging
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from apportion.models.model import Model, ModelError
+
+
+class Probabilities(nn.Module):
+    """The network with probabilities for answers."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.network(features).softmax(1)
+
+
+def export_onnx(model: Model, path: Path) -> None:
+    """One file: input `features` (n, ...) float32, output `probabilities` (n, k), for any n.
+
+    The features are those that the model's transforms make; config.json says how.
+    """
+    if find_spec("onnx") is None or find_spec("onnxscript") is None:
+        raise ModelError("ONNX files are written with onnx and onnxscript; pip install 'apportion[onnx]'")
+    example = torch.zeros(2, *model.shape)
+    beside = path.with_name(path.name + ".new")
+    level = logging.getLogger("torch.onnx").level
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it speaks of packages that are not needed
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                Probabilities(model.network).eval(), (example,), dynamo=True, input_names=["features"],
+                output_names=["probabilities"], dynamic_shapes={"features": {0: torch.export.Dim("n")}},
+            )  # fmt: skip
+            assert program is not None
+            program.save(beside, external_data=False)
+        beside.replace(path)
+    finally:
+        logging.getLogger("torch.onnx").setLevel(level)
+        beside.unlink(missing_ok=True)

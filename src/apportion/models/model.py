@@ -1,0 +1,84 @@
+"""A model and how it is written."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import apportion
+from apportion.backbones import BACKBONES
+from apportion.models.card import card
+from apportion.tables.columns import Column, to_values
+
+FORMAT = 1
+KEYS = (
+    "format", "apportion", "torch", "backbone", "options", "shape", "classes", "columns", "feature_names",
+    "settings", "data", "quality",
+)  # fmt: skip
+
+
+class ModelError(ValueError):
+    """A folder that holds no model that can be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Model:
+    network: nn.Module  # on the CPU, in evaluation mode
+    backbone: str  # a name of BACKBONES
+    shape: tuple[int, ...]  # of an instance
+    classes: tuple[Any, ...]  # texts, numbers or truth values
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the backbone
+    columns: tuple[Column, ...] | None = None  # how rows of a table become instances
+    feature_names: tuple[str, ...] | None = None  # of a data frame that was fitted
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what training was told
+    data: Mapping[str, Any] = field(default_factory=dict)  # what it was trained on, in numbers
+    quality: Mapping[str, Any] = field(default_factory=dict)  # how predicted and known shares agree
+
+
+def save_model(model: Model, folder: Path) -> None:
+    """Write the folder beside its place, then move it there; a folder that is there already is refused."""
+    refuse_taken(folder)
+    if model.backbone not in BACKBONES:
+        known = ", ".join(BACKBONES)
+        raise ModelError(
+            f"the backbone {model.backbone!r} has no name that a file could give; there are {known}"
+        )
+    values = {
+        "format": FORMAT,
+        "apportion": apportion.__version__,
+        "torch": str(torch.__version__),
+        "backbone": model.backbone,
+        "options": dict(model.options),
+        "shape": list(model.shape),
+        "classes": list(model.classes),
+        "columns": None if model.columns is None else to_values(model.columns),
+        "feature_names": None if model.feature_names is None else list(model.feature_names),
+        **{part: dict(getattr(model, part)) for part in ("settings", "data", "quality")},
+    }
+    try:
+        text = json.dumps(values, indent=1, allow_nan=False)
+    except (TypeError, ValueError) as problem:
+        raise ModelError(f"classes and settings must be texts, numbers or truth values: {problem}") from None
+    beside = folder.with_name(folder.name + ".new")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        beside.mkdir(parents=True)
+        weights = {name: w.detach().cpu().contiguous() for name, w in model.network.state_dict().items()}
+        save_file(weights, beside / "model.safetensors")
+        (beside / "config.json").write_text(text, "utf-8")
+        (beside / "README.md").write_text(card(values), "utf-8")
+        beside.replace(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def refuse_taken(folder: Path) -> None:
+    """A model is written once: what stands in its place is not overwritten."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ModelError(f"{folder} is there already; name another folder, or remove it")

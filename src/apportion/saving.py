@@ -1,0 +1,68 @@
+"""ProportionClassifier to a model's folder and back."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from apportion.backbones import BACKBONES
+from apportion.estimators import ProportionClassifier
+from apportion.models import Model, ModelError, load_model, save_model
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def save(classifier: ProportionClassifier, folder: str | Path) -> None:
+    """Write a fitted classifier to a new folder: weights, JSON and a card, no pickle.
+
+    Its backbone must be one of this package's: a name, or a `functools.partial` of one with keywords.
+    """
+    check_is_fitted(classifier)
+    name, options = _backbone(classifier.backbone)
+    settings = classifier.get_params(deep=False) | {"backbone": name}
+    settings = {key: value if isinstance(value, _PLAIN) else str(value) for key, value in settings.items()}
+    if not isinstance(settings["random_state"], int | None):
+        settings["random_state"] = None  # a generator's state is not kept
+    last = {"last epoch, " + key: value for key, value in (classifier.history_ or [{}])[-1].items()}
+    names = getattr(classifier, "feature_names_in_", None)
+    classes = tuple(classifier.classes_.tolist())
+    model = Model(
+        classifier.classifier_, name, classifier.instance_shape_, classes, options,
+        feature_names=None if names is None else tuple(names.tolist()), settings=settings,
+        data={"rows": classifier.n_rows_}, quality=last,
+    )  # fmt: skip
+    save_model(model, Path(folder))
+
+
+def load(folder: str | Path) -> ProportionClassifier:
+    """A classifier that predicts as the saved one did; `transduction_` and `history_` stay behind."""
+    model = load_model(Path(folder))
+    if model.columns is not None:
+        raise ModelError(f"{folder} takes tables, not arrays; use `apportion predict {folder} TABLE`")
+    known = list(ProportionClassifier().get_params(deep=False))
+    if set(model.settings) != set(known):
+        raise ModelError(f"{folder} has the settings {sorted(model.settings)}; there are {sorted(known)}")
+    options = {key: tuple(v) if isinstance(v, list) else v for key, v in model.options.items()}
+    backbone = partial(BACKBONES[model.backbone], **options) if options else model.backbone
+    classifier = ProportionClassifier(**(dict(model.settings) | {"backbone": backbone}))
+    classifier.classifier_, classifier.instance_shape_ = model.network, model.shape
+    classifier.classes_, classifier.history_ = np.asarray(model.classes), []
+    if len(model.shape) == 1:
+        vars(classifier)["n_features_in_"] = model.shape[0]
+    if model.feature_names is not None:
+        vars(classifier)["feature_names_in_"] = np.asarray(model.feature_names, dtype=object)
+    return classifier
+
+
+def _backbone(backbone: Any) -> tuple[str, dict[str, Any]]:
+    name = backbone if isinstance(backbone, str) else None
+    options: dict[str, Any] = {}
+    if isinstance(backbone, partial) and not backbone.args:
+        name = next((known for known, made in BACKBONES.items() if made is backbone.func), None)
+        options = dict(backbone.keywords)
+    if name is None:
+        remedy = "save classifier_.state_dict() yourself, or use functools.partial of a backbone of apportion"
+        raise ModelError(f"the backbone {backbone!r} has no name that a file could give; {remedy}")
+    return name, options

@@ -1,0 +1,57 @@
+"""The numbers of the bags: what cannot be a proportion or a count, and sums that do not fit."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from apportion.tables.asking import SHOWN, Asked, told
+from apportion.tables.shares import BagTable
+
+
+def check_values(table: BagTable, asked: Asked, problems: list[str]) -> None:
+    """Numbers that cannot be proportions, or counts, of a bag."""
+    k = len(table.classes)
+    if k < 2:
+        remedy = "give a column for each class, also for what is left over"
+        problems.append(f"{table.place} has {k} class ({', '.join(table.classes) or 'none'}): {remedy}")
+    whole = asked.counts is not None
+    limit = np.inf if whole or asked.normalise else 1 + 1e-6
+    rules: list[tuple[Callable[[np.ndarray], np.ndarray], str]] = [
+        (lambda v: ~np.isfinite(v), "give a finite number, or drop the bag from both tables"),
+        (lambda v: v < 0, f"{'counts' if whole else 'proportions'} are not negative"),
+        (lambda v: v > limit, "divide percentages by 100, or pass --counts, or --normalise"),
+        (lambda v: np.isfinite(v) & (v % 1 != 0) & whole, "counts are whole; pass shares by --proportions"),
+    ]
+    for wrong, remedy in rules:
+        bad = np.argwhere(wrong(table.values) & ~table.told[:, None])
+        if len(bad):
+            cases = (
+                f"{table.case(i)}, has {table.values[i, j]:g} for class {table.classes[j]!r}"
+                for i, j in bad[:SHOWN].tolist()
+            )
+            problems.append(told(cases, len(bad), remedy))
+
+
+def check_sums(
+    table: BagTable, place: np.ndarray, sizes: np.ndarray, asked: Asked, problems: list[str]
+) -> None:
+    """Sums of bags whose numbers can be summed: one, or for counts the number of rows."""
+    whole, sound = asked.counts is not None, ~table.told & (table.values >= 0).all(1)
+    sound &= np.isfinite(table.values).all(1)
+    known = np.flatnonzero((place >= 0) & sound[place])
+    totals = table.values[place].sum(1)
+    bad = known[totals[known] == 0]
+    if len(bad):
+        cases = (table.case(place[i]) for i in bad[:SHOWN].tolist())
+        problems.append(told(cases, len(bad), "all classes are zero; drop the bag from both tables"))
+    wanted = sizes if whole else np.ones(len(sizes))
+    off = (abs(totals - wanted) > (0.5 if whole else 1e-4)) & (totals > 0)  # four printed digits
+    bad = known[off[known]]
+    if len(bad) and not asked.normalise and len(table.classes) > 1:
+        of = [f" but has {size} rows" if whole else "" for size in sizes[bad[:SHOWN]].tolist()]
+        cases = (
+            f"{table.case(place[i])}, sums to {totals[i]:.6g}{rows}"
+            for i, rows in zip(bad[:SHOWN].tolist(), of, strict=True)
+        )
+        reason = "the counts are of a larger group" if whole else "they are rounded"
+        problems.append(told(cases, len(bad), f"mend them, or pass --normalise if {reason}"))

@@ -1,0 +1,46 @@
+"""What a user says of the tables, and what a check has found in them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SHOWN = 3  # cases named of each thing that is wrong
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The two tables, or the one, and how to read them. One of proportions, counts and shares is given."""
+
+    table: Path  # a row an instance
+    bag: str  # its column with the names of the bags
+    proportions: Path | None = None  # a row a bag, a column a class
+    counts: Path | None = None  # the same with whole numbers
+    shares: tuple[str, ...] = ()  # columns of the table itself: the proportions of each row's bag
+    key: str | None = None  # the bags' column in the second table, where its name is another
+    classes: tuple[str, ...] = ()  # the columns of the classes; all others of the second table, if empty
+    drop: tuple[str, ...] = ()  # columns that are no features
+    categorical: tuple[str, ...] = ()  # columns that are categories whatever they look like
+    missing: tuple[str, ...] = ()  # texts that mean a missing value in a CSV
+    normalise: bool = False  # rescale shares or counts that do not sum to one or to the size of the bag
+
+
+@dataclass(frozen=True)
+class Found:
+    """A check's findings; what follows `problems` can be used only where there is none."""
+
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    kinds: dict[str, str] = field(default_factory=dict)  # of the feature columns, in the table's order
+    names: Any = ()  # (m,) a polars series: the sorted names of the bags, as the table has them
+    sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (m,)
+    shares: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # (m, k)
+    classes: tuple[str, ...] = ()
+
+
+def told(cases: Iterable[str], n: int, remedy: str) -> str:
+    """One line for a thing that is wrong in n cases: the first few of them, how many more, what to do."""
+    more = f"; and {n - SHOWN:,} more" if n > SHOWN else ""
+    return f"{'; '.join(list(cases)[:SHOWN])}{more}: {remedy}"

@@ -1,0 +1,119 @@
+"""What is wrong with the tables: all of it, with row and bag named, before anything is trained or written."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from apportion.tables.amounts import check_sums, check_values
+from apportion.tables.asking import SHOWN, Asked, Found, told
+from apportion.tables.columns import TableError
+from apportion.tables.reading import ROW, numbered_rows, open_table, pl
+from apportion.tables.shares import BagTable, separate_table, shares_in_table
+from apportion.tables.values import check_features
+
+
+def check(asked: Asked) -> Found:
+    """Go through both tables; nothing of the instances is held in memory but one column at a time."""
+    problems: list[str] = []
+    notes: list[str] = []
+    frame = open_table(asked.table, texts=(asked.bag, *asked.categorical), missing=asked.missing)
+    schema = frame.collect_schema()
+    _check_columns(asked, schema.names(), problems)
+    kinds = check_features(asked, frame, problems, notes)
+    if asked.bag not in schema or not set(asked.shares) <= set(schema):
+        return Found(problems, notes)
+    bags = _bags_of(asked, frame, problems)
+    if asked.shares:
+        table: BagTable | None = shares_in_table(asked, frame, problems)
+    elif asked.proportions or asked.counts:
+        table = separate_table(asked, bags[asked.bag].dtype, problems)
+    else:
+        table = None
+    if table is None or not bags.height:
+        return Found(problems, notes)
+    check_values(table, asked, problems)
+    place = _check_names(table, bags, asked, problems)
+    sizes = bags["len"].to_numpy().astype(np.int64)
+    check_sums(table, place, sizes, asked, problems)
+    if problems:
+        return Found(problems, notes)
+    values = table.values[place]
+    shares = values / values.sum(1, keepdims=True)
+    if np.ptp(shares, axis=0).max() < 1e-6:
+        problems.append("all bags have the same proportions, so that nothing tells the classes apart")
+    notes.insert(0, _summary(asked, sizes, shares, table.classes))
+    return Found(problems, notes, kinds, bags[asked.bag], sizes, shares, table.classes)
+
+
+def _check_columns(asked: Asked, there: Sequence[str], problems: list[str]) -> None:
+    """The words of the question: columns that the table does not have, and one source of proportions."""
+    named = {"--bag": (asked.bag,), "--shares": asked.shares, "--drop": asked.drop}
+    for option, names in (named | {"--categorical": asked.categorical}).items():
+        for name in (name for name in names if name not in there):
+            columns = ", ".join(map(repr, there[:20])) + (", …" if len(there) > 20 else "")
+            problems.append(f"{asked.table.name} has no column {name!r} ({option}); it has {columns}")
+    given = [asked.proportions is not None, asked.counts is not None, bool(asked.shares)]
+    if sum(given) != 1:
+        remedy = "pass one of --proportions FILE, --counts FILE and --shares COLUMNS"
+        problems.append(f"the proportions of the bags come from {sum(given)} places: {remedy}")
+    known = (asked.bag, *asked.shares)
+    if len(set(known)) < len(known) or len(set(asked.classes)) < len(asked.classes):
+        problems.append("a column is named twice among the bag, the shares and the classes: name each once")
+
+
+def _bags_of(asked: Asked, frame: pl.LazyFrame, problems: list[str]) -> pl.DataFrame:
+    """Sorted bags with their sizes and first rows; rows without a bag are a problem."""
+    name = pl.col(asked.bag)
+    grouped = numbered_rows(frame.select(asked.bag)).group_by(asked.bag).agg(pl.len(), pl.col(ROW).min())
+    found = grouped.collect(engine="streaming")
+    if found[asked.bag].dtype in (pl.Categorical, pl.Enum):
+        found = found.with_columns(name.cast(pl.String))
+    lost = name.is_null() | (name.is_nan() if found[asked.bag].dtype.is_float() else False)
+    for row in found.filter(lost).to_dicts():
+        cases = [f"{asked.table.name} has {row['len']:,} rows without a bag, first row {row[ROW]}"]
+        problems.append(told(cases, 1, f"fill in the column {asked.bag!r} or leave these rows out"))
+    if not found.height:
+        problems.append(f"{asked.table.name} has no rows")
+    return found.filter(~lost).sort(asked.bag)
+
+
+def _check_names(table: BagTable, bags: pl.DataFrame, asked: Asked, problems: list[str]) -> np.ndarray:
+    """The row of each bag in the table of proportions, -1 for none: both have the same bags, each once."""
+    key = asked.bag
+    given = pl.DataFrame({key: table.bags, "at": pl.int_range(len(table.bags), eager=True)})
+    twice = given.filter(pl.col(key).is_duplicated()).sort(key, "at")
+    if twice.height:
+        cases = (table.case(i) for i in twice["at"].head(SHOWN).to_list())
+        problems.append(told(cases, twice.height, "these bags stand in several rows; keep one row a bag"))
+    known = bags.join(given.unique(key, keep="first"), on=key, how="left", maintain_order="left")
+    lost = known.filter(pl.col("at").is_null())
+    if lost.height:
+        cases = (
+            f"bag {row[key]!r} ({row['len']} rows of {asked.table.name}, first row {row[ROW]})"
+            for row in lost.head(SHOWN).to_dicts()
+        )
+        problems.append(told(cases, lost.height, f"no row in {table.place}; add it or leave these rows out"))
+    empty = given.join(bags, on=key, how="anti").sort("at")
+    if empty.height:
+        cases = (table.case(i) for i in empty["at"].head(SHOWN).to_list())
+        problems.append(
+            told(cases, empty.height, f"no row in {asked.table.name}; drop it from {table.place}")
+        )
+    return known["at"].fill_null(0).to_numpy()
+
+
+def _summary(asked: Asked, sizes: np.ndarray, shares: np.ndarray, classes: tuple[str, ...]) -> str:
+    spread = ", ".join(
+        f"{name} {100 * low:.3g} to {100 * high:.3g} %"
+        for name, low, high in zip(classes, shares.min(0), shares.max(0), strict=True)
+    )
+    middle = f"{sizes.min():,} to {sizes.max():,} rows, half of them at most {int(np.median(sizes)):,}"
+    return f"{asked.table.name}: {sizes.sum():,} rows in {len(sizes):,} bags of {middle}; {spread}"
+
+
+def refuse(found: Found) -> None:
+    """An error with all problems, a line each, where there are any."""
+    if found.problems:
+        n = len(found.problems)
+        lines = "".join(f"\n  {problem}" for problem in found.problems)
+        raise TableError(f"{n} thing{'s are' if n > 1 else ' is'} wrong; nothing was written{lines}")

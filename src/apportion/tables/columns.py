@@ -1,0 +1,71 @@
+"""What a column of a table has become: a few plain numbers and names, which go to JSON and back."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+KINDS = ("number", "category", "boolean", "date")
+KEPT = 32  # categories with a feature of their own, the most frequent; all others share one
+
+
+class TableError(ValueError):
+    """Tables that cannot be used: all that is wrong with them, a line each."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A fitted transform. Numbers, dates and booleans have one value, of which the second line speaks."""
+
+    name: str
+    kind: str
+    fill: float = 0.0  # stands for a missing value: the median, or the more frequent of false and true
+    mean: float = 0.0
+    scale: float = 1.0
+    categories: tuple[str, ...] = ()  # sorted; what is not among them is 'other'
+    flag: bool = False  # whether a feature says that the value is missing: where training had such rows
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the features that this column becomes, in their order."""
+        own = {
+            "number": [self.name],
+            "boolean": [self.name],
+            "date": [self.name, f"{self.name}: sine of the year", f"{self.name}: cosine of the year"],
+            "category": [*(f"{self.name} = {c}" for c in self.categories), f"{self.name} = other"],
+        }[self.kind]
+        return [*own, f"{self.name} is missing"] if self.flag else own
+
+
+def to_values(columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """Plain values for JSON."""
+    return [asdict(column) | {"categories": list(column.categories)} for column in columns]
+
+
+def from_values(values: Any) -> tuple[Column, ...]:
+    """Columns from plain values; a key, a kind or a type that is not known is an error."""
+    if not isinstance(values, list) or not values:
+        raise TableError("columns must be a list with at least one column")
+    made = tuple(_column(value) for value in values)
+    names = [column.name for column in made]
+    for name in (name for name in names if names.count(name) > 1):
+        raise TableError(f"column {name!r} stands twice among the columns")
+    return made
+
+
+def _column(value: Any) -> Column:
+    known = {field.name: field.type for field in fields(Column)}
+    if not isinstance(value, Mapping) or set(value) != set(known):
+        raise TableError(f"a column has the keys {', '.join(known)}, no more and no fewer, not {value!r}")
+    name, categories = value["name"], value["categories"]
+    if not isinstance(name, str) or value["kind"] not in KINDS:
+        raise TableError(f"column {name!r} is of kind {value['kind']!r}; there are {', '.join(KINDS)}")
+    numbers = [value[key] for key in ("fill", "mean", "scale")]
+    if any(type(n) not in (int, float) or not math.isfinite(n) for n in numbers) or not numbers[2] > 0:
+        raise TableError(f"column {name!r} has fill, mean and scale {numbers}; these are numbers, scale > 0")
+    if not isinstance(categories, list) or not all(isinstance(c, str) for c in categories):
+        raise TableError(f"column {name!r} has categories {categories!r}; these are a list of texts")
+    if not isinstance(value["flag"], bool) or categories != sorted(set(categories)):
+        raise TableError(f"column {name!r} has an unsorted category or a flag that is neither true nor false")
+    fill, mean, scale = map(float, numbers)
+    return Column(name, value["kind"], fill, mean, scale, tuple(categories), value["flag"])

@@ -1,0 +1,110 @@
+"""The proportions of the bags, from a table of their own or from columns of the instances' table."""
+
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from apportion.tables.asking import SHOWN, Asked, told
+from apportion.tables.columns import TableError
+from apportion.tables.reading import ROW, numbered_rows, open_table, pl
+from apportion.tables.transforms import kind_of, read_as
+
+
+class BagTable(NamedTuple):
+    place: str  # the file's name
+    bags: pl.Series  # (r,) ids in the type of the instances' table
+    rows: np.ndarray  # (r,) row numbers from one
+    values: np.ndarray  # (r, k) float64, NaN where there is no number
+    classes: tuple[str, ...]
+    told: np.ndarray  # (r,) rows of which enough was said: a text stands among their numbers
+
+    def case(self, i: int) -> str:
+        return f"{self.place}, row {self.rows[i]}, bag {self.bags[int(i)]!r}"
+
+
+def separate_table(asked: Asked, dtype: pl.DataType, problems: list[str]) -> BagTable | None:
+    """The rows of the file of proportions or counts; None where its columns are not what was asked for."""
+    path, key = asked.proportions or asked.counts, asked.key or asked.bag
+    assert path is not None
+    try:
+        frame = open_table(path, texts=[key], missing=asked.missing).collect()
+    except TableError as problem:
+        problems.append(str(problem))
+        return None
+    if key not in frame.columns:
+        remedy = "rename the column of the bags, or name it with --key"
+        problems.append(f"{path.name} has no column {key!r} but {_list(frame.columns)}: {remedy}")
+        return None
+    classes = asked.classes or tuple(name for name in frame.columns if name != key)
+    for name in (name for name in classes if name not in frame.columns):
+        problems.append(f"{path.name} has no column {name!r} for that class; it has {_list(frame.columns)}")
+        return None
+    frame = frame.with_row_index(ROW, offset=1)
+    ids = _as_ids(frame[key], dtype)
+    lost = frame.filter(ids.is_null())
+    if lost.height:
+        cases = (f"{path.name}, row {row}, has bag {bag!r}" for row, bag in lost.select(ROW, key).rows())
+        remedy = f"give a bag's id, of type {dtype} as in {asked.table.name}"
+        problems.append(told(islice(cases, SHOWN), lost.height, remedy))
+    frame, ids = frame.filter(ids.is_not_null()), ids.drop_nulls()
+    columns = [frame[name].cast(pl.Float64, strict=False).to_numpy() for name in classes]
+    values = np.column_stack(columns) if columns else np.zeros((frame.height, 0))
+    table = BagTable(path.name, ids, frame[ROW].to_numpy(), values, classes, np.zeros(len(values), bool))
+    _name_texts(frame, table, problems)
+    return table
+
+
+def _as_ids(values: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """Ids in the type of the instances' table; null where they cannot be."""
+    if values.dtype != pl.String or dtype == pl.String or dtype.is_numeric():
+        return values.cast(dtype, strict=False)
+    kind = kind_of(dtype)
+    return read_as(values, kind).cast(dtype, strict=False) if kind else values.cast(dtype, strict=False)
+
+
+def _name_texts(frame: pl.DataFrame, table: BagTable, problems: list[str]) -> None:
+    for j, name in enumerate(table.classes):
+        column = frame[name]
+        bad = np.flatnonzero(np.isnan(table.values[:, j]) & column.is_not_null().to_numpy())
+        if len(bad) and column.dtype == pl.String:
+            cases = (f"{table.case(i)}, has {column[i]!r} for class {name!r}" for i in bad.tolist())
+            remedy = f"give a number; if {name!r} is no class, name the classes with --classes"
+            problems.append(told(islice(cases, SHOWN), len(bad), remedy))
+            table.told[bad] = True
+
+
+def shares_in_table(asked: Asked, frame: pl.LazyFrame, problems: list[str]) -> BagTable:
+    """One row a bag from columns that repeat its shares; rows of a bag that disagree are a problem."""
+    numbers = [pl.col(name).cast(pl.Float64, strict=False) for name in asked.shares]
+    rows = numbered_rows(frame.select(asked.bag, *numbers)).filter(pl.col(asked.bag).is_not_null())
+    grouped = rows.group_by(asked.bag).agg(
+        pl.col(ROW).min(),
+        *(pl.col(name).first() for name in asked.shares),
+        *((pl.col(name).max() - pl.col(name).min()).alias(f"{ROW}{name}") for name in asked.shares),
+        *((pl.col(name).null_count()).alias(f"{ROW}{ROW}{name}") for name in asked.shares),
+    )
+    found = grouped.sort(asked.bag).collect(engine="streaming")
+    values = np.column_stack([found[name].to_numpy() for name in asked.shares])
+    no = np.zeros(len(values), bool)
+    table = BagTable(asked.table.name, found[asked.bag], found[ROW].to_numpy(), values, asked.shares, no)
+    for name in asked.shares:
+        apart = found.filter((pl.col(f"{ROW}{name}") > 1e-6) | (pl.col(f"{ROW}{ROW}{name}") > 0))
+        apart = apart.filter(pl.col(name).is_not_null())  # else it is told as a missing number
+        if apart.height:
+            one = apart.head(SHOWN).select(asked.bag, pl.col(name).alias(f"{ROW}first"))
+            other = rows.join(one.lazy(), on=asked.bag).filter(
+                pl.col(name).is_null() | ((pl.col(name) - pl.col(f"{ROW}first")).abs() > 1e-6)
+            )
+            first = other.group_by(asked.bag).agg(pl.all().sort_by(ROW).first()).sort(ROW).collect()
+            cases = (
+                f"{table.place}, row {row[ROW]}, bag {row[asked.bag]!r}, has {row[name]} for class {name!r} "
+                f"where the bag's first row has {row[f'{ROW}first']}"
+                for row in first.to_dicts()
+            )
+            problems.append(told(cases, apart.height, "every row repeats the shares of its whole bag"))
+    return table
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")

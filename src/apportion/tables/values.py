@@ -1,0 +1,81 @@
+"""The feature columns of a table: what each is taken for, and values that no transform can use."""
+
+from apportion.tables.asking import SHOWN, Asked, told
+from apportion.tables.columns import KEPT
+from apportion.tables.reading import ROW, numbered_rows, pl
+from apportion.tables.transforms import kind_of
+
+
+def check_features(
+    asked: Asked, frame: pl.LazyFrame, problems: list[str], notes: list[str]
+) -> dict[str, str]:
+    """The kind of every feature column; problems and notes are added to the lists."""
+    schema, kinds = frame.collect_schema(), {}
+    for name, dtype in schema.items():
+        if name in (asked.bag, *asked.shares, *asked.drop):
+            continue
+        kind = "category" if name in asked.categorical else kind_of(dtype)
+        if kind is None or (kind == "category" and dtype.is_nested()):
+            remedy = f"leave it out with --drop {name}"
+            problems.append(
+                f"column {name!r} has values of type {dtype}, for which there is no transform: {remedy}"
+            )
+        else:
+            kinds[name] = kind
+    if not kinds:
+        problems.append(f"{asked.table.name} has no column for features beside the bags and their shares")
+    for name, kind in list(kinds.items()):
+        if not _check_column(asked, frame, name, kind, problems, notes):
+            del kinds[name]
+    return kinds
+
+
+def _check_column(
+    asked: Asked, frame: pl.LazyFrame, name: str, kind: str, problems: list[str], notes: list[str]
+) -> bool:
+    """Whether the column says anything; what is wrong with it is added to the problems."""
+    column, dtype = pl.col(name), frame.collect_schema()[name]
+    gone = column.is_null() | (column.is_nan() if dtype.is_float() else False)
+    asks = {"rows": pl.len(), "gone": gone.sum()}
+    if kind == "category":
+        text = column.cast(pl.String)
+        asks |= {"distinct": text.drop_nulls().n_unique()}
+        asks |= {"numbers": text.cast(pl.Float64, strict=False).is_not_null().sum()}
+    else:
+        there = column.filter(~gone)
+        asks |= {"distinct": 1 + (there.min() != there.max()).cast(pl.Int64)}
+        if dtype.is_float():
+            asks |= {"infinite": column.is_infinite().sum()}
+    seen = frame.select(**asks).collect(engine="streaming").row(0, named=True)
+    if seen["gone"] == seen["rows"]:
+        problems.append(f"column {name!r} has no value in any row: leave it out with --drop {name}")
+        return True
+    filled = seen["rows"] - seen["gone"]
+    if seen.get("infinite"):
+        remedy = "give a number, or leave it empty where it is missing"
+        _name_rows(asked, frame, name, column.is_infinite(), seen["infinite"], remedy, problems)
+    if filled / 2 <= seen.get("numbers", 0) < filled and name not in asked.categorical:
+        spoilt = column.cast(pl.String).cast(pl.Float64, strict=False).is_null() & column.is_not_null()
+        remedy = "most are numbers; say which texts mean missing with --missing, or --categorical " + name
+        _name_rows(asked, frame, name, spoilt, filled - seen["numbers"], remedy, problems)
+    if seen["distinct"] <= 1 and not seen["gone"]:
+        notes.append(f"column {name!r} has the same value in all rows; it is left out")
+        return False
+    if seen["gone"]:
+        notes.append(f"column {name!r} is missing in {seen['gone']:,} of {seen['rows']:,} rows")
+    if kind == "category" and seen["distinct"] > KEPT:
+        several = f"{seen['distinct']:,} different texts; the {KEPT} most frequent become features"
+        notes.append(f"column {name!r} has {several}, all others one: --drop {name} if it names the rows")
+    return True
+
+
+def _name_rows(
+    asked: Asked, frame: pl.LazyFrame, name: str, wrong: pl.Expr, n: int, remedy: str, problems: list[str]
+) -> None:
+    columns = [c for c in dict.fromkeys((asked.bag, name)) if c in frame.collect_schema()]
+    rows = numbered_rows(frame.select(columns)).filter(wrong).head(SHOWN).collect().to_dicts()
+    cases = (
+        f"{asked.table.name}, row {row[ROW]}, bag {row.get(asked.bag)!r}, column {name!r}, has {row[name]!r}"
+        for row in rows
+    )
+    problems.append(told(cases, n, remedy))

@@ -1,0 +1,1 @@
+"""From tables to a model, and from a model to scored tables."""

@@ -1,0 +1,103 @@
+"""From the bags of a table to a model with its card."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from apportion.bags import Bags, bag_means
+from apportion.evaluate import predict, proportion_error
+from apportion.fitting import as_floats, stage_settings, two_stages
+from apportion.models import Model
+from apportion.pipeline import Moment
+from apportion.randomness import stream
+from apportion.scoring import bag_correlation
+from apportion.speed import pick_device, unplaced
+from apportion.tables.asking import Asked, Found
+from apportion.tables.columns import Column, TableError
+
+DEFAULTS: Mapping[str, Any] = {
+    "first_stage": "dllp",
+    "second_stage": "plot",
+    "backbone": "mlp",
+    "labels": "soft",
+    "reg": 1.0,
+    "first_epochs": None,
+    "second_epochs": None,
+    "rate": 2e-3,
+    "second_rate": 1e-3,
+    "instances_per_batch": None,
+    "seed": 0,
+}  # as ProportionClassifier has them
+
+
+def part_of(bags: Bags, held_out: float, seed: int) -> tuple[Bags, Bags | None]:
+    """The bags to learn from, and a share of them that no learner sees."""
+    if not held_out:
+        return bags, None
+    order = torch.randperm(len(bags.sizes), generator=stream(seed, "held-out"))
+    cut = max(2, round(held_out * len(order)))
+    if cut > len(order) - 2:
+        raise TableError(f"of {len(order)} bags {cut} would be held out; leave two at least to learn from")
+    return bags.select(order[cut:]), bags.select(order[:cut])
+
+
+def train_table(bags: Bags, device: str, settings: Mapping[str, Any]) -> Iterator[Moment]:
+    """Both stages on the bags of a table, a moment after every epoch."""
+    return two_stages(bags.to(pick_device(device)), **checked(settings))
+
+
+def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What both stages are told; words and numbers that cannot be are an error."""
+    return stage_settings(**(dict(DEFAULTS) | dict(settings)))
+
+
+def model_of(
+    moment: Moment,
+    trained: tuple[Bags, Bags | None],
+    columns: tuple[Column, ...],
+    asked: Asked,
+    found: Found,
+    settings: Mapping[str, Any],
+) -> Model:
+    """The model of a stage's last moment, with what its card tells."""
+    bags, held = trained
+    network = unplaced(moment.learner.classifier).cpu().eval()
+    data = {
+        "table": asked.table.name,
+        "rows": len(bags.x),
+        "bags": len(bags.sizes),
+        "smallest and largest bag": f"{int(bags.sizes.min())}, {int(bags.sizes.max())}",
+        "shares from": (asked.proportions or asked.counts or asked.table).name,
+        "overall shares": ", ".join(
+            f"{name} {share:.4f}" for name, share in zip(found.classes, _overall(bags).tolist(), strict=True)
+        ),
+    }
+    quality = _quality(network, bags, "training bags")
+    if held is not None:
+        quality |= _quality(network, held, "held-out bags")
+    shape = tuple(bags.x.shape[1:])
+    said = dict(DEFAULTS) | dict(settings)
+    return Model(
+        network,
+        said["backbone"],
+        shape,
+        found.classes,
+        columns=columns,
+        settings=said,
+        data=data,
+        quality=quality,
+    )
+
+
+def _overall(bags: Bags) -> torch.Tensor:
+    return (bags.proportions.cpu().double() * bags.sizes[:, None]).sum(0) / bags.sizes.sum()
+
+
+def _quality(network: torch.nn.Module, bags: Bags, which: str) -> dict[str, Any]:
+    x, known = bags.x.cpu(), bags.proportions.cpu()
+    log_probs = predict(network, x, as_floats)
+    bag = torch.repeat_interleave(bags.sizes)
+    found = bag_correlation(bag_means(log_probs.exp(), bag, len(bags.sizes)), known)
+    error = proportion_error(log_probs, bags.sizes, known)
+    return {f"share of a bag that is misplaced, {which}": error, f"bag correlation, {which}": found}

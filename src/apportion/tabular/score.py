@@ -1,0 +1,65 @@
+"""From a model and a table of new rows to the same table with predictions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from apportion.evaluate import predict
+from apportion.fitting import as_floats
+from apportion.models import Model, ModelError
+from apportion.tables.asking import SHOWN, told
+from apportion.tables.columns import TableError
+from apportion.tables.reading import BATCH, batches, open_table, pl
+from apportion.tables.transforms import features_of, spoilt
+
+
+def score_table(model: Model, table: Path, missing: tuple[str, ...] = ()) -> pl.LazyFrame:
+    """The table with a column for the predicted class and one for the probability of each."""
+    if model.columns is None:
+        raise ModelError("the model takes arrays, not tables; use apportion.load and predict_proba")
+    frame = open_table(table, texts=None, missing=missing)
+    there = frame.collect_schema().names()
+    names = [column.name for column in model.columns]
+    added = ["predicted", *(f"p({c})" for c in model.classes)]
+    problems = [
+        f"{table.name} has no column {name!r}, which the model takes" for name in names if name not in there
+    ]
+    problems += [f"{table.name} has a column {name!r} already; rename it" for name in added if name in there]
+    shares = [] if problems else [_scored(model, part, problems, table.name) for part in _parts(frame, names)]
+    if problems:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        raise TableError(f"{table.name} cannot be scored; nothing was written{lines}")
+    values = np.concatenate(shares) if shares else np.zeros((0, len(model.classes)), np.float32)
+    classes = pl.Series("predicted", list(model.classes))
+    predicted = classes.gather(values.argmax(1)) if len(values) else classes.clear()
+    scored = pl.DataFrame([predicted, *(pl.Series(n, values[:, i]) for i, n in enumerate(added[1:]))])
+    return pl.concat([frame, scored.lazy()], how="horizontal")
+
+
+def _parts(frame: pl.LazyFrame, names: list[str]) -> Iterator[tuple[int, pl.DataFrame]]:
+    at = 0
+    for part in batches(frame, names):
+        for rows in part.iter_slices(BATCH):
+            yield at, rows
+            at += rows.height
+
+
+def _scored(model: Model, part: tuple[int, pl.DataFrame], problems: list[str], place: str) -> np.ndarray:
+    """Probabilities (n, k) of some rows; values that no transform can use are added to the problems."""
+    at, rows = part
+    assert model.columns is not None
+    for column in model.columns:
+        values = rows[column.name]
+        bad = spoilt(values, column.kind)
+        if len(bad):
+            cases = (
+                f"{place}, row {at + i + 1}, column {column.name!r}, has {values[i]!r}"
+                for i in bad[:SHOWN].tolist()
+            )
+            problems.append(told(cases, len(bad), f"give a {column.kind}, or leave it empty"))
+    if problems:
+        return np.zeros((rows.height, len(model.classes)), np.float32)
+    log_probs = predict(model.network, torch.from_numpy(features_of(model.columns, rows)), as_floats)
+    return log_probs.exp().numpy()

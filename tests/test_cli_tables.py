@@ -1,0 +1,193 @@
+"""check, fit, predict and export: from two files to a third, and nothing written when something is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+pl = pytest.importorskip("polars")
+
+from apportion.cli import app  # noqa: E402
+from apportion.data.synthetic import moons  # noqa: E402
+from apportion.models import load_model  # noqa: E402
+from apportion.tables.columns import TableError  # noqa: E402
+from apportion.tables.transforms import features_of  # noqa: E402
+
+N, TOWNS = 600, 30
+DATA = moons(1, N)
+X = DATA.x.double().numpy()  # a CSV keeps doubles to the bit
+TRUTH = np.array(["left", "right"])[DATA.y.numpy()]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Two moons as people of towns, in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    town = [f"{i % TOWNS:02d}" for i in range(N)]
+    frame = pl.DataFrame({"town": town, "up": X[:, 0], "along": X[:, 1]})
+    frame.write_parquet("people.parquet")
+    frame.write_csv("people.csv")
+    counted = frame.select("town", left=pl.Series(TRUTH) == "left", right=pl.Series(TRUTH) == "right")
+    counts = counted.group_by("town").sum().sort("town")
+    counts.write_csv("counts.csv")
+    counts.with_columns(pl.col("left", "right") / (N // TOWNS)).write_parquet("shares.parquet")
+    frame.join(pl.read_parquet("shares.parquet"), on="town").write_csv("both.csv")
+    return tmp_path
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+
+QUICK = ("--first-epochs", "2", "--second-epochs", "1")
+SOURCES = {
+    "proportions": ("people.parquet", "--bag", "town", "--proportions", "shares.parquet"),
+    "counts": ("people.csv", "--bag", "town", "--counts", "counts.csv"),
+    "shares": ("both.csv", "--bag", "town", "--shares", "left,right"),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_form_of_the_same_proportions_is_accepted(folder, source):
+    result = run("check", *SOURCES[source])
+    assert result.exit_code == 0
+    assert "600 rows in 30 bags of 20 to 20 rows" in result.output
+    assert "nothing is wrong: up (number), along (number) -> left, right" in result.output
+
+
+def test_every_form_of_the_same_proportions_trains_the_same_network(folder):
+    for source, words in SOURCES.items():
+        assert run("fit", *words, "--out", source, *QUICK).exit_code == 0
+    weights = {(folder / source / "model.safetensors").read_bytes() for source in SOURCES}
+    assert len(weights) == 1
+
+
+def test_a_model_of_the_tables_tells_the_moons_apart_and_scores_new_tables(folder):
+    words = ("--first-epochs", "60", "--rows-per-batch", "100", "--held-out", "0.1")
+    result = run("fit", *SOURCES["counts"], "--out", "model", *words)
+    assert result.exit_code == 0
+    assert "first stage, epoch 1: proportion" in result.output
+    assert "bag correlation, held-out bags: 0.9" in result.output
+    for out in ("scored.parquet", "scored.csv"):
+        assert run("predict", "model", "people.parquet", "--out", out).exit_code == 0
+    scored, again = pl.read_parquet("scored.parquet"), pl.read_csv("scored.csv")
+    assert scored.columns == ["town", "up", "along", "predicted", "p(left)", "p(right)"]
+    assert (scored["predicted"].to_numpy() == TRUTH).mean() > 0.95
+    np.testing.assert_allclose(scored["p(left)"] + scored["p(right)"], 1, atol=1e-5)
+    np.testing.assert_allclose(scored["p(left)"], again["p(left)"], atol=1e-6)
+
+
+def test_predictions_are_those_of_the_network_on_the_transformed_rows(folder):
+    run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
+    run("predict", "model", "people.parquet", "--out", "scored.parquet")
+    model = load_model(Path("model"))
+    assert model.columns is not None
+    import torch
+
+    x = torch.from_numpy(features_of(model.columns, pl.read_parquet("people.parquet")))
+    expected = model.network(x).softmax(1).detach().numpy()
+    np.testing.assert_allclose(pl.read_parquet("scored.parquet")["p(right)"], expected[:, 1], atol=1e-5)
+
+
+def test_a_seed_decides_the_model_to_the_bit(folder):
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        run("fit", *SOURCES["proportions"], "--out", name, *QUICK, "--seed", seed)
+    a, b, c = ((folder / name / "model.safetensors").read_bytes() for name in "abc")
+    assert a == b != c
+
+
+def test_what_a_model_was_told_is_in_its_files(folder):
+    run("fit", *SOURCES["counts"], "--out", "model", *QUICK, "--second-stage", "none", "--rate", "0.005")
+    config = json.loads(Path("model/config.json").read_text())
+    assert config["settings"]["second_stage"] is None
+    assert (config["settings"]["rate"], config["settings"]["first_epochs"]) == (0.005, 2)
+    assert (config["data"]["rows"], config["data"]["bags"]) == (600, 30)
+    assert "| shares from | counts.csv |" in Path("model/README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "pattern"),
+    [
+        (("--first-stage", "magic"), "first_stage is 'magic'; there are dllp"),
+        (("--labels", "firm"), "labels is 'firm'; there are hard"),
+        (("--first-epochs", "0"), "first_epochs is 0; it must be at least 1"),
+        (("--device", "tpu"), "no device 'tpu'"),
+        (("--held-out", "0.99"), "of 30 bags 30 would be held out"),
+        (("--drop", "height"), "has no column 'height'"),
+        (("--out", "people.csv"), "people.csv is there already"),
+    ],
+)
+def test_a_fit_that_cannot_be_is_refused_and_leaves_nothing(folder, words, pattern):
+    before = sorted(os.listdir(folder))
+    with pytest.raises(ValueError, match=pattern) as caught:
+        run("fit", *SOURCES["proportions"], "--out", "model", *words)
+    assert type(caught.value).__module__.startswith("apportion.")
+    assert sorted(os.listdir(folder)) == before
+
+
+def test_what_is_wrong_is_printed_line_by_line_with_exit_code_two(folder):
+    words = ("people.csv", "--bag", "city", "--proportions", "none.csv", "--drop", "x")
+    done = subprocess.run(
+        [sys.executable, "-m", "apportion", "check", *words], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "apportion: 2 things are wrong; nothing was written\n  people.csv has no column"
+    )
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("columns", "pattern"),
+    [
+        ({"up": [1.0]}, "new.csv has no column 'along', which the model takes"),
+        (
+            {"up": [1.0, 2.0], "along": ["1", "far"]},
+            "new.csv, row 2, column 'along', has 'far': give a number",
+        ),
+        ({"up": ["inf"], "along": ["1"]}, "new.csv, row 1, column 'up', has 'inf'"),
+        ({"up": [1.0], "along": [1.0], "predicted": [1]}, "has a column 'predicted' already; rename it"),
+    ],
+)
+def test_tables_that_cannot_be_scored_are_refused_and_leave_nothing(folder, columns, pattern):
+    run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
+    pl.DataFrame(columns).write_csv("new.csv")
+    with pytest.raises(TableError, match=pattern):
+        run("predict", "model", "new.csv", "--out", "scored.csv")
+    assert not Path("scored.csv").exists()
+    with pytest.raises(TableError, match="does not end in"):
+        run("predict", "model", "people.csv", "--out", "scored.txt")
+
+
+def test_mixed_columns_survive_the_way_through_csv(folder):
+    frame = pl.read_parquet("people.parquet").with_columns(
+        zip=pl.Series([f"0{i % 3}" for i in range(N)]),
+        owner=pl.Series([None if i % 7 == 0 else i % 2 == 0 for i in range(N)]),
+        born=pl.Series(range(N)).cast(pl.Date),
+    )
+    frame.write_csv("mixed.csv")
+    frame.write_parquet("mixed.parquet")
+    words = ("--bag", "town", "--counts", "counts.csv", "--categorical", "zip", *QUICK)
+    for ending in ("csv", "parquet"):
+        assert run("fit", f"mixed.{ending}", *words, "--out", ending).exit_code == 0
+        run("predict", ending, "mixed.csv", "--out", f"{ending}.parquet")
+    columns = [
+        json.loads(Path(ending, "config.json").read_text())["columns"] for ending in ("csv", "parquet")
+    ]
+    assert [c["name"] for c in columns[0]] == ["up", "along", "zip", "owner", "born"]
+    assert columns[0][2]["categories"] == ["00", "01", "02"] == columns[1][2]["categories"]
+    one, other = (pl.read_parquet(f"{ending}.parquet")["p(left)"] for ending in ("csv", "parquet"))
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_export_writes_one_file(folder):
+    pytest.importorskip("onnxscript")
+    run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
+    assert run("export", "model", "--onnx", "m.onnx").output == "m.onnx\n"
+    assert Path("m.onnx").stat().st_size > 1000

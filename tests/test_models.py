@@ -1,0 +1,253 @@
+"""Models as folders: the same predictions after, nothing executed, nothing unknown accepted."""
+
+import json
+import math
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import apportion
+from apportion import ProportionClassifier, load, save
+from apportion.backbones import BACKBONES, conv13, mlp
+from apportion.data.synthetic import moons
+from apportion.models import Model, ModelError, load_model, save_model
+from apportion.randomness import reseed
+from apportion.tables.columns import Column
+
+SHAPES = {"mlp": (5,), "conv13": (3, 32, 32), "wrn-28-2": (3, 32, 32), "resnet18": (3, 32, 32)}
+COLUMNS = (Column("age", "number", 40, 41, 9), Column("job", "category", categories=("a", "b")))
+
+
+def model(name: str = "mlp", **changes: Any) -> Model:
+    reseed(0, "weights")
+    network = BACKBONES[name](SHAPES[name], 3).eval()
+    given = {"settings": {"second_stage": "plot"}, "data": {"rows": 9}, "quality": {"error": 0.25}}
+    return Model(network, name, SHAPES[name], ("no", "perhaps", "yes"), **(given | changes))
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    """A model's folder whose config.json was changed by a stranger."""
+    save_model(model(), folder)
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v != "DROP"}))
+    return folder
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_network_comes_back_to_the_bit(tmp_path, name):
+    before = model(name)
+    save_model(before, tmp_path / "m")
+    after = load_model(tmp_path / "m")
+    x = torch.randn(2, *SHAPES[name])
+    with torch.no_grad():
+        assert torch.equal(before.network(x), after.network(x))
+    assert not after.network.training
+    state = after.network.state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in before.network.state_dict().items())
+
+
+def test_all_that_a_model_knows_comes_back(tmp_path):
+    before = model(columns=COLUMNS, feature_names=("a", "b"))
+    before = replace(before, network=mlp((4,), 3), shape=(4,), classes=(1, 2.5, True))
+    save_model(before, tmp_path / "m")
+    after = load_model(tmp_path / "m")
+    assert {**vars(after), "network": None} == {**vars(before), "network": None}
+
+
+def test_a_model_is_three_files_without_pickle(tmp_path):
+    save_model(model(), tmp_path / "m")
+    assert sorted(os.listdir(tmp_path / "m")) == ["README.md", "config.json", "model.safetensors"]
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_the_card_tells_data_method_settings_quality_and_privacy(tmp_path):
+    classes = ("a|b", "c", "d")
+    save_model(
+        Model(mlp((4,), 3), "mlp", (4,), classes, columns=COLUMNS, quality={"error": 0.25}), tmp_path / "m"
+    )
+    text = (tmp_path / "m" / "README.md").read_text()
+    for part in ("# A classifier of a|b, c, d", "## Data", "## Method", "## Quality", "| error | 0.25 |"):
+        assert part in text
+    assert "| age | number | mean 41, scale 9, missing is 40 |" in text
+    assert "| job | category | 2 categories and 'other' |" in text
+    assert "never seen the class of a single individual" in text.split("## Privacy")[1]
+
+
+def test_a_folder_that_is_there_is_not_overwritten(tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ModelError, match="is there already; name another folder"):
+        save_model(model(), tmp_path / "m")
+    assert os.listdir(tmp_path / "m") == ["thesis.tex"]
+
+
+def test_what_json_cannot_hold_is_refused_and_leaves_nothing(tmp_path):
+    with pytest.raises(ModelError, match="must be texts, numbers or truth values"):
+        save_model(model(settings={"rate": math.nan}), tmp_path / "m")
+    with pytest.raises(ModelError, match="no name that a file could give; there are mlp"):
+        save_model(Model(mlp((5,), 3), "mine", (5,), ("a", "b", "c")), tmp_path / "m")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "pattern"),
+    [
+        ({"format": 2}, "is of format 2; this is apportion .*, which reads format 1"),
+        ({"format": "DROP"}, "is of format None"),
+        ({"hook": "os.system"}, "has a key 'hook' that is not known"),
+        ({"classes": "DROP"}, "lacks the key 'classes'"),
+        ({"backbone": "os:system"}, "has the network 'os:system'; there are mlp, conv13"),
+        ({"backbone": ["mlp"]}, "has the network"),
+        ({"options": {"widths": [8], "code": "x"}}, "mlp has widths, dropout"),
+        ({"options": {"widths": "wide"}}, "describes a network that cannot be built"),
+        ({"options": {"widths": [8, 8]}}, "does not fit its config.json"),
+        ({"shape": [10**15]}, "does not fit its config.json"),
+        ({"shape": [-5]}, "a shape is a list of whole numbers"),
+        ({"shape": []}, "a shape is a list of whole numbers"),
+        ({"classes": ["a"]}, "two texts or numbers at least"),
+        ({"classes": [{}, "a", "b"]}, "two texts or numbers at least"),
+        ({"classes": ["a", "b"]}, "does not fit its config.json"),
+        ({"columns": [{"name": "x"}]}, "a column has the keys"),
+        ({"feature_names": [1]}, "a list of texts, or null"),
+        ({"settings": [1]}, "has no table in 'settings'"),
+    ],
+)
+def test_a_strangers_config_is_refused(tmp_path, changes, pattern):
+    with pytest.raises(ValueError, match=pattern) as caught:
+        load_model(written(tmp_path / "m", **changes))
+    assert type(caught.value).__module__.startswith("apportion.")
+
+
+def test_columns_that_do_not_make_the_shape_are_refused(tmp_path):
+    save_model(Model(mlp((4,), 2), "mlp", (4,), ("a", "b"), columns=COLUMNS), tmp_path / "m")
+    path = tmp_path / "m" / "config.json"
+    config = json.loads(path.read_text())
+    config["columns"][1]["categories"] = ["a"]
+    path.write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="columns that do not make instances of shape"):
+        load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "pattern"),
+    [
+        ("config.json", b"{", "is no JSON"),
+        ("config.json", b"[" * 100_000, "is no JSON"),
+        ("config.json", b"[]", "is no table of settings"),
+        ("config.json", b"\xff", "is no JSON"),
+        ("config.json", None, "holds no model: there is no config.json"),
+        ("model.safetensors", b"\x80\x04c__builtin__\neval\n.", "cannot be read"),
+        ("model.safetensors", None, "cannot be read"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, file, content, pattern):
+    folder = written(tmp_path / "m")
+    (folder / file).unlink()
+    if content is not None:
+        (folder / file).write_bytes(content)
+    with pytest.raises(ModelError, match=pattern):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "pattern"),
+    [
+        (lambda w: w | {"more": torch.zeros(1)}, "it has more of"),
+        (lambda w: {k: v for k, v in w.items() if k != "1.bias"}, "it has 1.bias of None"),
+        (lambda w: w | {"1.bias": w["1.bias"].half()}, "float16"),
+        (lambda w: w | {"1.bias": torch.full_like(w["1.bias"], math.nan)}, "1.bias that are not finite"),
+    ],
+)
+def test_weights_of_another_network_are_refused(tmp_path, change, pattern):
+    folder = written(tmp_path / "m")
+    save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors")
+    with pytest.raises(ModelError, match=pattern):
+        load_model(folder)
+
+
+# --- ProportionClassifier
+
+
+DATA = moons(1, 200)
+X, TRUTH = DATA.x.numpy(), np.array(["left", "right"])[DATA.y.numpy()]
+
+
+def fitted(**settings: Any) -> ProportionClassifier:
+    quick = {"first_epochs": 2, "second_epochs": 1, "random_state": 0}
+    return ProportionClassifier(**(quick | settings)).fit(X, TRUTH, bags=np.arange(200) // 20)
+
+
+@pytest.mark.parametrize("settings", [{}, {"backbone": partial(mlp, widths=(8, 4), dropout=0.5)}])
+def test_a_saved_classifier_predicts_the_same(tmp_path, settings):
+    before = fitted(**settings)
+    save(before, tmp_path / "m")
+    after = load(tmp_path / "m")
+    assert np.array_equal(after.predict_proba(X), before.predict_proba(X))
+    assert np.array_equal(after.predict(X), before.predict(X))
+    assert after.n_features_in_ == 2
+    ours, theirs = after.get_params(), before.get_params()
+    assert {**ours, "backbone": None} == {**theirs, "backbone": None}
+    assert after.fit(X, TRUTH).score(X, TRUTH) > 0
+
+
+def test_feature_names_come_back(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=["up", "down"])
+    before = ProportionClassifier(first_epochs=1, second_stage=None).fit(frame, TRUTH)
+    save(before, tmp_path / "m")
+    after = load(tmp_path / "m")
+    assert np.array_equal(after.predict_proba(frame), before.predict_proba(frame))
+    with pytest.raises(ValueError, match="feature names should match"):
+        after.predict(frame[["down", "up"]])
+
+
+def test_images_come_back(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8)).astype(np.uint8)
+    network = partial(conv13, last_padding=1)
+    before = ProportionClassifier(backbone=network, first_epochs=1, second_stage=None, random_state=0)
+    before.fit(images, [0, 1, 0, 1])
+    save(before, tmp_path / "m")
+    assert np.array_equal(load(tmp_path / "m").predict_proba(images), before.predict_proba(images))
+
+
+def test_a_network_of_ones_own_is_refused_with_a_remedy(tmp_path):
+    with pytest.raises(ModelError, match="save classifier_.state_dict"):
+        save(fitted(backbone=lambda shape, k: mlp(shape, k)), tmp_path / "m")
+    assert os.listdir(tmp_path) == []
+
+
+def test_settings_and_tables_that_no_classifier_has_are_refused(tmp_path):
+    with pytest.raises(ModelError, match="has the settings"):
+        load(written(tmp_path / "m"))
+    save_model(Model(mlp((4,), 2), "mlp", (4,), ("a", "b"), columns=COLUMNS), tmp_path / "t")
+    with pytest.raises(ModelError, match="takes tables, not arrays; use `apportion predict"):
+        load(tmp_path / "t")
+
+
+def test_the_version_is_recorded(tmp_path):
+    config = json.loads((written(tmp_path / "m") / "config.json").read_text())
+    assert (config["apportion"], config["torch"]) == (apportion.__version__, str(torch.__version__))
+
+
+# --- ONNX
+
+
+def test_onnx_gives_the_same_probabilities_for_any_number_of_rows(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    from apportion.models.exporting import export_onnx
+
+    small = Model(mlp((4,), 3, (8,)), "mlp", (4,), ("a", "b", "c"), {"widths": [8]})
+    export_onnx(small, tmp_path / "new" / "m.onnx")
+    assert os.listdir(tmp_path / "new") == ["m.onnx"]
+    session = runtime.InferenceSession(tmp_path / "new" / "m.onnx")
+    for n in (1, 7):
+        x = torch.randn(n, 4)
+        (got,) = session.run(["probabilities"], {"features": x.numpy()})
+        np.testing.assert_allclose(got, small.network(x).softmax(1).detach().numpy(), atol=1e-4)

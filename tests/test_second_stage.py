@@ -87,32 +87,48 @@ def test_eq_3_and_eq_22_differ_for_ragged_bags_as_the_losses_of_plot_do():
 def test_mixup_leaves_rows_of_labels_summing_to_one_and_mixes_instances_as_their_labels(alpha, seed):
     reseed(seed)
     labels = labels_of(7)
-    x, mixed_labels = mixed(labels, labels, alpha)
+    x, mixed_labels = mixed(alpha, labels, labels)
     torch.testing.assert_close(mixed_labels.sum(1), torch.ones(7))
     assert torch.equal(x, mixed_labels)
-    torch.testing.assert_close(mixed_labels.mean(0), labels.mean(0))
 
 
-def test_mixup_draws_one_weight_a_batch_from_a_beta_distribution():
-    found = []
-    for seed in range(400):
-        reseed(seed)
-        x, _ = mixed(torch.eye(3), torch.eye(3), 1.0)
-        values = x[(x > 0) & (x < 1)]
-        if len(values):
-            weight = values.max().item()
-            close = torch.tensor([weight, 1 - weight])
-            assert all((close - value).abs().min() < 1e-5 for value in values)
-            found.append(weight)
-    # Beta(1, 1) is uniform, so the larger of weight and rest is uniform on [0.5, 1]
-    assert sum(found) / len(found) == pytest.approx(0.75, abs=0.02)
+def test_mixup_draws_a_weight_an_instance_from_a_beta_distribution():
+    n = 4000
+    for alpha in (1.0, 0.4):
+        reseed(1)
+        (rows,) = mixed(alpha, torch.eye(n))
+        own = rows.diagonal().double()[rows.diagonal() < 1]  # a row may be its own partner
+        # Beta(a, a): mean 1/2, variance 1 / (4 (2a + 1))
+        assert own.mean() == pytest.approx(0.5, abs=0.02)
+        assert own.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.05)
+        assert len(own.unique()) > 0.9 * n
+        torch.testing.assert_close(rows.sum(1), torch.ones(n))
+        assert (rows > 0).sum(1).max() == 2
 
 
-def test_mixup_on_images_mixes_whole_images():
+def test_mixup_on_images_mixes_whole_images_as_their_labels_and_weights():
     reseed(1)
-    images = torch.arange(4.0).view(4, 1, 1, 1).expand(4, 1, 2, 2).contiguous()
-    x, _ = mixed(images, labels_of(4), 1.0)
+    numbers = torch.arange(4.0)
+    images = numbers.view(4, 1, 1, 1).expand(4, 1, 2, 2).contiguous()
+    x, labels, weights = mixed(1.0, images, numbers.view(4, 1).repeat(1, 3), numbers)
     assert (x.flatten(1).std(1) == 0).all()
+    assert torch.equal(x[:, 0, 0, 0], weights)
+    assert torch.equal(labels[:, 2], weights)
+
+
+def test_a_mixed_instance_weighs_as_its_two_halves():
+    """Eq. (3): both bags of a mixed pair count, each by its share."""
+    bags, labels = ragged((1, 4)), labels_of(5)
+    weights = bag_weights(bags.sizes)
+    learner = PLOT(network(3), Memory(labels), cross_entropy, 1.0, weights)
+    batch = bags.take(torch.arange(2))
+    reseed(3)
+    (terms,) = learner.steps(batch, 0.0)
+    reseed(3)
+    x, y, w = mixed(1.0, batch.x, labels, weights)
+    assert w.std() > 0
+    expected = (w * cross_entropy(learner.classifier(x), y)).mean()
+    torch.testing.assert_close(terms["labels"], expected)
 
 
 def test_plot_with_mixup_trains_and_without_mixup_draws_nothing():

@@ -51,20 +51,20 @@ class PLOT:
 
     def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
         x, labels = batch.x, self.labels.mean[batch.row]
+        weights = torch.ones_like(labels[:, 0]) if self.weights is None else self.weights[batch.row]
         if self.mixup:
-            x, labels = mixed(x, labels, self.mixup)
-        losses = self.loss(self.classifier(x), labels)
-        if self.weights is not None:
-            losses = losses * self.weights[batch.row]
-        yield {"labels": losses.mean()}
+            x, labels, weights = mixed(self.mixup, x, labels, weights)
+        yield {"labels": (weights * self.loss(self.classifier(x), labels)).mean()}
 
 
-def mixed(x: Tensor, labels: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Instances and labels, each mixed with another of the batch by one weight from Beta(alpha, alpha)."""
-    # drawn on the CPU: a device scalar would have to be waited for
-    weight = float(torch.distributions.Beta(alpha, alpha).sample())
-    other = torch.randperm(len(x), device=x.device)
-    return torch.lerp(x[other], x, weight), torch.lerp(labels[other], labels, weight)
+def mixed(alpha: float, *values: Tensor) -> list[Tensor]:
+    """Each row mixed with another of the batch, by a weight of its own from Beta(alpha, alpha)."""
+    first = values[0]
+    shape = torch.full((len(first),), alpha, device=first.device)
+    # unchecked: a check would have to wait for the device
+    weight = torch.distributions.Beta(shape, shape, validate_args=False).sample()
+    other = torch.randperm(len(first), device=first.device)
+    return [torch.lerp(v[other], v, weight.view(-1, *[1] * (v.ndim - 1)).to(v.dtype)) for v in values]
 
 
 def bag_weights(sizes: Tensor) -> Tensor:

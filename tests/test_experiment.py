@@ -1,6 +1,7 @@
 """Runs from recipes to folders: pinned losses, resuming to the bit, one first stage for many second ones."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,17 @@ from conftest import same_bits
 
 from apportion import experiment, runs
 from apportion.bagging import make_bags
+from apportion.building import LABELS
+from apportion.data import SOURCES
 from apportion.experiment import run
+from apportion.first_stage import METHODS
 from apportion.grid import RECIPES
 from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed
+from apportion.report.collect import collect
+from apportion.runs.checkpoints import unpack
 from apportion.stages import find_run, run_with_teacher
 from apportion.task import load_task
+from apportion.train import NotFinite
 
 SMOKE = {name: replace(recipe, seed=0) for name, recipe in RECIPES.items() if name.startswith("smoke/")}
 TINY = Recipe(
@@ -42,7 +49,7 @@ PINNED = {
     },
     "smoke/rot/50": {"proportion": [0.415931, 0.415351, 0.414991], "labels": [0.277083, 0.276406, 0.276044]},
     "smoke/dllp+plot-hard/50": {"labels": [0.562493, 0.262306, 0.13815]},
-    "smoke/dllp+plot-sce-mixup/50": {"labels": [2.54858, 1.31399, 0.547928]},
+    "smoke/dllp+plot-sce-mixup/50": {"labels": [2.50204, 1.33099, 0.591656]},
     "smoke/dllp+plot-soft/50": {"labels": [0.634032, 0.461343, 0.366544]},
     "smoke/dllp+plot-predicted/50": {"labels": [0.690852, 0.690512, 0.690474]},
 }
@@ -205,6 +212,64 @@ def test_an_unfinished_first_stage_is_finished_before_its_second(tmp_path, monke
     assert stages == ["first"] * 3 + ["second"] * 4
 
 
+@pytest.mark.parametrize(("student", "missing"), [("new", "log_probs.npy"), ("teacher", "model.safetensors")])
+def test_a_first_stage_kept_without_what_teaches_is_left_alone_and_trained_again_beside(
+    tmp_path, caplog, student, missing
+):
+    kept = done(TINY, tmp_path, "g/dllp/64")
+    (kept / missing).unlink()
+    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    recipe = replace(TINY, second=Second(epochs=1, student=student))
+    started = run_with_teacher(recipe, tmp_path, "g/dllp+plot/64", device="cpu")
+    assert [folder.name for folder, *_ in started] == ["again-seed=1"] * 4 + ["seed=1"]
+    assert f"{kept} is finished but was kept without {missing}; its first stage" in caplog.text
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert set(collect(tmp_path)) == {"g/dllp/64", "g/dllp+plot/64"}
+    assert len(collect(tmp_path)["g/dllp/64"].folders) == 1
+    caplog.clear()
+    started = run_with_teacher(recipe, tmp_path, "g/dllp+other/64", device="cpu")
+    assert [folder.name for folder, *_ in started] == ["seed=1"]  # by the teacher that was trained again
+    assert not caplog.text
+
+
+def test_a_finished_first_stage_of_another_recipe_does_not_teach(tmp_path):
+    done(replace(TINY, first=First(epochs=1)), tmp_path, "g/dllp/64")
+    with pytest.raises(runs.RunError, match="first.epochs: 1 there, 4 asked for"):
+        done(TINY_SECOND, tmp_path, "g/dllp+plot/64")
+
+
+def test_predictions_of_other_data_do_not_teach(tmp_path, teacher):
+    recipe = replace(TINY_SECOND, data=replace(TINY.data, held_out=0.5))
+    with pytest.raises(runs.RunError, match="has predictions of other data; run its first stage again"):
+        all_of(recipe, tmp_path, teacher)
+
+
+def test_weights_of_another_network_do_not_go_on(tmp_path, teacher):
+    recipe = replace(TINY, network=Network("mlp", {"widths": (8,)}), second=Second(student="teacher"))
+    with pytest.raises(runs.RunError, match="the weights of .* are not of this network"):
+        all_of(recipe, tmp_path, teacher)
+
+
+def test_other_data_under_the_same_name_is_not_gone_on_with(tmp_path, monkeypatch):
+    part = run(TINY, tmp_path, device="cpu")
+    next(part)
+    part.close()
+    plain = SOURCES["digits"]
+    monkeypatch.setitem(SOURCES, "digits", lambda folder, seed: replace(plain(folder, seed), name="d"))
+    assert next(run(TINY, tmp_path, device="cpu"))["epoch"] == 2
+    monkeypatch.setitem(SOURCES, "digits", lambda folder, seed: changed_data(plain(folder, seed)))
+    with pytest.raises(runs.RunError, match=r"began otherwise .* epoch 2; .*\n  data: '\w{16}' there"):
+        next(run(TINY, tmp_path, device="cpu"))
+    assert len(list(run(TINY, tmp_path, device="cpu", force=True))) == 2
+    assert "data" in runs.read_where(tmp_path)["resumed"][-1]["forced"][0]
+
+
+def changed_data(data):
+    x = data.x.clone()
+    x[0, 0] += 1e-3
+    return replace(data, x=x)
+
+
 def test_a_folder_of_another_recipe_is_refused_whether_finished_or_not(tmp_path):
     done(TINY, tmp_path, "g/dllp/64")
     other = replace(TINY, first=First(epochs=1))
@@ -259,6 +324,72 @@ def test_deterministic_algorithms_are_on_when_asked_for_and_this_is_written_down
     finally:
         torch.use_deterministic_algorithms(False)
     assert json.loads((tmp_path / "where.json").read_text())["exact"] is True
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_a_run_sets_in_torch_is_put_back_when_it_ends_or_is_left(tmp_path, monkeypatch, exact):
+    def flags() -> tuple[bool, bool]:
+        return torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # put back after the test
+    before = flags()
+    torch.use_deterministic_algorithms(not exact)
+    torch.backends.cudnn.benchmark = exact
+    try:
+        list(run(TINY, tmp_path / "whole", device="cpu", exact=exact))
+        assert flags() == (not exact, exact)
+        part = run(TINY, tmp_path / "part", device="cpu", exact=exact)
+        next(part)
+        assert flags() == (exact, not exact)
+        part.close()
+        assert flags() == (not exact, exact)
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]
+
+
+def test_two_exact_runs_are_the_same_to_the_bit(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    for name in ("one", "other"):
+        list(run(replace(TINY, first=First("gan", epochs=2)), tmp_path / name, device="cpu", exact=True))
+    one, other = everything(tmp_path / "one"), everything(tmp_path / "other")
+    assert one[:2] == other[:2]
+    assert same_bits([*one[2].values(), one[3]], [*other[2].values(), other[3]])
+
+
+def test_every_setting_of_a_second_stage_reaches_it(tmp_path, teacher, monkeypatch):
+    given = {}
+
+    def spy(*_, **named):
+        given.update(named)
+        return iter(())
+
+    monkeypatch.setattr(experiment, "second_stage", spy)
+    second = Second(epochs=9, memory=3, running=0.25, hold=7, mixup=0.5, stop=0.1, schedule="cosine")
+    with pytest.raises(runs.RunError, match="no epoch is left to train"):
+        all_of(replace(TINY, second=second), tmp_path, teacher)
+    plain = ("epochs", "rounds", "momentum", "hold", "mixup", "stop", "seed", "instances_per_batch")
+    assert [given[name] for name in plain] == [9, 3, 0.25, 7, 0.5, 0.1, 1, 256]
+    assert given["rate"](0.25) == pytest.approx(0.5 + 0.5 * math.cos(math.pi / 4))
+    assert given["weights"] is None
+
+
+def test_a_run_keeps_the_last_good_epoch_when_a_term_is_no_longer_finite(tmp_path, monkeypatch):
+    plain, called = experiment.evaluated, []
+
+    def poisoned(moment, *rest):
+        line = plain(moment, *rest)
+        called.append(moment.epoch.number)
+        if len(called) == 2:  # what training does in the third epoch starts from this
+            next(moment.learner.classifier.parameters()).data.fill_(math.nan)
+        return line
+
+    monkeypatch.setattr(experiment, "evaluated", poisoned)
+    with pytest.raises(NotFinite, match="epoch 3 of the first stage: the term 'proportion' is nan"):
+        all_of(TINY, tmp_path)
+    kept = unpack((tmp_path / "last.safetensors").read_bytes(), "it")
+    assert kept["epoch"] == 2
+    assert len(runs.read_log(tmp_path)) == 2
 
 
 # --- resuming
@@ -346,16 +477,23 @@ def test_the_number_of_checkpoints_is_limited_by_the_clock(tmp_path, monkeypatch
 # --- honesty
 
 
-def test_hidden_labels_reach_the_numbers_of_a_run_and_not_its_weights(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", [*METHODS, *LABELS])
+def test_hidden_labels_reach_the_numbers_of_a_run_and_not_its_weights(tmp_path, teacher, monkeypatch, name):
     def with_wrong_labels(*given, **named):
         bags, hidden = make_bags(*given, **named)
         return bags, (hidden + 1) % 10
 
-    all_of(TINY, tmp_path / "true")
+    if name in METHODS:
+        recipe, of = replace(TINY, first=First(name, epochs=2)), None
+    else:
+        recipe, of = replace(TINY, second=Second(epochs=2, hold=1, labels=name, mixup=1.0)), teacher
+    all_of(recipe, tmp_path / "true", of)
     monkeypatch.setattr("apportion.task.make_bags", with_wrong_labels)
-    all_of(TINY, tmp_path / "false")
+    all_of(recipe, tmp_path / "false", of)
     true, false = everything(tmp_path / "true"), everything(tmp_path / "false")
     assert same_bits(true[2].values(), false[2].values())
+    assert torch.equal(true[3], false[3])
+    assert [line["terms"] for line in true[0]] == [line["terms"] for line in false[0]]
     assert true[1]["train"]["errors"] != false[1]["train"]["errors"]
 
 

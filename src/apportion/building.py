@@ -14,10 +14,11 @@ from apportion.bagging import cluster_groups, dirichlet_groups, random_groups
 from apportion.data import SOURCES
 from apportion.data.sets import IMAGE_SETS
 from apportion.first_stage import METHODS
-from apportion.labelling import Labeller, argmax_labels, hard_labels, predicted_labels, soft_labels
+from apportion.labelling import Labeller, argmax_labels, hard_labels, predicted_labels
 from apportion.learner import Learner
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
 from apportion.optimizers import make_optimizer
+from apportion.plans import SoftLabels
 from apportion.ranges import check_ranges
 from apportion.recipes import First, Network, Recipe, RecipeError, Second
 from apportion.schedules import SCHEDULES
@@ -128,7 +129,7 @@ def build_rate(stage: First | Second) -> Rate:
 
 def build_labeller(second: Second) -> Labeller:
     if second.labels == "soft":
-        return partial(soft_labels, reg=second.reg, relax=math.inf if second.relax is None else second.relax)
+        return SoftLabels(second.reg, math.inf if second.relax is None else second.relax)
     return {"hard": hard_labels, "predicted": predicted_labels, "argmax": argmax_labels}[second.labels]
 
 

@@ -15,10 +15,11 @@ from apportion.building import (
     check,
 )
 from apportion.evaluate import predict
+from apportion.labelling import Labeller
 from apportion.measure import evaluated, summary
 from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed
-from apportion.recipes import Recipe, to_json
+from apportion.recipes import Recipe, Second, to_json
 from apportion.second_stage import bag_weights
 from apportion.speed import arithmetic, pick_device, placed, unplaced
 from apportion.task import Task, fingerprint, load_task
@@ -26,7 +27,7 @@ from apportion.where import where
 
 
 def moments(
-    recipe: Recipe, task: Task, teacher: Path | None, resume: dict[str, Any] | None
+    recipe: Recipe, task: Task, teacher: Path | None, resume: dict[str, Any] | None, label: Labeller
 ) -> Iterator[Moment]:
     """The stage that this recipe trains: the first where it has no second, else the second."""
     shape, k, batch = task.data.x.shape[1:], task.data.n_classes, recipe.instances_per_batch
@@ -52,7 +53,7 @@ def moments(
     runs.check_fit(resume, [classifier], optimizers, log_probs.shape)
     return second_stage(
         log_probs.to(task.device), classifier, task.bags, optimizers, epochs=second.epochs,
-        rate=build_rate(second), seed=recipe.seed, label=build_labeller(second), loss=build_loss(second),
+        rate=build_rate(second), seed=recipe.seed, label=label, loss=build_loss(second),
         mixup=second.mixup, rounds=second.memory, hold=second.hold,
         weights=bag_weights(task.bags.sizes).to(task.device) if second.weighting == "bag" else None,
         momentum=second.running, stop=second.stop, instances_per_batch=batch, augment=task.augment,
@@ -86,8 +87,9 @@ def run(
         refuse_finished(folder)  # by another process, while this one read its data
         state, moment = runs.start(folder, to_json(recipe), here, force), None
         sample.begin(folder, recipe, task, 0 if state is None else state["epoch"])
-        for moment in moments(recipe, task, teacher, state):
-            line = evaluated(moment, task)
+        label = build_labeller(recipe.second or Second())
+        for moment in moments(recipe, task, teacher, state, label):
+            line = evaluated(moment, task, label)
             runs.append(folder, line)
             sample.add(folder, recipe, task, moment)
             if not moment.last:

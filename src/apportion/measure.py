@@ -6,12 +6,14 @@ from typing import Any
 from torch import Tensor
 
 from apportion.evaluate import accuracy, confusion, entropy, label_gap, predict, proportion_error
-from apportion.labelling import argmax_labels, hard_labels, soft_labels
+from apportion.first_stage import ROT
+from apportion.labelling import Labeller, argmax_labels, hard_labels, soft_labels
 from apportion.pipeline import Moment
+from apportion.plans import SoftLabels
 from apportion.task import Task
 
 
-def evaluated(moment: Moment, task: Task) -> dict[str, Any]:
+def evaluated(moment: Moment, task: Task, label: Labeller) -> dict[str, Any]:
     """One line of the log: terms, accuracies in per cent, and the seconds of each part."""
     started = time.perf_counter()
     line: dict[str, Any] = {"stage": moment.stage, "epoch": moment.epoch.number, "terms": moment.epoch.terms}
@@ -34,6 +36,10 @@ def evaluated(moment: Moment, task: Task) -> dict[str, Any]:
         )
     if moment.change is not None:
         line["change"] = moment.change
+    if isinstance(moment.learner, ROT):
+        line["plan_error"] = moment.learner.label.taken()  # the worst of its batches
+    elif isinstance(label, SoftLabels) and moment.log_probs is not None:
+        line["plan_error"] = float(label.last)
     line["seconds"] = {
         "train": round(moment.epoch.seconds, 4),
         "label": round(moment.label_seconds, 4),

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from apportion.bags import BagBatch
-from apportion.labelling import soft_labels
 from apportion.learner import Terms
 from apportion.losses import cross_entropy, proportion_loss
+from apportion.plans import SoftLabels
 
 
 class ROT:
@@ -21,6 +21,7 @@ class ROT:
         self.alpha = alpha
         self.reg = reg
         self.relax = relax
+        self.label = SoftLabels(reg, relax)
 
     def players(self) -> list[nn.Module]:
         return [self.classifier]
@@ -29,7 +30,7 @@ class ROT:
         logits = self.classifier(batch.x)
         sizes = torch.bincount(batch.bag, minlength=len(batch.proportions))
         log_probs = logits.detach().float().log_softmax(1)
-        labels = soft_labels(log_probs, sizes, batch.proportions, self.reg, self.relax)
+        labels = self.label(log_probs, sizes, batch.proportions)
         yield {
             "proportion": self.alpha * proportion_loss(logits, batch.bag, batch.proportions),
             "labels": (1 - self.alpha) * cross_entropy(logits, labels).mean(),

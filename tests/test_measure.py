@@ -1,0 +1,129 @@
+"""What a run writes down: every column against the labels that it is of."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from apportion import experiment
+from apportion.evaluate import accuracy, predict
+from apportion.experiment import run
+from apportion.labelling import argmax_labels, hard_labels, soft_labels
+from apportion.measure import summary
+from apportion.plans import SoftLabels
+from apportion.randomness import stream
+from apportion.recipes import Data, First, Network, Recipe, Second
+from apportion.task import load_task
+from apportion.transport import entropic
+
+FIRST = Recipe(
+    data=Data("digits", 64),
+    network=Network("mlp", {"widths": (16,)}),
+    first=First(epochs=2),
+    instances_per_batch=256,
+)
+SECOND = replace(FIRST, second=Second(epochs=3, hold=2))
+SOFT = replace(FIRST, second=Second(epochs=3, hold=2, labels="soft"))
+
+
+@pytest.fixture(scope="module")
+def task():
+    return load_task(FIRST, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teacher")
+    list(run(FIRST, folder, device="cpu"))
+    return folder
+
+
+def percent(labels, hidden):
+    return pytest.approx(100 * accuracy(labels, hidden), abs=1e-3)
+
+
+def watched(monkeypatch, look):
+    """What `look` says of every moment after a relabelling."""
+    seen, plain = [], experiment.evaluated
+
+    def evaluated(moment, *rest):
+        if moment.log_probs is not None:
+            seen.append(look(moment))
+        return plain(moment, *rest)
+
+    monkeypatch.setattr(experiment, "evaluated", evaluated)
+    return seen
+
+
+def test_a_result_has_the_accuracies_of_four_kinds_of_labels_of_the_predictions(task):
+    vague = torch.randn(len(task.bags.x), 10, generator=stream(3)) + F.one_hot(task.hidden, 10)
+    log_probs, line = vague.log_softmax(1), {"test_accuracy": 1.0, "seconds": {"train": 1.0}}
+    got = summary([line], task, log_probs, torch.zeros(len(task.data.test_x), 10))["train"]["label_accuracy"]
+    sizes, shares = task.bags.sizes, task.bags.proportions
+    expected = {
+        "argmax": argmax_labels(log_probs, sizes, shares),
+        "exact": hard_labels(log_probs, sizes, shares),
+        "entropic": soft_labels(log_probs, sizes, shares, reg=1.0),
+        "relaxed": soft_labels(log_probs, sizes, shares, reg=1.0, relax=1.0),
+    }
+    assert got == {name: percent(labels, task.hidden) for name, labels in expected.items()}
+    assert len(set(got.values())) == 4  # on vague predictions they differ
+
+
+def test_a_line_has_the_accuracies_of_predictions_labels_and_their_mean(tmp_path, task, teacher, monkeypatch):
+    def look(moment):
+        predicted = predict(moment.learner.classifier, task.bags.x)
+        kinds = {"predicted": predicted, "labels": moment.labels.rounds[-1], "mean": moment.labels.mean}
+        return {name: percent(labels, task.hidden) for name, labels in kinds.items()}
+
+    seen = watched(monkeypatch, look)
+    log = list(run(SECOND, tmp_path, teacher=teacher, device="cpu"))
+    assert "label_accuracy" not in log[0]
+    assert [line["label_accuracy"] for line in log[1:]] == seen
+    assert len(set(log[-1]["label_accuracy"].values())) == 3
+
+
+# --- how far plans are from converged
+
+
+@pytest.mark.parametrize("relax", [None, 1.0])
+def test_a_relabelling_with_soft_labels_logs_its_plans_error(tmp_path, task, teacher, monkeypatch, relax):
+    def look(moment):
+        given = (moment.running, task.bags.sizes, task.bags.proportions)
+        return float(entropic(*given, reg=0.1, relax=relax or math.inf).error.max())
+
+    seen = watched(monkeypatch, look)
+    recipe = replace(SOFT, second=replace(SOFT.second, relax=relax))
+    log = list(run(recipe, tmp_path, teacher=teacher, device="cpu"))
+    assert "plan_error" not in log[0]
+    assert [line["plan_error"] for line in log[1:]] == seen
+    assert all(0 < error < 1e-6 for error in seen)
+
+
+def test_rot_logs_the_worst_error_of_its_batches(tmp_path, monkeypatch):
+    errors, plain = [], SoftLabels.__call__
+
+    def call(self, log_probs, sizes, proportions):
+        errors.append(float(entropic(log_probs, sizes, proportions, reg=1.0, relax=1.0).error.max()))
+        return plain(self, log_probs, sizes, proportions)
+
+    monkeypatch.setattr(SoftLabels, "__call__", call)
+    log = list(run(replace(FIRST, first=First("rot", epochs=2)), tmp_path, device="cpu"))
+    half = len(errors) // 2
+    assert half > 2
+    assert [line["plan_error"] for line in log] == [max(errors[:half]), max(errors[half:])]
+
+
+def test_a_plan_that_did_not_converge_is_seen_in_the_log(tmp_path, teacher, monkeypatch):
+    monkeypatch.setattr("apportion.plans.entropic", partial(entropic, max_iterations=1))
+    log = list(run(SOFT, tmp_path, teacher=teacher, device="cpu"))
+    assert log[-1]["plan_error"] > 1e-4
+
+
+def test_stages_without_soft_labels_log_no_plan(tmp_path, teacher):
+    for recipe, of in ((FIRST, None), (SECOND, teacher)):
+        lines = run(recipe, tmp_path / str(of is None), teacher=of, device="cpu")
+        assert all("plan_error" not in line for line in lines)

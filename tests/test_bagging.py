@@ -117,3 +117,30 @@ def test_what_cannot_be_bagged_is_refused(change, message):
     given_ = {"x": torch.zeros(4, 2), "y": torch.tensor([0, 1, 1, 0]), "size": 2, "n_classes": 2} | change
     with pytest.raises(BagError, match=message):
         make_bags(**given_, generator=stream(0))
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.bool, torch.int32, torch.float32])
+def test_labels_of_any_type_make_the_same_bags(kind):
+    x, y = labelled(30, 2)
+    bags, hidden = make_bags(x, y, 7, 2, stream(0, "bags"))
+    for given_x, given_y in (
+        (x, y.to(kind)),
+        (x.numpy(), y.to(kind).numpy()),
+        (x.tolist(), y.to(kind).tolist()),
+    ):
+        same, labels = make_bags(given_x, given_y, 7, 2, stream(0, "bags"))
+        assert torch.equal(same.proportions, bags.proportions)
+        assert torch.equal(labels, hidden)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y: y.float() + 0.5, "instance 0 has label .*.5; labels are whole numbers from 0"),
+        (lambda y: y.unsqueeze(1), r"labels have shape \(30, 1\); pass one label an instance"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(change, message):
+    x, y = labelled(30, 2)
+    with pytest.raises(BagError, match=message):
+        make_bags(x, change(y), 7, 2, stream(0, "bags"))

@@ -4,9 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import learner_of, network, trained
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apportion.forms import bags_from
 from apportion.grouping import BagError, group_bags
 
 X = np.arange(12.0).reshape(6, 2)
@@ -113,7 +115,57 @@ def test_float64_and_whole_numbers_become_float32_and_bytes_stay_bytes():
     assert group_bags(X.astype(int), IDS, SHARES).x.dtype == torch.float32
     assert group_bags(X.astype(bool), IDS, SHARES).x.dtype == torch.float32
     assert group_bags(X.astype(np.uint8).reshape(6, 1, 1, 2), IDS, SHARES).x.dtype == torch.uint8
-    assert group_bags(torch.from_numpy(X).half(), IDS, SHARES).x.dtype == torch.float16
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float16, torch.bfloat16, torch.bool, torch.int16])
+def test_tables_of_any_numbers_go_through_a_first_stage(kind):
+    bags = group_bags(torch.from_numpy(X).to(kind), IDS, SHARES)
+    assert bags.x.dtype == torch.float32
+    assert len(trained(learner_of("dllp", network()), bags, epochs=1)) == 1
+
+
+@pytest.mark.parametrize("kind", [">f4", np.longdouble, object, np.uint32])
+def test_numbers_that_torch_does_not_have_are_read(kind):
+    assert torch.equal(group_bags(X.astype(kind), IDS, SHARES).x, group_bags(X, IDS, SHARES).x)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.nan, "instance 4 has the value nan; fill it in, or drop the instance"),
+        (-np.inf, "instance 4 has the value -inf; fill it in"),
+        ("tall", "instance 4 has the value 'tall', which is no number; encode texts"),
+        (None, "instance 4 has the value nan; fill it in"),
+    ],
+)
+def test_instances_that_are_no_numbers_are_named(value, message):
+    table = X.astype(object if isinstance(value, str | None) else float)
+    table[4, 1] = value
+    with pytest.raises(BagError, match=message):
+        group_bags(table, IDS, SHARES)
+
+
+def test_texts_and_dates_are_no_instances():
+    with pytest.raises(BagError, match="instance 0 has the value .*'a'.*, which is no number"):
+        group_bags(np.full((6, 2), "a"), IDS, SHARES)
+    with pytest.raises(BagError, match="values of type <U1; pass numbers"):
+        group_bags(np.full((6, 2), "1"), IDS, SHARES)
+    with pytest.raises(BagError, match="which is no number|of type datetime64"):
+        group_bags(np.full((6, 2), np.datetime64("2020-01-01")), IDS, SHARES)
+
+
+def test_large_finite_numbers_are_not_taken_for_infinite():
+    assert group_bags(np.full((6, 2), 3e38), IDS, SHARES).x.isfinite().all()
+
+
+def test_a_series_is_a_table_only_where_its_values_are_vectors():
+    vectors = pd.Series({name: np.array(row) for name, row in SHARES.items()})
+    assert torch.equal(group_bags(X, IDS, vectors).proportions, group_bags(X, IDS, SHARES).proportions)
+    numbers = pd.Series({name: row[0] for name, row in SHARES.items()})
+    with pytest.raises(BagError, match="a series has one number a bag; pass a table with a column"):
+        group_bags(X, IDS, numbers)
+    with pytest.raises(BagError, match="a series has one number a bag; pass a table with a column"):
+        bags_from(X, ids=IDS, proportions=numbers)
 
 
 def test_instances_may_come_in_a_frame_and_in_arrays_that_cannot_be_written():

@@ -1,13 +1,14 @@
 """Bags made from labelled data, as experiments need them; the labels part company with the bags here."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.grouping import BagError, as_instances
+from apportion.instances import BagError, as_instances, as_labels
 
 Groups = Callable[
     [Tensor, Tensor, int, torch.Generator], np.ndarray
@@ -15,7 +16,7 @@ Groups = Callable[
 
 
 def make_bags(
-    x: Tensor, y: Tensor, size: int, n_classes: int, generator: torch.Generator, groups: Groups | None = None
+    x: Any, y: Any, size: int, n_classes: int, generator: torch.Generator, groups: Groups | None = None
 ) -> tuple[Bags, Tensor]:
     """Disjoint bags of labelled instances and, apart from them, the hidden labels in the bags' order.
 
@@ -26,7 +27,7 @@ def make_bags(
     if size < 1:
         raise BagError(f"a bag size of {size} is not possible; it must be at least 1")
     x = as_instances(x)
-    _check_labels(y, len(x), n_classes)
+    y = as_labels(y, len(x), n_classes)
     number = torch.from_numpy((groups or random_groups)(x, y, size, generator))
     order = number.argsort(stable=True)
     sizes = torch.bincount(number)
@@ -35,16 +36,6 @@ def make_bags(
     counts.index_put_((number, y), torch.ones(len(y), dtype=torch.float64), accumulate=True)
     shares = (counts / sizes.unsqueeze(1)).float()
     return Bags(x[order], sizes, shares, order, list(range(len(sizes)))), hidden
-
-
-def _check_labels(y: Tensor, n: int, n_classes: int) -> None:
-    if len(y) != n:
-        raise BagError(f"there are {n} instances but {len(y)} labels; pass one label an instance")
-    if n_classes < 2:
-        raise BagError("one class leaves nothing to learn; n_classes must be at least two")
-    for i in ((y < 0) | (y >= n_classes)).nonzero().flatten()[:1].tolist():
-        known = f"with n_classes={n_classes} labels are 0 to {n_classes - 1}"
-        raise BagError(f"instance {i} has label {int(y[i])}; {known}")
 
 
 def random_groups(x: Tensor, y: Tensor, size: int, generator: torch.Generator) -> np.ndarray:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # type: ign
 from apportion.evaluate import predict
 from apportion.fitting import as_floats, line_of, stage_settings, two_stages
 from apportion.forms import bags_from
-from apportion.grouping import as_instances
+from apportion.instances import as_instances
 from apportion.labelling import hard_labels
 from apportion.speed import pick_device, unplaced
 

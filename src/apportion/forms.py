@@ -89,7 +89,7 @@ def _table_shares(
     if library == "polars":
         remedy = "pass a dict, such as dict(zip(table['bag'], table.drop('bag').rows()))"
         raise BagError(f"a polars table has no index that could name the bags; {remedy}")
-    if library == "pandas":
+    if library == "pandas" and table.ndim == 2:
         classes = list(table.columns) if classes is None else list(classes)
         for name in (name for name in classes if name not in table.columns):
             raise BagError(f"class {name!r} has no column in the table; it has {list(table.columns)}")

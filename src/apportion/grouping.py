@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-
-
-class BagError(ValueError):
-    """Bags that cannot be used; the message names the bag, the value and the remedy."""
+from apportion.instances import BagError, as_instances
 
 
 def _refuse(name: Hashable, what: str) -> NoReturn:
@@ -48,17 +45,6 @@ def group_bags(
     return Bags(x[order], torch.from_numpy(sizes), torch.from_numpy(shares).float(), order, names)
 
 
-def as_instances(x: Any) -> Tensor:
-    """Instances as a tensor: float64 becomes float32, images keep their bytes."""
-    if not isinstance(x, Tensor):
-        array = np.asarray(x, order="C")
-        x = torch.from_numpy(array if array.flags.writeable else array.copy())
-    if x.ndim < 2:
-        raise BagError(f"instances have shape {tuple(x.shape)}; pass a row each, such as x.reshape(-1, 1)")
-    kept = x.dtype == torch.uint8 or (x.is_floating_point() and x.dtype != torch.float64)
-    return x if kept else x.float()
-
-
 def keys_of(ids: Any) -> list[Hashable]:
     values = ids.tolist() if isinstance(ids, np.ndarray | Tensor) else list(ids)
     for i, value in enumerate(values):
@@ -86,14 +72,16 @@ def numbered(keys: Sequence[Hashable]) -> tuple[list[Hashable], np.ndarray, np.n
 def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None) -> np.ndarray:
     """The rows of a table (dict, DataFrame, array) in the order of `names`, float64."""
     library = type(table).__module__.split(".")[0]
-    if library in ("pandas", "polars"):
+    if library in ("pandas", "polars") and table.ndim == 1:
+        table = _vectors(table, library)
+    if isinstance(table, Mapping):
+        keys, values = list(table), [np.asarray(row, dtype=np.float64) for row in table.values()]
+    elif library in ("pandas", "polars"):
         if bag_column is None and library == "polars":
             raise BagError("a polars table has no index; say which column names the bags: bag_column=...")
         keys = list(table.index) if bag_column is None else list(table[bag_column])
         columns = [name for name in table.columns if name != bag_column]
         values = np.column_stack([np.asarray(table[name], dtype=np.float64) for name in columns])
-    elif isinstance(table, Mapping):
-        keys, values = list(table), [np.asarray(row, dtype=np.float64) for row in table.values()]
     else:
         values = np.asarray(table, dtype=np.float64)
         if len(values) != len(names):
@@ -107,6 +95,13 @@ def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None) -> np.
         if len(row) != len(values[0]):
             _refuse(name, f"has {len(row)} classes, others have {len(values[0])}; give all")
     return np.array([row_of[name] for name in names])
+
+
+def _vectors(series: Any, library: str) -> dict[Hashable, Any]:
+    """The vectors of a pandas series by bag; one number a bag would say nothing of the other classes."""
+    if library == "polars" or series.dtype != object:
+        raise BagError("a series has one number a bag; pass a table with a column for each class")
+    return dict(zip(series.index, series, strict=True))
 
 
 def _check_names(keys: Sequence[Hashable], names: Sequence[Hashable]) -> None:

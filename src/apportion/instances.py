@@ -1,0 +1,68 @@
+"""Instances as people have them become tensors that networks take, or an error that names the row."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class BagError(ValueError):
+    """Bags that cannot be used; the message names the bag or the row, the value and the remedy."""
+
+
+def as_instances(x: Any) -> Tensor:
+    """Instances as a tensor: tables and all other numbers become float32, images keep their bytes."""
+    if not isinstance(x, Tensor):
+        array = np.asarray(x, order="C")
+        if array.dtype.kind not in "biuf":
+            array = _numbers(array)
+        elif array.dtype.itemsize > 8 or array.dtype.byteorder not in "=|":
+            array = array.astype(np.float32)  # numpy's types that torch does not have
+        x = torch.from_numpy(array if array.flags.writeable else array.copy())
+    if x.ndim < 2:
+        raise BagError(f"instances have shape {tuple(x.shape)}; pass a row each, such as x.reshape(-1, 1)")
+    if x.dtype == torch.uint8 and x.ndim > 2:
+        return x
+    x = x.float()
+    if not bool(x.sum().isfinite()):  # a sum alone may overflow: then every value is looked at
+        for i in (~x.flatten(1).isfinite().all(1)).nonzero().flatten()[:1].tolist():
+            value = x[i].flatten()[~x[i].flatten().isfinite()][0]
+            raise BagError(f"instance {i} has the value {value:g}; fill it in, or drop the instance")
+    return x
+
+
+def _numbers(array: np.ndarray) -> np.ndarray:
+    """Objects that are all numbers, as numbers; else an error that names the first that is none."""
+    if array.dtype.kind == "O":
+        try:
+            return array.astype(np.float32)
+        except (TypeError, ValueError):
+            pass
+    for place, value in np.ndenumerate(array):
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            remedy = "encode texts and dates as numbers, such as with scikit-learn's OneHotEncoder"
+            raise BagError(
+                f"instance {place[0]} has the value {value!r}, which is no number; {remedy}"
+            ) from None
+    raise BagError(f"instances have values of type {array.dtype}; pass numbers, such as x.astype(float)")
+
+
+def as_labels(y: Any, n: int, n_classes: int) -> Tensor:
+    """Labels (n,) int64 from whole numbers of any type, checked to be classes."""
+    labels = y if isinstance(y, Tensor) else torch.from_numpy(np.array(y))
+    if labels.ndim != 1:
+        raise BagError(f"labels have shape {tuple(labels.shape)}; pass one label an instance")
+    if len(labels) != n:
+        raise BagError(f"there are {n} instances but {len(labels)} labels; pass one label an instance")
+    if n_classes < 2:
+        raise BagError("one class leaves nothing to learn; n_classes must be at least two")
+    for i in (labels != labels.long()).nonzero().flatten()[:1].tolist():
+        raise BagError(f"instance {i} has label {labels[i].item()}; labels are whole numbers from 0")
+    labels = labels.long()
+    for i in ((labels < 0) | (labels >= n_classes)).nonzero().flatten()[:1].tolist():
+        known = f"with n_classes={n_classes} labels are 0 to {n_classes - 1}"
+        raise BagError(f"instance {i} has label {int(labels[i])}; {known}")
+    return labels

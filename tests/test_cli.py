@@ -129,7 +129,7 @@ def test_a_folder_of_another_recipe_is_refused_with_the_settings_that_differ(tmp
 
 
 def train_until_told(tmp_path, *settings: str) -> subprocess.Popen:
-    """A training of many short steps that has finished its first epoch."""
+    """A training of many short steps that has finished some epochs."""
     long = ["--set", "first.epochs=100000", "--set", "instances_per_batch=50", *settings]
     command = ["run", "smoke/dllp/50", "--out", str(tmp_path), "--device", "cpu", *long]
     training = subprocess.Popen(
@@ -137,7 +137,7 @@ def train_until_told(tmp_path, *settings: str) -> subprocess.Popen:
     )
     log = tmp_path / "smoke/dllp/50/seed=1/log.jsonl"
     for _ in range(600):
-        if log.exists() and log.read_bytes().count(b"\n"):
+        if log.exists() and log.read_bytes().count(b"\n") > 1:
             return training
         time.sleep(0.05)
     training.kill()
@@ -160,12 +160,7 @@ def test_a_signal_stops_a_training_at_once_with_a_code_of_its_own_and_its_last_e
     kept = unpack((folder / "last.safetensors").read_bytes(), "it")["epoch"]
     lines = (folder / "log.jsonl").read_bytes().count(b"\n")
     assert lines - 1 <= kept <= lines
-    assert {path.name for path in folder.iterdir()} == {
-        "recipe.json",
-        "where.json",
-        "log.jsonl",
-        "last.safetensors",
-    }
+    assert not {path.name for path in folder.iterdir()} & {"lock", "last.safetensors.new", "result.json"}
 
 
 def test_an_error_of_ours_keeps_its_traceback(monkeypatch):

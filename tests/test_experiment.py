@@ -49,7 +49,7 @@ PINNED = {
     },
     "smoke/rot/50": {"proportion": [0.415931, 0.415351, 0.414991], "labels": [0.277083, 0.276406, 0.276044]},
     "smoke/dllp+plot-hard/50": {"labels": [0.562493, 0.262306, 0.13815]},
-    "smoke/dllp+plot-sce-mixup/50": {"labels": [2.50204, 1.33099, 0.591656]},
+    "smoke/dllp+plot-sce-mixup/50": {"labels": [2.54858, 1.31399, 0.547928]},
     "smoke/dllp+plot-soft/50": {"labels": [0.634032, 0.461343, 0.366544]},
     "smoke/dllp+plot-predicted/50": {"labels": [0.690852, 0.690512, 0.690474]},
 }

@@ -87,6 +87,12 @@ def tampered(change):
         ),
         (tampered(lambda v: v["bags"][0].update(rows=[-1])), "names row -1, but the data has 20 rows"),
         (tampered(lambda v: v["bags"][0].update(rows=[])), "bag 0 has no instance"),
+        (tampered(lambda v: v["bags"][0].update(rows=[0.5])), "the rows of a bag are .0.5., not a list of"),
+        (tampered(lambda v: v["bags"][0].update(rows=[True])), "not a list of whole numbers"),
+        (tampered(lambda v: v["bags"][0].update(rows=[2**70])), "is not a bag manifest"),
+        (tampered(lambda v: v["bags"][0].update(id=["a"])), "a bag is named .'a'., not by a string"),
+        (lambda text: "[" * 100_000, "is not a bag manifest"),
+        (lambda text: '{"bags": ' + "9" * 10_000, "is not a bag manifest"),
     ],
 )
 def test_a_damaged_manifest_is_refused(tmp_path, damage, message):
@@ -94,5 +100,10 @@ def test_a_damaged_manifest_is_refused(tmp_path, damage, message):
     path = tmp_path / "bags.json"
     save_manifest(bags, path)
     path.write_text(damage(path.read_text()))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(BagError, match=message):
         load_manifest(path, x)
+
+
+def test_a_manifest_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(BagError, match="cannot be read: No such file"):
+        load_manifest(tmp_path / "none.json", np.eye(2))

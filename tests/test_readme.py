@@ -16,7 +16,7 @@ def blocks() -> list[str]:
 def run(*codes: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for code in codes:
-        exec(compile(code, str(README), "exec"), names)
+        exec(compile(code, str(README), "exec"), names)  # noqa: S102
     return names
 
 

@@ -35,7 +35,7 @@ def arrow(path: str, dashed: bool = False) -> str:
 
 def bag(x: float, y: float, reds: int, known: bool) -> str:
     """Ten instances and the bar of their proportions; colours only where labels are known."""
-    places = random.Random(f"{reds}").sample([(c, r) for r in range(2) for c in range(5)], 10)
+    places = random.Random(f"{reds}").sample([(c, r) for r in range(2) for c in range(5)], 10)  # noqa: S311
     parts = [f'<rect x="{x}" y="{y}" width="104" height="62" {PANEL}/>']
     for i, (column, row) in enumerate(places):
         cx, cy = x + 14 + 19 * column, y + 15 + 17 * row

@@ -31,23 +31,39 @@ def load_manifest(path: Path | str, x: Any) -> Bags:
     """The bags of a manifest over the same data; other data is refused."""
     x = as_instances(x)
     try:
-        text = json.loads(Path(path).read_text("utf-8"))
-        entries, rows = text["bags"], [torch.tensor(e["rows"], dtype=torch.int64) for e in text["bags"]]
-        shares = np.array([e["proportions"] for e in entries], dtype=np.float64)
-        ids, mark, known = [e["id"] for e in entries], text["data"], text["format"] == "apportion bags 1"
-        source = torch.cat(rows)
-    except (KeyError, TypeError, ValueError, RuntimeError, UnicodeDecodeError) as problem:
-        raise BagError(f"{path} is not a bag manifest: {problem}") from problem
+        text = json.loads(Path(path).read_bytes())
+        entries, mark, known = text["bags"], text["data"], text["format"] == "apportion bags 1"
+        rows = [torch.tensor(_whole(entry["rows"]), dtype=torch.int64) for entry in entries]
+        shares = np.array([entry["proportions"] for entry in entries], dtype=np.float64)
+        ids, source = [_name(entry["id"]) for entry in entries], torch.cat(rows)
+    except OSError as problem:
+        raise BagError(f"{path} cannot be read: {problem.strerror}") from None
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as problem:
+        raise BagError(f"{path} is not a bag manifest: {problem}") from None
     if not known or shares.ndim != 2:
         raise BagError(f"{path} is not a bag manifest of format 1")
     for row in source[(source < 0) | (source >= len(x))].tolist():
         raise BagError(f"{path} names row {row}, but the data has {len(x)} rows")
     checked_shares(shares, ids, False)  # the values as they are, since rescaling would change their last bit
     sizes = torch.tensor([len(r) for r in rows])
+    for name in (name for name, size in zip(ids, sizes.tolist(), strict=True) if not size):
+        raise BagError(f"bag {name!r} has no instance; drop it from {path}")
     bags = Bags(x[source], sizes, torch.from_numpy(shares).float(), source, ids)
     if _fingerprint(bags.x, source) != mark:
         raise BagError(f"{path} was made for other data; the same instances in the same order are needed")
     return bags
+
+
+def _whole(values: Any) -> list[int]:
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise TypeError(f"the rows of a bag are {str(values)[:40]}, not a list of whole numbers")
+    return values
+
+
+def _name(value: Any) -> str | int | float:
+    if not isinstance(value, str | int | float):
+        raise TypeError(f"a bag is named {str(value)[:40]}, not by a string or a number")
+    return value
 
 
 def _fingerprint(x: Tensor, source: Tensor) -> str:

@@ -43,7 +43,8 @@ def export_onnx(model: Model, path: Path) -> None:
                 Probabilities(model.network).eval(), (example,), dynamo=True, input_names=["features"],
                 output_names=["probabilities"], dynamic_shapes={"features": {0: torch.export.Dim("n")}},
             )  # fmt: skip
-            assert program is not None
+            if program is None:
+                raise RuntimeError("torch exported nothing")
             program.save(beside, external_data=False)
         beside.replace(path)
     finally:

@@ -100,10 +100,10 @@ def check_shape(values: Any, shape: Any, what: str) -> None:
     kind = dict if isinstance(shape, dict) else list if isinstance(shape, list) else shape
     if not isinstance(values, kind) or (isinstance(values, bool) and kind is not bool):
         raise RunError(f"{what} is damaged: it is {str(values)[:40]!r}, which is not what a run writes there")
-    if isinstance(shape, list):
+    if isinstance(shape, list) and isinstance(values, list):
         for i, item in enumerate(values):
             check_shape(item, shape[0], f"{what}[{i}]")
-    if isinstance(shape, dict):
+    if isinstance(shape, dict) and isinstance(values, dict):
         for name in (name for name in shape if name is not ... and name not in values):
             raise RunError(f"{what} is damaged: it has no {name!r}")
         for name, value in values.items():

@@ -26,7 +26,8 @@ class BagTable(NamedTuple):
 def separate_table(asked: Asked, dtype: pl.DataType, problems: list[str]) -> BagTable | None:
     """The rows of the file of proportions or counts; None where its columns are not what was asked for."""
     path, key = asked.proportions or asked.counts, asked.key or asked.bag
-    assert path is not None
+    if path is None:
+        raise ValueError("no file of proportions or counts was named")
     try:
         frame = open_table(path, texts=[key], missing=asked.missing).collect()
     except TableError as problem:

@@ -49,8 +49,8 @@ def _parts(frame: pl.LazyFrame, names: list[str]) -> Iterator[tuple[int, pl.Data
 def _scored(model: Model, part: tuple[int, pl.DataFrame], problems: list[str], place: str) -> np.ndarray:
     """Probabilities (n, k) of some rows; values that no transform can use are added to the problems."""
     at, rows = part
-    assert model.columns is not None
-    for column in model.columns:
+    columns = model.columns or ()
+    for column in columns:
         values = rows[column.name]
         bad = spoilt(values, column.kind)
         if len(bad):
@@ -61,5 +61,5 @@ def _scored(model: Model, part: tuple[int, pl.DataFrame], problems: list[str], p
             problems.append(told(cases, len(bad), f"give a {column.kind}, or leave it empty"))
     if problems:
         return np.zeros((rows.height, len(model.classes)), np.float32)
-    log_probs = predict(model.network, torch.from_numpy(features_of(model.columns, rows)), as_floats)
+    log_probs = predict(model.network, torch.from_numpy(features_of(columns, rows)), as_floats)
     return log_probs.exp().numpy()

@@ -1,0 +1,82 @@
+"""Fuzz every reader of files from strangers: nothing but its own error may come of any input.
+
+    python benchmarks/fuzz.py                       all readers, 100,000 inputs each
+    python benchmarks/fuzz.py tar --inputs 1000000  one of them
+
+Needs atheris (pip install -e '.[fuzz]'), which steers by the branches that an input takes through our code
+and through the standard library's. A finding is kept in fuzz/ and becomes a test.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LIMITS = ("-rss_limit_mb=3000", "-malloc_limit_mb=1000", "-timeout=10", "-max_len=20000")
+
+
+def fuzz(name: str, inputs: int, corpus: str) -> None:
+    """Does not return: libFuzzer ends the process."""
+    import atheris
+
+    sys.path.insert(0, str(HERE.parent / "tests"))
+    with atheris.instrument_imports(include=["apportion", "tarfile", "zipfile", "gzip", "json"]):
+        from readers import READERS
+    good, read, error = READERS[name]
+    (Path(corpus) / "good").write_bytes(good)
+
+    def holds(data: bytes) -> None:
+        with suppress(error):
+            read(data)
+
+    findings = f"-artifact_prefix={HERE.parent / 'fuzz'}/{name.replace(' ', '-')}-"
+    flags = [f"-runs={inputs}", "-seed=1", "-print_final_stats=1", findings, *LIMITS, corpus]
+    atheris.Setup([sys.argv[0], *flags], holds)
+    atheris.Fuzz()
+
+
+def all_names() -> list[str]:
+    sys.path.insert(0, str(HERE.parent / "tests"))
+    from readers import READERS
+
+    return list(READERS)
+
+
+def fuzz_apart(name: str, inputs: int) -> bool:
+    """Fuzz one reader in a process of its own; whether nothing was found."""
+    started = time.monotonic()
+    command = [sys.executable, __file__, name, "--inputs", str(inputs), "--inside"]
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:  # noqa: S108
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"TMPDIR": folder})
+    numbers = {words[0]: words[-1] for line in done.stderr.splitlines() if (words := line.split())}
+    tried, peak = numbers.get("stat::number_of_executed_units:", "?"), numbers.get("stat::peak_rss_mb:", "?")
+    seconds = time.monotonic() - started
+    verdict = "nothing found" if done.returncode == 0 else "FOUND:\n" + done.stderr[-3000:]
+    print(f"{name:12} {tried:>9} inputs {seconds:6.0f} s {peak:>6} MB  {verdict}", flush=True)
+    return done.returncode == 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("readers", nargs="*", help="all unless named")
+    parser.add_argument("--inputs", type=int, default=100_000)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.inside:
+        with tempfile.TemporaryDirectory() as corpus:
+            fuzz(given.readers[0], given.inputs, corpus)
+    (HERE.parent / "fuzz").mkdir(exist_ok=True)
+    good = [fuzz_apart(name, given.inputs) for name in given.readers or all_names()]
+    print(f"{sum(good)} of {len(good)} readers without a finding")
+    sys.exit(0 if all(good) else 1)
+
+
+if __name__ == "__main__":
+    main()

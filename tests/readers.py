@@ -1,0 +1,195 @@
+"""Every reader of files that may be a stranger's: a good input, and the one error that bad ones may give."""
+
+import gzip
+import io
+import json
+import lzma
+import tarfile
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from data_files import cifar_bin, cifar_py, idx_bytes, npy_bytes, npz_bytes, tiny, webp, write_pack
+
+from apportion.bags import Bags
+from apportion.building import check
+from apportion.data import DataError
+from apportion.data.archives import read_file, read_tar, read_zip, unxz
+from apportion.data.formats import cifar_rows, idx, npy, npy_file, npz
+from apportion.data.pack import _strip, read_pack
+from apportion.data.pickles import cifar_pickle
+from apportion.data.sets import MNIST
+from apportion.data.tables import encoded, rows
+from apportion.grouping import BagError
+from apportion.manifest import load_manifest, save_manifest
+from apportion.optimizers import make_optimizer
+from apportion.recipes import Recipe, RecipeError, Second, from_json, to_json
+from apportion.runs import (
+    RunError,
+    read_log,
+    read_log_probs,
+    read_recipe,
+    read_result,
+    read_weights,
+    read_where,
+)
+from apportion.runs.checkpoints import check_fit, pack, unpack
+
+RNG = np.random.default_rng(0)
+COLOUR, GREY, LABELS = (RNG.integers(0, 5, shape, np.uint8) for shape in ((3, 32, 32, 3), (3, 28, 28), (3,)))
+PERSON = (
+    b"39, State-gov, 77516, Bachelors, 13, Never-married, Clerk, Not, White, Male, 2174, 0, 40, US, <=50K\n"
+)
+X = torch.from_numpy(RNG.random((6, 2), np.float32))
+
+
+class Reader(NamedTuple):
+    good: bytes
+    read: Callable[[bytes], object]
+    error: type[Exception]
+
+
+def on_disk(read: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
+    """The reader of a path, given bytes; one file for all, since making folders takes longer than reading."""
+    folder = tempfile.TemporaryDirectory()
+    path = Path(folder.name) / name
+
+    def written(data: bytes, keep: object = folder) -> object:
+        path.write_bytes(data)
+        return read(path)
+
+    return written
+
+
+def member(name: str, size: int, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size, info.type, info.linkname = size, kind, link
+    return info
+
+
+def tar_bytes() -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for name, size in (("top/one.bin", 700), ("top/readme", 5)):
+            tar.addfile(member(name, size), io.BytesIO(bytes(size)))
+    return content.getvalue()
+
+
+# --- bags, recipes
+
+
+def manifest() -> bytes:
+    shares = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+    bags = Bags(X, torch.tensor([2, 4]), shares, torch.arange(6), ["a", "b"])
+    with tempfile.TemporaryDirectory() as folder:
+        save_manifest(bags, Path(folder) / "it.json")
+        return (Path(folder) / "it.json").read_bytes()
+
+
+def read_recipe_text(data: bytes) -> None:
+    with suppress(UnicodeDecodeError):  # a recipe is read from text
+        check(from_json(data.decode()))
+
+
+# --- packs
+
+
+def pack_manifest() -> tuple[bytes, Callable[[bytes], object]]:
+    """The manifest of a pack whose zips lie beside it."""
+    spec, arrays = tiny(MNIST)
+    folder = tempfile.TemporaryDirectory()
+    write_pack(Path(folder.name), "mnist", arrays)
+    path = Path(folder.name) / "mnist.json"
+
+    def read(data: bytes, keep: object = folder) -> object:
+        path.write_bytes(data)
+        return read_pack(spec, path.parent)
+
+    return path.read_bytes(), read
+
+
+# --- run folders
+
+RESULT = {
+    "test_accuracy": {"last": 90.0, "oracle": 91.0, "oracle_epoch": 1},
+    "epochs": 2,
+    "train": {"errors": 3, "proportion_error": 1.0, "entropy": 0.5, "label_accuracy": {"exact": 90.0}},
+    "seconds": {"train": 1.0},
+}
+LINE = {"stage": "first", "epoch": 1, "terms": {"proportion": 0.7}, "test_accuracy": 50.0}
+
+
+def states() -> tuple[bytes, Callable[[bytes], object]]:
+    """A checkpoint, and what takes it up."""
+    network = torch.nn.Linear(2, 2)
+    optimizer = make_optimizer(network, "adam", 1e-3)
+    network(X).sum().backward()
+    optimizer.step()
+    table = torch.rand(6, 2)
+    state = {
+        "epoch": 2,
+        "players": [network.state_dict()],
+        "optimizers": [optimizer.state_dict()],
+        "rounds": [table],
+        "running": table,
+        "before": None,
+    }
+    return pack(state), lambda data: check_fit(unpack(data, "it"), [network], [optimizer], table.shape)
+
+
+def weights_bytes() -> bytes:
+    from safetensors.torch import save
+
+    return save({"a": torch.ones(3, 2), "b": torch.zeros(2, dtype=torch.bfloat16)})
+
+
+def in_folder(read: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
+    return on_disk(lambda path: read(path.parent), name)
+
+
+def data_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
+    read_one = on_disk(lambda path: read_tar(path, {"one.bin": 700}), "it.tar.gz")
+    return {
+        "idx": (idx_bytes(GREY), lambda data: idx(data, (3, 28, 28), "it")),
+        "npy": (npy_bytes(GREY), lambda data: npy(data, "it")),
+        "npy file": (npy_bytes(GREY), on_disk(npy_file, "it.npy")),
+        "npz": (npz_bytes(GREY), on_disk(lambda path: npz(path, 3000), "it.npz")),
+        "zip": (npz_bytes(LABELS), on_disk(lambda path: read_zip(path, "arr_0.npy", 300), "it.zip")),
+        "gz": (gzip.compress(idx_bytes(LABELS)), on_disk(lambda path: read_file(path, 100), "it.gz")),
+        "tar": (tar_bytes(), lambda data: read_one(gzip.compress(data, 1))),
+        "xz": (lzma.compress(b"0" * 500), lambda data: unxz(data, 500, "it")),
+        "webp": (webp(COLOUR), lambda data: _strip(data, (32, 32, 3), 9216, "it")),
+        "binary": (cifar_bin(COLOUR, LABELS), lambda data: cifar_rows(data, 3, "it", n_labels=1)),
+        "python": (cifar_py(COLOUR, LABELS), lambda data: cifar_pickle(data, 3, "it", label_key="labels")),
+        "adult": (PERSON * 2, lambda data: encoded(rows(data, "it"), rows(PERSON, "it"))),
+        "pack": pack_manifest(),
+    }
+
+
+def run_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
+    recipe = to_json(Recipe(second=Second())).encode()
+    return {
+        "result": (json.dumps(RESULT).encode(), in_folder(read_result, "result.json")),
+        "where": (b'{"apportion": "1", "torch": "2"}', in_folder(read_where, "where.json")),
+        "recipe file": (recipe, in_folder(read_recipe, "recipe.json")),
+        "log": ((json.dumps(LINE) + "\n").encode() * 2, in_folder(read_log, "log.jsonl")),
+        "log_probs": (npy_bytes(np.zeros((5, 2), np.float16)), in_folder(read_log_probs, "log_probs.npy")),
+        "weights": (weights_bytes(), in_folder(read_weights, "model.safetensors")),
+        "checkpoint": states(),
+    }
+
+
+def all_readers() -> dict[str, Reader]:
+    recipe = to_json(Recipe(second=Second())).encode()
+    found = {name: Reader(*pair, DataError) for name, pair in data_readers().items()}
+    found |= {name: Reader(*pair, RunError) for name, pair in run_readers().items()}
+    found["manifest"] = Reader(manifest(), on_disk(lambda path: load_manifest(path, X), "it.json"), BagError)
+    found["recipe"] = Reader(recipe, read_recipe_text, RecipeError)
+    return found
+
+
+READERS = all_readers()

@@ -1,58 +1,178 @@
-"""Adult in random bags: accuracy, AUC and log-loss of each stage and kind of labels on the test part.
+"""Adult in bags: accuracy and AUC on the test part, beside training on true labels and beside other losses.
 
-python benchmarks/adult.py --data FOLDER [--size 64] [--seeds 1 2]     a few minutes on one core
+python benchmarks/adult.py --data FOLDER [--bags 64 512 column] [--seeds 1 2 3] [--labels]
+
+Bags are random ones of a size, or `column`: one for each education × working class, those with fewer than
+COLUMN_LEAST rows put together. A minute or two a seed on one core. --labels compares kinds of labels instead.
 """
 
 import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
+from torch import Tensor, nn
 
-from apportion import ProportionClassifier
+from apportion import ProportionClassifier, expand, predict
+from apportion.backbones import mlp
 from apportion.bagging import random_groups
-from apportion.data.tables import adult
-from apportion.randomness import stream
+from apportion.bags import BagBatch, Bags, bag_means
+from apportion.data.archives import read_file
+from apportion.data.tables import adult, find_adult, rows
+from apportion.fitting import batch_of, epochs_of
+from apportion.forms import bags_from
+from apportion.optimizers import make_optimizer
+from apportion.randomness import reseed, stream
+from apportion.schedules import one_cycle
+from apportion.train import train
 
-VARIANTS = {
-    "dllp": {"second_stage": None},
+COLUMN_LEAST = 20
+KINDS = {
     "dllp+plot, hard": {"labels": "hard"},
-    "dllp+plot, soft, λ = 1": {"labels": "soft", "reg": 1.0},
     "dllp+plot, soft, λ = 3": {"labels": "soft", "reg": 1 / 3},
     "dllp+plot, soft, λ = 10": {"labels": "soft", "reg": 0.1},
 }
 
 
+class LogMean:
+    """llp-learn's loss in our loop: the mean of log-probabilities, not the log of their mean."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        self.classifier = classifier
+
+    def players(self) -> list[nn.Module]:
+        return [self.classifier]
+
+    def steps(self, batch: BagBatch, progress: float):
+        logs = self.classifier(batch.x).log_softmax(1)
+        means = bag_means(logs, batch.bag, len(batch.proportions))
+        yield {"bags": -(batch.proportions * means).sum(1).mean()}
+
+
+def in_our_loop(learner: Any, bags: Bags, seed: int) -> nn.Module:
+    """A network trained for as long, as often and as fast as the estimator's first stage is."""
+    size = batch_of(bags.sizes)
+    epochs = epochs_of(bags.sizes, size)
+    reseed(seed, "first", "weights")
+    network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)
+    made = learner(network)
+    settings = {"rate": lambda progress: one_cycle(progress, epochs), "seed": seed, "stage": "first"}
+    for _ in train(
+        made,
+        bags,
+        [make_optimizer(network, "adam", 2e-3)],
+        epochs=epochs,
+        instances_per_batch=size,
+        **settings,
+    ):
+        pass
+    return network
+
+
+def log_mean(x: np.ndarray, y: np.ndarray, bags: np.ndarray, test_x: np.ndarray, seed: int) -> np.ndarray:
+    grouped, _ = bags_from(x, y, bags)
+    return probability(in_our_loop(LogMean, grouped, seed), test_x)
+
+
+def naive(x: np.ndarray, y: np.ndarray, bags: np.ndarray, test_x: np.ndarray, seed: int) -> np.ndarray:
+    """Every row learns its bag's shares as if they were its own soft label: bags of one with those shares."""
+    counted = {
+        name: np.bincount(y[bags == name], minlength=2) / (bags == name).sum() for name in np.unique(bags)
+    }
+    shares = torch.from_numpy(expand(counted, bags)).float()
+    ones = torch.ones(len(x), dtype=torch.int64)
+    each = Bags(torch.from_numpy(x), ones, shares, torch.arange(len(x)), range(len(x)))
+    from apportion import DLLP
+
+    return probability(in_our_loop(DLLP, each, seed), test_x)
+
+
+def probability(network: nn.Module, x: np.ndarray) -> np.ndarray:
+    return predict(network, torch.from_numpy(x)).exp()[:, 1].numpy()
+
+
+def ours(settings: dict[str, Any]):
+    def fit(
+        x: np.ndarray, y: np.ndarray, bags: np.ndarray | None, test_x: np.ndarray, seed: int
+    ) -> np.ndarray:
+        return (
+            ProportionClassifier(**settings, random_state=seed)
+            .fit(x, y, bags=bags)
+            .predict_proba(test_x)[:, 1]
+        )
+
+    return fit
+
+
+def boosted(x: np.ndarray, y: np.ndarray, bags: np.ndarray, test_x: np.ndarray, seed: int) -> np.ndarray:
+    return HistGradientBoostingClassifier(random_state=seed).fit(x, y).predict_proba(test_x)[:, 1]
+
+
+SUPERVISED = {
+    "supervised network": lambda x, y, bags, t, s: ours({"second_stage": None})(x, y, None, t, s),
+    "boosted trees": boosted,
+}
+CONTESTANTS = {
+    "dllp": ours({"second_stage": None}),
+    "dllp+plot": ours({}),
+    "shares as soft labels": naive,
+    "mean of log-probabilities": log_mean,
+}
+
+
+def bags_of(kind: str, folder: Path, x: Tensor, y: Tensor, seed: int) -> np.ndarray:
+    """The bag of each training row."""
+    if kind != "column":
+        return random_groups(x, y, int(kind), stream(seed, "bags", "random", int(kind)))
+    found = find_adult(folder / "adult")
+    if found is None:
+        raise SystemExit(f"no copy of adult in {folder}")
+    people = rows(read_file(found[0], 1 << 23), str(found[0]))
+    names = np.array([f"{person[3]} × {person[1]}" for person in people])
+    known, at, sizes = np.unique(names, return_inverse=True, return_counts=True)
+    return np.where(sizes < COLUMN_LEAST, "others", known)[at]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, help="the folder that `apportion data` fills")
-    parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--bags", nargs="+", default=["64", "512", "column"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--labels", action="store_true", help="compare kinds of labels")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     data = adult(asked.data)
     x, y, test_x, test_y = (part.numpy() for part in (data.x, data.y, data.test_x, data.test_y))
-    print(f"{'':26}seed  accuracy    AUC  log-loss  labels right  seconds")
+    kinds = {name: ours(settings) for name, settings in KINDS.items()}
     lines = []
-    for seed in asked.seeds:
-        bags = random_groups(data.x, data.y, asked.size, stream(seed, "bags", "random", asked.size))
-        supervised = {"supervised": {"second_stage": None}}
-        for name, settings in (VARIANTS | supervised).items():
-            started = time.perf_counter()
-            classifier = ProportionClassifier(**settings, random_state=seed)
-            classifier.fit(x, y, bags=None if name == "supervised" else bags)
-            seconds = time.perf_counter() - started
-            share = classifier.predict_proba(test_x)[:, 1]
-            right = (classifier.transduction_ == y).mean()
-            found = classifier.score(test_x, test_y), roc_auc_score(test_y, share)
-            loss = log_loss(test_y, share)
-            print(f"{name:26}{seed:4}{100 * found[0]:10.2f}{100 * found[1]:7.2f}{loss:10.4f}", end="")
-            print(f"{100 * right:14.2f}{seconds:9.1f}", flush=True)
-            lines.append({"name": name, "seed": seed, "size": asked.size, "accuracy": found[0]})
-            lines[-1] |= {"auc": found[1], "log_loss": loss, "labels_right": right, "seconds": seconds}
+    for kind in ["1", *asked.bags]:
+        fits = SUPERVISED if kind == "1" else CONTESTANTS | kinds if asked.labels else CONTESTANTS
+        for name, fit in fits.items():
+            for seed in asked.seeds:
+                started = time.process_time()
+                share = fit(x, y, bags_of(kind, asked.data, data.x, data.y, seed), test_x, seed)
+                line = {"bags": kind, "name": name, "seed": seed, "seconds": time.process_time() - started}
+                line |= {"accuracy": ((share > 0.5) == test_y).mean(), "auc": roc_auc_score(test_y, share)}
+                lines.append(line | {"log_loss": log_loss(test_y, share)})
+            show(lines[-len(asked.seeds) :])
     print(json.dumps(lines))
+
+
+def show(lines: list[dict[str, Any]]) -> None:
+    """A row of the table: mean and each seed."""
+    cells = [lines[0]["bags"], lines[0]["name"]]
+    for what, scale, digits in (("accuracy", 100, 2), ("auc", 100, 2), ("log_loss", 1, 3), ("seconds", 1, 1)):
+        values = [scale * line[what] for line in lines]
+        each = f" ({', '.join(f'{v:.{digits}f}' for v in values)})" if what in ("accuracy", "auc") else ""
+        cells.append(f"{np.mean(values):.{digits}f}{each}")
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

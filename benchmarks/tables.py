@@ -1,0 +1,160 @@
+"""Tables: memory and time of `apportion check` and `fit`, each in a fresh process of its own, as ratios.
+
+python benchmarks/tables.py [--rows 10000000] [--fit-rows 1000000] [--folder DIR]    some minutes
+
+Memory is the peak that the system saw of the process, imports included, over the bytes of the feature
+matrix (float32). Seconds are CPU seconds of one thread. `network` repeats the steps of `fit` with nothing but
+the network: as many batches of the same sizes, ready in memory. What `fit` takes beyond it is outside.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+COLUMNS, BAG_ROWS = 8, 50  # and the bag's id: nine columns, bags of 50 rows
+FIT_COLUMNS, FIT_BAGS, EPOCHS = 20, 2000, 5
+
+
+def make(folder: Path, rows: int, bags: int, columns: int) -> tuple[Path, Path]:
+    """A table with string ids and the shares of its bags; made once."""
+    import numpy as np
+    import polars as pl
+
+    table, shares = folder / f"rows-{rows}.parquet", folder / f"bags-{rows}.parquet"
+    if not table.exists():
+        random = np.random.default_rng(0)
+        names = pl.Series("bag", [f"precinct-{i:07d}" for i in range(bags)])
+        features = {f"f{i}": random.standard_normal(rows, dtype=np.float32) for i in range(columns)}
+        at = random.integers(0, bags, rows)
+        at[:bags] = np.arange(bags)  # every bag has a row
+        pl.DataFrame({"bag": names.gather(at), **features}).write_parquet(table, row_group_size=500_000)
+        yes = random.random(bags)
+        pl.DataFrame({"bag": names, "no": 1 - yes, "yes": yes}).write_parquet(shares)
+    return table, shares
+
+
+def polars_alone(table: Path) -> None:
+    """The read and the group-by, and nothing else."""
+    import polars as pl
+
+    means = pl.exclude("bag").mean()
+    pl.scan_parquet(table).group_by("bag").agg(pl.len(), means).collect(engine="streaming")
+
+
+def check(table: Path, shares: Path) -> None:
+    from apportion.tables.asking import Asked
+    from apportion.tables.checking import check, refuse
+
+    refuse(check(Asked(table, "bag", proportions=shares)))
+
+
+def hold(table: Path, shares: Path) -> None:
+    """All that `fit` does before it trains: read, check, group, transform."""
+    from apportion import fitting  # noqa: F401  its imports are part of what fit holds
+    from apportion.tables.asking import Asked
+    from apportion.tables.checking import check, refuse
+    from apportion.tables.holding import hold
+
+    asked = Asked(table, "bag", proportions=shares)
+    found = check(asked)
+    refuse(found)
+    hold(asked, found)
+
+
+def network(table: Path, columns: int) -> None:
+    """The arithmetic of the network alone: forward, backward, Adam, on batches as large and as many."""
+    import polars as pl
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from apportion.backbones import mlp
+    from apportion.bags import Bags
+    from apportion.fitting import batch_of
+    from apportion.optimizers import make_optimizer
+
+    counted = pl.scan_parquet(table).group_by("bag").len().collect()["len"].to_list()
+    sizes, n = torch.tensor(counted), sum(counted)
+    bags = Bags(torch.zeros(n, 0), sizes, torch.zeros(len(sizes), 2), torch.arange(n), range(len(sizes)))
+    lengths = [len(b.x) for b in bags.batches(batch_of(sizes), torch.Generator())]
+    net = mlp((columns,), 2)
+    optimizer = make_optimizer(net, "adam", 2e-3)
+    x, y = torch.randn(max(lengths), columns), torch.zeros(max(lengths), dtype=torch.int64)
+    started = time.process_time()
+    for length in EPOCHS * lengths:
+        optimizer.zero_grad()
+        cross_entropy(net(x[:length]), y[:length]).backward()
+        optimizer.step()
+    print(json.dumps({"cpu": time.process_time() - started}))
+
+
+def fit(table: Path, shares: Path, out: Path) -> None:
+    from apportion.cli import app
+
+    words = ["fit", str(table), "--bag", "bag", "--proportions", str(shares), "--out", str(out)]
+    app([*words, "--first-epochs", str(EPOCHS), "--second-stage", "none"], standalone_mode=False)
+
+
+PARTS = {"polars": polars_alone, "check": check, "hold": hold, "network": network, "fit": fit}
+
+
+def fresh(part: str, *words: object) -> dict[str, float]:
+    """CPU seconds, wall seconds and peak bytes of a part in a process of its own, on one thread."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
+    command = [sys.executable, __file__, "--part", part, *map(str, words)]
+    done = subprocess.run(command, env=os.environ | threads, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_part(part: str, words: list[str]) -> None:
+    started = time.perf_counter()
+    PARTS[part](*(int(word) if word.isdigit() else Path(word) for word in words))
+    if part == "network":
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu, peak = used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss
+    print(json.dumps({"cpu": cpu, "wall": time.perf_counter() - started, "peak": peak}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--fit-rows", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, help="where the tables are made; kept")
+    parser.add_argument("--part", nargs="+", help="for its own use")
+    asked = parser.parse_args()
+    if asked.part:
+        return run_part(asked.part[0], asked.part[1:])
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = asked.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        table, shares = make(folder, asked.rows, asked.rows // BAG_ROWS, COLUMNS)
+        matrix = 4 * asked.rows * COLUMNS
+        found = {"polars": fresh("polars", table)}
+        found |= {part: fresh(part, table, shares) for part in ("check", "hold")}
+        print(
+            f"{asked.rows:,} rows, {COLUMNS} features and a string id; the matrix has {matrix / 1e6:.0f} MB"
+        )
+        for part, line in found.items():
+            beside, peak = line["cpu"] / found["polars"]["cpu"], line["peak"] / matrix
+            print(f"{part:8}{line['cpu']:7.1f} s ({beside:.2f} × polars)   peak {peak:.2f} × matrix")
+        table, shares = make(folder, asked.fit_rows, FIT_BAGS, FIT_COLUMNS)
+        found["network"] = fresh("network", table, FIT_COLUMNS)
+        found["fit"] = fresh("fit", table, shares, Path(scratch) / "model")
+        total, bare = found["fit"]["cpu"], found["network"]["cpu"]
+        print(f"{asked.fit_rows:,} rows × {FIT_COLUMNS}, {FIT_BAGS} bags, {EPOCHS} epochs:")
+        print(f"fit     {total:7.1f} s, {EPOCHS * asked.fit_rows / total:,.0f} rows a second", end="")
+        print(f"; network {bare:.1f} s; outside it {100 * (1 - bare / total):.0f} %")
+        print(json.dumps(found))
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo test lint types bench browser clean
 
 demo: $(VENV)/installed
 	$(BIN)/apportion demo
@@ -17,6 +17,11 @@ lint: $(VENV)/installed
 
 types: $(VENV)/installed
 	$(BIN)/pyrefly check --summary=none
+
+# Chromium from the system's packages, and what drives it: for the test of the report's page
+browser: $(VENV)/installed
+	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e '.[browser]'
+	command -v chromium > /dev/null || sh -c '[ $$(id -u) = 0 ] || s=sudo; $$s apt-get update -q && $$s apt-get install -y -q --no-install-recommends chromium'
 
 bench: $(VENV)/installed
 	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e '.[bench]'

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from apportion.cli import check, data, demo, export, fit, list_recipes, predict, report, run, show
+from apportion.cli import check, data, demo, export, figure, fit, list_recipes, predict, report, run, show, watch
 
 OK, REFUSED = 0, 2  # a refusal names its reason
 STOPPED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # 130 and 143, as shells count
@@ -28,6 +28,8 @@ app.command("list", help="The names of all recipes, with what each trains.")(lis
 app.command("show", help="A recipe, its defaults written out.")(show.command)
 app.command("run", help="Run recipes: finished runs are skipped, interrupted ones go on.")(run.command)
 app.command("report", help="Tables and figures from run folders.")(report.command)
+app.command("watch", help="Runs as they go: progress, current figures, time left.")(watch.command)
+app.command("figure", help="A figure of runs for a paper, as PNG, SVG or PDF.")(figure.command)
 app.command("demo", help="The paper's two-moons study: a table and a figure, in under two minutes.")(
     demo.command
 )

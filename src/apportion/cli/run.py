@@ -18,19 +18,24 @@ def command(
     force: Annotated[
         bool, typer.Option("--force", help="Go on with a changed recipe, data set or version; recorded.")
     ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard's event files into the run folders.")
+    ] = False,
     set_: Settings = None,
 ) -> None:
     from dataclasses import replace
 
     from apportion.cli import naming
     from apportion.cli.progress import Progress
+    from apportion.cli.scalars import Scalars
     from apportion.recipes import changed
     from apportion.stages import run_with_teacher
 
     cells = [(key, recipe, seed) for seed in naming.seeds(seeds) for key, recipe in naming.find(name).items()]
     for key, recipe, seed in cells:
         recipe = replace(changed(recipe, naming.settings(set_)), seed=seed)
-        with Progress() as progress:
+        with Progress() as progress, Scalars(tensorboard) as scalars:
             given = {"device": device, "data": data, "exact": exact, "force": force}
             for folder, of, line in run_with_teacher(recipe, out, key, **given):
                 progress.show(str(folder.relative_to(out)), of, line)
+                scalars.show(folder, line)

@@ -46,3 +46,13 @@ NAMES = {
 def title_of(method: str) -> str:
     """dllp+plot -> DLLP + PLOT."""
     return " + ".join(NAMES.get(part, part) for part in method.split("+"))
+
+
+def paper_number(name: str) -> float | None:
+    """The paper's accuracy of a cell such as table1/dllp+plot/64, None where it has none."""
+    table, _, rest = name.partition("/")
+    method, _, size = rest.partition("/")
+    row = TABLES.get(table, {}).get(method)
+    if row is not None and size in map(str, SIZES):
+        return row[SIZES.index(int(size))][0]
+    return next((mean for _, cell, mean, _ in TABLE_3 if cell == name), None)

@@ -19,7 +19,7 @@ from apportion.randomness import stream
 from apportion.recipes import Recipe
 from apportion.runs.files import read_json
 from apportion.sample.packing import bits_for, pack
-from apportion.sample.pieces import BAG, LINE, bag_of, grid_of, grid_points, regions, seconds_of, sparse
+from apportion.sample.pieces import BAG, END, LINE, bag_of, grid_of, grid_points, regions, seconds_of, sparse
 from apportion.task import Task
 
 LIMIT = 20_000  # bytes of the file
@@ -102,8 +102,9 @@ def finish(
     _write(folder, kept)
 
 
-def read(folder: Path) -> dict[str, Any]:
-    return read_json(folder / "sample.json", SHAPE)
+def read(folder: Path, whole: bool = False) -> dict[str, Any]:
+    """The sample of a run, `whole` with what is added when it finishes; it may be a stranger's."""
+    return read_json(folder / "sample.json", SHAPE | END if whole else SHAPE)
 
 
 def spread_epochs(epochs: int) -> set[int]:

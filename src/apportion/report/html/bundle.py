@@ -1,0 +1,31 @@
+"""Vega, Vega-Lite and Vega-Embed as one script, from the package that brings them; made once, then cached."""
+
+import os
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+from apportion.runs import RunError
+
+
+def bundle() -> str:
+    """The script, which defines `vegaEmbed`. It takes seconds to make, so that it is kept by its version."""
+    try:
+        import vl_convert
+    except ImportError:
+        raise RunError("the page's charts need vl-convert; pip install 'apportion[report]'") from None
+    path = cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError):
+        if path.stat().st_size:
+            return path.read_text("utf-8")
+    script = vl_convert.javascript_bundle()  # type: ignore[missing-argument]  # its stub lacks the default
+    with suppress(OSError):  # a cache that cannot be written only costs time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"{path.name}.{os.getpid()}")
+        beside.write_text(script, "utf-8")
+        beside.replace(path)
+    return script
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "apportion"

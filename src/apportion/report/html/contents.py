@@ -1,0 +1,99 @@
+"""What the page shows, as plain values: results beside the paper's, curves, samples, recipes."""
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from apportion import runs, sample
+from apportion.report.collect import Cell
+from apportion.report.html.commands import command_of
+from apportion.report.html.pictures import Pictures
+from apportion.report.numbers import curves
+from apportion.report.paper import paper_number, title_of
+from apportion.sample.pieces import sparse
+
+SAMPLES = 4_000_000  # bytes of samples in a page; runs beyond them show their curves only
+
+
+def page_contents(cells: Mapping[str, Cell], data: Path | None, thumbnails: bool) -> dict[str, Any]:
+    pictures = Pictures(data, thumbnails)
+    shown, room = [], SAMPLES
+    for cell in cells.values():
+        for folder, result in zip(cell.folders, cell.results, strict=True):
+            kept = sample.read(folder, whole=True) if (folder / "sample.json").exists() else None
+            room -= (folder / "sample.json").stat().st_size if kept else 0
+            shown.append(_run(cell.name, folder, result, kept, kept if room >= 0 else None, pictures))
+    return {
+        "cells": [_cell(cell) for cell in cells.values()],
+        "runs": shown,
+        "sprites": pictures.sprites,
+        "points": pictures.points,
+    }
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    """A row of the headline table."""
+    values = cell.numbers("test_accuracy", "last")
+    mean, paper = statistics.fmean(values), paper_number(cell.name)
+    group, *rest = cell.name.split("/")
+    return {
+        "name": cell.name,
+        "group": group,
+        "method": title_of(rest[0]) if rest else group,
+        "size": rest[1] if len(rest) > 1 else "",
+        "seeds": ", ".join(folder.name.removeprefix("seed=") for folder in cell.folders),
+        "mean": mean,
+        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        "paper": paper,
+        "difference": None if paper is None else mean - paper,
+        "oracle": cell.mean("test_accuracy", "oracle"),
+        "seconds": cell.seconds(),
+    }
+
+
+def _run(
+    cell: str, folder: Path, result: dict[str, Any], kept: Any, shown: Any, pictures: Pictures
+) -> dict[str, Any]:
+    log, recipe, where = runs.read_log(folder), runs.read_recipe(folder), runs.read_where(folder)
+    out = {
+        "name": f"{cell}/{folder.name}",
+        "cell": cell,
+        "group": cell.split("/")[0],
+        "last": result["test_accuracy"]["last"],
+        "epochs": [line["epoch"] for line in log],
+        "curves": curves(log),
+        "time": time_by_part(result["seconds"], log, kept),
+        "recipe": recipe,
+        "where": where,
+        "command": command_of(cell, recipe),
+        "confusion": _confusion(result, kept),
+    }
+    if shown is not None:
+        out |= {"sample": shown, "picture": pictures.of(recipe, shown)}
+    return out
+
+
+def time_by_part(seconds: dict[str, float], log: list[dict[str, Any]], kept: Any) -> dict[str, float]:
+    """Seconds of a run by part. Augmentation and prediction were timed on a few batches, and are taken off
+    the training and the relabelling that they belong to."""
+    train, label, evaluate = (float(seconds.get(part, 0.0)) for part in ("train", "label", "evaluate"))
+    if not kept or not kept["timed"]["share"] > 0:
+        parts = {"network and augmentation": train, "prediction and transport": label}
+    else:
+        timed, relabelled = kept["timed"], sum("label_accuracy" in line for line in log)
+        augment = min(train, len(log) * timed["augment"] / timed["share"])
+        predict = min(label, relabelled * timed["predict"] / timed["share"])
+        parts = {"network": train - augment, "augmentation": augment}
+        parts |= {"prediction": predict, "transport": label - predict}
+    return {part: round(spent, 3) for part, spent in (parts | {"evaluation": evaluate}).items() if spent}
+
+
+def _confusion(result: dict[str, Any], kept: Any) -> dict[str, Any] | None:
+    if kept:
+        return kept["evaluation"]["confusion"]
+    if "confusion" in result:
+        import torch
+
+        return sparse(torch.tensor(result["confusion"]))
+    return None

@@ -1,0 +1,178 @@
+"""The page in a real browser: numbers, legend, slider, bags, light and dark, desktop and phone."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pages import NASTY, write_run
+
+from apportion.grid import RECIPES
+from apportion.recipes import First, Network, Second
+from apportion.report.html import html_page
+from apportion.stages import run_with_teacher
+
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run",
+)  # fmt: skip
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+def missing(what: str) -> None:
+    """Without a browser these tests are skipped, but never where CI is set."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} is missing; `make browser` installs it")
+    pytest.skip(f"{what} is missing; `make browser` installs it")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        missing("Chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright")
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    """Two moons as trained, and made-up runs whose first class is a script."""
+    root = tmp_path_factory.mktemp("browser")
+    moons = replace(
+        RECIPES["figure2-early/dllp+plot/50"],
+        network=Network("mlp", {"widths": (8,)}),
+        first=First(epochs=6),
+        second=Second(epochs=6, hold=2),
+    )
+    for _ in run_with_teacher(moons, root / "runs", "figure2-early/dllp+plot/50", device="cpu"):
+        pass
+    for seed in (1, 2):
+        write_run(root / "runs", "digits/dllp/16", seed, epochs=30)
+        write_run(root / "runs", "digits/dllp+plot/16", seed, epochs=30, plot=True)
+    (root / "report.html").write_text(html_page(root / "runs"), "utf-8")
+    return root / "report.html"
+
+
+class Visit:
+    """The page, opened; what it says on the console and what it asks for is kept."""
+
+    def __init__(self, browser, report: Path, size: str = "desktop", scheme: str = "light") -> None:
+        width, height = SIZES[size]
+        self.context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, offline=True
+        )
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: message.type == "error" and self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.said.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(report.as_uri())
+        self.page.wait_for_selector("html[data-ready=yes]", state="attached", timeout=60_000)
+
+    def close(self, report: Path) -> None:
+        """Nothing went wrong, and nothing but the page itself was asked for."""
+        assert self.said == []
+        assert [url for url in self.asked if not url.startswith("data:")] == [report.as_uri()]
+        self.context.close()
+
+
+def test_the_page_is_read_and_used(chromium, report):
+    visit = Visit(chromium, report)
+    page = visit.page
+    number = page.text_content('tr[data-cell="digits/dllp/16"] .ours')
+    assert 89 < float(number) < 92
+
+    lines = "[...document.querySelectorAll('#chart-curves .mark-line path')]"
+    faint = f"() => {lines}.map(p => p.getAttribute('opacity'))"
+    assert "0.08" not in page.evaluate(faint)
+    page.locator("#chart-curves .role-legend-entry .role-legend-symbol path").first.click(force=True)
+    page.wait_for_function(f"() => ({faint})().includes('0.08')")
+
+    page.locator("#cells input").first.focus()
+    page.keyboard.press("Space")  # by keyboard: a recipe is hidden
+    page.wait_for_function("() => document.querySelectorAll('#chart-curves .mark-line path').length === 2")
+
+    before = page.text_content("#caption-moons2")
+    slider = page.locator("#chart-moons input[type=range]")
+    slider.focus()
+    page.keyboard.press("Home")
+    page.wait_for_function(
+        "before => document.getElementById('caption-moons2').textContent !== before", arg=before
+    )
+    assert "epoch 1:" in page.text_content("#caption-moons2")
+    visit.close(report)
+
+
+def test_a_bag_is_picked_and_its_labels_follow(chromium, report):
+    visit = Visit(chromium, report)
+    page = visit.page
+    page.select_option("#run", "digits/dllp+plot/16/seed=1")
+    page.wait_for_function(
+        "() => document.getElementById('bag').selectedOptions[0].textContent.startsWith('<script>')"
+    )
+    tiles = page.locator("#tiles").inner_text()
+    page.select_option("#bag", "3")
+    page.wait_for_function("tiles => document.getElementById('tiles').innerText !== tiles", arg=tiles)
+    assert page.locator("#tiles .tile").count() == 16
+    page.locator("#epoch").focus()
+    page.keyboard.press("Home")
+    page.wait_for_function("() => document.getElementById('epoch-now').textContent === '1'")
+    assert page.locator("#chart-history .role-mark.mark-text text").count() == 16 * 20
+    page.click("#copy")
+    page.wait_for_function("() => document.getElementById('copied').textContent !== ''")
+    assert page.text_content("#command").startswith("apportion run digits/dllp+plot/16 --seeds 1")
+    visit.close(report)
+
+
+def test_a_class_named_script_is_text(chromium, report):
+    visit = Visit(chromium, report)
+    visit.page.select_option("#run", "digits/dllp/16/seed=2")
+    visit.page.wait_for_function("() => document.getElementById('command').textContent.includes('--seeds 2')")
+    assert NASTY in visit.page.text_content("#where")
+    assert NASTY[:8] in visit.page.text_content("#chart-classes")
+    assert visit.page.evaluate("document.querySelectorAll('script').length") == 3
+    visit.close(report)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_page_fits_and_is_readable_in_light_and_dark(chromium, report, tmp_path, size, scheme):
+    visit = Visit(chromium, report, size, scheme)
+    page = visit.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size][0]
+    ink = page.evaluate(
+        "() => { const s = getComputedStyle(document.body); return [s.color, s.backgroundColor, "
+        "document.querySelector('#chart-curves .role-axis-label text').getAttribute('fill')]; }"
+    )
+    bright = [sum(int(part) for part in text[4:-1].split(",")) > 384 for text in ink[:2]]
+    assert bright == ([False, True] if scheme == "light" else [True, False])
+    assert ink[2] == ("#1a1d21" if scheme == "light" else "#e8eaed")
+    page.screenshot(path=tmp_path / f"{size}-{scheme}.png", full_page=True)
+    assert (tmp_path / f"{size}-{scheme}.png").stat().st_size > 20_000
+    visit.close(report)
+
+
+def test_every_control_is_reached_by_tab_and_has_a_name(chromium, report):
+    visit = Visit(chromium, report)
+    page = visit.page
+    controls = page.evaluate(
+        "() => [...document.querySelectorAll('select, input, button')].filter(e => e.offsetParent &&"
+        " !e.labels?.length && !e.textContent.trim()).map(e => e.id || e.name)"
+    )
+    assert controls == []
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.type || ''"))
+    assert {"group", "quantity", "run", "bag", "epoch", "copy", "checkbox", "range"} <= reached
+    visit.close(report)

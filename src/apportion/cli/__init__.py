@@ -7,7 +7,20 @@ from typing import NoReturn
 
 import typer
 
-from apportion.cli import check, data, demo, export, figure, fit, list_recipes, predict, report, run, show, watch
+from apportion.cli import (
+    check,
+    data,
+    demo,
+    export,
+    figure,
+    fit,
+    list_recipes,
+    predict,
+    report,
+    run,
+    show,
+    watch,
+)
 
 OK, REFUSED = 0, 2  # a refusal names its reason
 STOPPED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # 130 and 143, as shells count

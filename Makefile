@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint types bench browser clean
+.PHONY: demo test lint types bench attack browser clean
 
 demo: $(VENV)/installed
 	$(BIN)/apportion demo
@@ -22,6 +22,13 @@ types: $(VENV)/installed
 browser: $(VENV)/installed
 	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e '.[browser]'
 	command -v chromium > /dev/null || sh -c '[ $$(id -u) = 0 ] || s=sudo; $$s apt-get update -q && $$s apt-get install -y -q --no-install-recommends chromium'
+
+attack: $(VENV)/installed
+	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e '.[fuzz]'
+	$(BIN)/python benchmarks/kill.py moments
+	$(BIN)/python benchmarks/kill.py writes
+	$(BIN)/python benchmarks/kill.py many
+	$(BIN)/python benchmarks/fuzz.py
 
 bench: $(VENV)/installed
 	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e '.[bench]'

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import lzma
 import pickle
 import struct
@@ -63,6 +64,59 @@ def test_nothing_but_an_error_of_our_own_comes_of_scrambled_bytes(name):
     def holds(data: bytes) -> None:
         with suppress(error):
             read(data)
+
+    holds()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def tampered(draw: st.DrawFn, good: bytes) -> bytes:
+    """Good JSON of which a few values are others, or gone."""
+    values = json.loads(good)
+    for _ in range(draw(st.integers(1, 3))):
+        place = values
+        while isinstance(place, dict | list) and place:
+            key = draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+            if not isinstance(place[key], dict | list) or draw(st.integers(0, 2)) == 0:
+                if draw(st.booleans()):
+                    place[key] = draw(VALUES)
+                else:
+                    del place[key]
+                break
+            place = place[key]
+    return json.dumps(values).encode()
+
+
+@pytest.mark.parametrize("name", ["pack", "result", "where", "recipe file", "manifest", "recipe"])
+def test_nothing_but_an_error_of_our_own_comes_of_other_values_in_good_json(name):
+    good, read, error = READERS[name]
+
+    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @given(tampered(good))
+    def holds(data: bytes) -> None:
+        with suppress(error):
+            read(data)
+
+    holds()
+
+
+def test_nothing_but_an_error_of_our_own_comes_of_other_values_in_a_checkpoint():
+    good, read, error = READERS["checkpoint"]
+    length = int.from_bytes(good[:8], "little")
+    header = json.loads(good[8 : 8 + length])
+
+    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @given(tampered(header["__metadata__"]["state"].encode()))
+    def holds(data: bytes) -> None:
+        changed = json.dumps(header | {"__metadata__": {"state": data.decode()}}).encode()
+        with suppress(error):
+            read(len(changed).to_bytes(8, "little") + changed + good[8 + length :])
 
     holds()
 

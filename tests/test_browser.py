@@ -72,7 +72,7 @@ class Visit:
         self.page = self.context.new_page()
         self.said: list[str] = []
         self.asked: list[str] = []
-        self.page.on("console", lambda message: message.type == "error" and self.said.append(message.text))
+        self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.said.append(dialog.message), dialog.dismiss()))
         self.page.on("request", lambda request: self.asked.append(request.url))

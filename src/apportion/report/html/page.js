@@ -54,6 +54,11 @@ async function draw(name, rows, change = (spec) => spec) {
   const config = colours();
   for (const [part, values] of Object.entries(spec.config || {})) config[part] = { ...config[part], ...values };
   delete spec.config;
+  if (spec.height.step) {
+    // in pixels, since a width that fits its place and a height by steps do not go together
+    const kinds = ["y", "yOffset"].map((axis) => spec.encoding[axis] && new Set(rows.map((row) => row[spec.encoding[axis].field])).size);
+    spec.height = spec.height.step * (kinds[0] || 1) * (kinds[1] || 1);
+  }
   spec.datasets = { rows };
   views[name] = await vegaEmbed(place, spec, { actions: false, renderer: "svg", logLevel: 1, config, mode: "vega-lite" });
   return views[name].view;

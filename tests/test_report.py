@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from apportion.cli import app
+from apportion.report.claims import claims
 from apportion.report.collect import collect, spread
 from apportion.report.figures import figure_3, figure_4, save
 from apportion.report.tables import accuracy_table, beside
@@ -85,3 +86,29 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
         CliRunner().invoke(
             app, ["report", str(tmp_path / "no"), "--md", str(tmp_path / "x.md")], catch_exceptions=False
         )
+
+
+def test_a_claim_is_judged_by_the_runs_and_left_out_without_them(tmp_path):
+    for size, first, second in ((16, 90, 91), (32, 80, 82), (64, 70, 74), (128, 60, 66)):
+        make_run(tmp_path, f"table1/dllp/{size}", 1, first)
+        make_run(tmp_path, f"table1/dllp+plot/{size}", 1, second)
+    make_run(tmp_path, "table1/supervised+plot/1", 1, 92.5)
+    make_run(tmp_path, "figure4/soft-10/64", 1, 73.5)
+    said = claims(collect(tmp_path)).splitlines()
+    assert "- *It gains most at 64 and 128.* **Holds**: +1.00 / +2.00 / +4.00 / +6.00." in said
+    assert any(
+        "similar to supervised" in line and "Does not hold" in line and "92.50" in line for line in said
+    )
+    assert any("λ = 10" in line and "Holds" in line for line in said)
+    assert any("Relaxed labels" in line and "Does not hold" in line for line in said)
+    assert not any("ablation" in line or "λ = 1," in line for line in said)
+    assert claims({}) == ""
+
+
+def test_a_claim_that_our_numbers_contradict_does_not_hold(tmp_path):
+    for size, first in ((16, 60), (32, 70), (64, 80), (128, 90)):
+        make_run(tmp_path, f"table1/dllp/{size}", 1, first)
+        make_run(tmp_path, f"table1/dllp+plot/{size}", 1, first - 1)
+    said = claims(collect(tmp_path))
+    assert "*Accuracy falls with the bag size (DLLP).* **Does not hold**" in said
+    assert "*PLOT gains at every bag size.* **Does not hold**: -1.00" in said

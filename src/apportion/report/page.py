@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from apportion import runs
+from apportion.report.claims import claims
 from apportion.report.collect import Cell, collect
 from apportion.report.figures import figure_3, figure_4, save
 from apportion.report.tables import ablation_table, accuracy_table, claims_table, run_table
@@ -45,6 +46,8 @@ def results_page(root: Path, path: Path) -> str:
         "nats, and how many training instances each kind of label gets right (its largest entry), all from\n"
         f"the predictions of the last epoch.\n\n{claims_table(cells, 'table1')}\n"
     )
+    if said := claims(cells):
+        parts.append(f"## The paper's sentences, CIFAR-10\n\nFrom the means of the seeds above.\n\n{said}\n")
     parts += _figures(cells, path.parent / "images")
     parts.append("## Runs\n")
     for group in sorted({name.split("/")[0] for name in cells}):

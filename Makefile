@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint types bench attack browser clean
+.PHONY: demo test lint types bench attack browser docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/apportion demo
@@ -34,6 +34,10 @@ bench: $(VENV)/installed
 	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/loop.py
+
+docs: $(VENV)/installed
+	$(BIN)/python -m pip install -q -c requirements/constraints.txt -e '.[docs]'
+	$(BIN)/zensical build -f mkdocs.yml
 
 $(VENV)/installed: pyproject.toml requirements/constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -165,6 +165,14 @@ def test_tables_that_cannot_be_scored_are_refused_and_leave_nothing(folder, colu
         run("predict", "model", "people.csv", "--out", "scored.txt")
 
 
+def test_rows_are_counted_over_all_batches(folder, monkeypatch):
+    monkeypatch.setattr("apportion.tabular.score.BATCH", 2)
+    run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
+    pl.DataFrame({"up": ["1"] * 4 + ["?"], "along": ["1"] * 5}).write_csv("new.csv")
+    with pytest.raises(TableError, match="new.csv, row 5, column 'up', has '\\?'"):
+        run("predict", "model", "new.csv", "--out", "scored.csv")
+
+
 def test_mixed_columns_survive_the_way_through_csv(folder):
     frame = pl.read_parquet("people.parquet").with_columns(
         zip=pl.Series([f"0{i % 3}" for i in range(N)]),

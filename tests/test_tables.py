@@ -270,6 +270,13 @@ def test_bags_hold_the_features_of_their_own_rows_in_order(tmp_path, monkeypatch
     np.testing.assert_allclose(bags.proportions.numpy(), SHARES, rtol=1e-6)
 
 
+def test_rows_of_the_second_table_may_come_in_any_order(tmp_path):
+    shares(tmp_path, town=["c", "a", "b"], left=[1.0, 0.5, 1 / 3], right=[0.0, 0.5, 2 / 3])
+    found = check(asked(tmp_path))
+    assert found.names.to_list() == ["a", "b", "c"]
+    np.testing.assert_allclose(found.shares, SHARES)
+
+
 def test_counts_are_shares_of_the_rows(tmp_path):
     shares(tmp_path, "counts.csv", left=[1, 1, 1], right=[1, 2, 0])
     found = check(asked(tmp_path, proportions=None, counts=tmp_path / "counts.csv"))
@@ -408,6 +415,11 @@ def test_only_the_first_cases_of_a_thing_are_named_and_all_are_counted(tmp_path)
 def test_shares_that_cannot_be_are_told_with_row_and_bag(tmp_path, changes, pattern):
     shares(tmp_path, **changes)
     told(pattern, tmp_path)
+
+
+def test_a_text_among_numbers_is_told_once(tmp_path):
+    shares(tmp_path, left=["half", "0.3333333", "1"])
+    assert len(problems(tmp_path)) == 1
 
 
 def test_counts_are_whole(tmp_path):

@@ -33,6 +33,16 @@ def proportion_error(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> f
     return float((predicted - proportions).abs().sum(1).mean() / 2)
 
 
+def bag_correlation(predicted: Tensor, known: Tensor) -> float | None:
+    """Correlation over bags of shares (m, k), each less its class's mean; None where all bags are alike."""
+    predicted, known = predicted.double(), known.double()
+    predicted, known = predicted - predicted.mean(0), known - known.mean(0)
+    if not known.abs().max() > 1e-6:
+        return None
+    scale = predicted.norm() * known.norm()
+    return float((predicted * known).sum() / scale) if scale > 0 else 0.0
+
+
 def entropy(log_probs: Tensor) -> Tensor:
     """The entropy of each prediction in nats, (n,)."""
     return torch.special.entr(log_probs.exp()).sum(1)

@@ -4,20 +4,10 @@ from typing import Any
 
 import torch
 from sklearn.utils.metadata_routing import MetadataRequest
-from torch import Tensor
 
 from apportion.bags import bag_means
+from apportion.evaluate import bag_correlation
 from apportion.forms import bags_from
-
-
-def bag_correlation(predicted: Tensor, known: Tensor) -> float | None:
-    """Correlation over bags of shares (m, k), each less its class's mean; None where all bags are alike."""
-    predicted, known = predicted.double(), known.double()
-    predicted, known = predicted - predicted.mean(0), known - known.mean(0)
-    if not known.abs().max() > 1e-6:
-        return None
-    scale = predicted.norm() * known.norm()
-    return float((predicted * known).sum() / scale) if scale > 0 else 0.0
 
 
 class BagCorrelation:

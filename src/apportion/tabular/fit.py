@@ -6,12 +6,11 @@ from typing import Any
 import torch
 
 from apportion.bags import Bags, bag_means
-from apportion.evaluate import predict, proportion_error
+from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import as_floats, stage_settings, two_stages
 from apportion.models import Model
 from apportion.pipeline import Moment
 from apportion.randomness import stream
-from apportion.scoring import bag_correlation
 from apportion.speed import pick_device, unplaced
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import Column, TableError

@@ -2,6 +2,8 @@
 
 import json
 import math
+import runpy
+import sys
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,12 @@ def test_files_that_are_no_tables_are_refused(tmp_path, name, text, pattern):
         (tmp_path / name).write_text(text)
     with pytest.raises(TableError, match=pattern):
         open_table(tmp_path / name)
+
+
+def test_without_polars_the_remedy_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(TableError, match=r"read with polars; pip install 'apportion\[tables\]'"):
+        runpy.run_path(str(reading.__file__))
 
 
 # --- check and hold

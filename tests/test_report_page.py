@@ -134,6 +134,13 @@ def test_the_command_of_a_recipe_of_another_name_repeats_it_too(name):
     assert changed(RECIPES[words[2]], told) == RECIPES[name]
 
 
+def test_the_command_leaves_a_second_stage_out_where_the_run_had_none():
+    recipe = replace(RECIPES["digits/dllp+plot/16"], second=None)
+    words = shlex.split(command_of("digits/dllp+plot/16", json.loads(to_json(recipe))))
+    assert words[5:] == ["--set", "second=null"]
+    assert changed(RECIPES["digits/dllp+plot/16"], settings(words[6:])) == recipe
+
+
 def test_the_papers_numbers_are_found_by_name():
     assert paper_number("table2/gan+plot/128") == 43.44
     assert paper_number("table3/ce/64") == 72.27

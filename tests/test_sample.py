@@ -1,5 +1,6 @@
 """What a run keeps to be looked at: small, repeatable, resumable, and honest about hidden labels."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -206,10 +207,28 @@ def test_a_run_that_was_killed_ends_with_the_sample_of_one_that_was_not(moons, t
     lines = run(recipe, tmp_path, teacher=root / "first", device="cpu")
     for _ in range(12):
         next(lines)
-    lines.close()  # after the checkpoint of epoch 11, with epoch 12 in the sample: it will run again
+    lines.close()
     kept = sample.read(tmp_path)
     assert kept["epochs"][-1]["epoch"] == 12
     assert untimed(finished(recipe, tmp_path, root / "first")) == untimed(whole)
+
+
+def test_epochs_after_the_checkpoint_are_cut_off_since_they_will_run_again(moons, tmp_path):
+    task, kept = load_task(TINY, CPU), moons[1]
+    runs.write(tmp_path / "sample.json", json.dumps(kept))
+    sample.begin(tmp_path, TINY, task, 6)
+    again = sample.read(tmp_path)
+    assert again["epochs"] == [line for line in kept["epochs"] if line["epoch"] <= 6]
+    assert {6, 7} <= {line["epoch"] for line in kept["epochs"]}
+    assert "seconds" not in again
+    sample.begin(tmp_path, replace(TINY, seed=2), load_task(replace(TINY, seed=2), CPU), 8)
+    assert sample.read(tmp_path)["epochs"] == []  # of other bags
+
+
+def test_the_last_epoch_of_a_run_that_stops_early_is_kept(moons, tmp_path):
+    recipe = replace(TINY, second=Second(epochs=100, hold=3, stop=1e9))
+    kept = finished(recipe, tmp_path, moons[0] / "first")
+    assert [line["epoch"] for line in kept["epochs"]] == [1, 3]
 
 
 def test_a_run_without_a_checkpoint_starts_its_sample_anew(moons, tmp_path):

@@ -18,8 +18,6 @@ def command_of(name: str, recipe: dict[str, Any]) -> str:
     settings = {path: value for path, value in _flat(recipe).items() if own.get(path, ...) != value}
     seed = settings.pop("seed", recipe.get("seed", 1))
     words = ["apportion", "run", base, "--seeds", str(seed)]
-    if recipe.get("second") is None and own.get("second", ...) is not None:
-        settings = {path: value for path, value in settings.items() if path != "second"}
     for path, value in settings.items():
         words += ["--set", f"{path}={value if isinstance(value, str) else json.dumps(value)}"]
     return shlex.join(words)

@@ -21,7 +21,7 @@ TINY = Recipe(Data("digits", 64), Network("mlp", {"widths": (16,)}), First(epoch
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="trainings are forked")
-@pytest.mark.parametrize("how", [("moments", "--times", "3", "--epochs", "3"), ("writes", "--step", "19")])
+@pytest.mark.parametrize("how", [("moments", "--times", "2", "--epochs", "3"), ("writes", "--step", "29")])
 def test_a_training_killed_at_any_moment_goes_on_to_the_same_bits(how):
     done = subprocess.run([sys.executable, KILL, *how], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

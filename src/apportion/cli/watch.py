@@ -17,10 +17,12 @@ def command(
     once: Annotated[bool, typer.Option("--once", help="Look once; so does what is no terminal.")] = False,
 ) -> None:
     import time
+    from contextlib import suppress
 
     from rich.console import Console
     from rich.live import Live
 
+    from apportion.cli import Stopped
     from apportion.report.live import statuses
     from apportion.runs import RunError
 
@@ -30,7 +32,8 @@ def command(
     if once or not console.is_terminal:
         console.print(shown(statuses(root)))
         return
-    with Live(shown(statuses(root)), console=console, auto_refresh=False) as live:
+    # Ctrl-C ends the looking, and is no error
+    with suppress(Stopped), Live(shown(statuses(root)), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(every)
             live.update(shown(statuses(root)), refresh=True)

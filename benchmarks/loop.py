@@ -3,17 +3,20 @@
 python benchmarks/loop.py            two moons and digits on the CPU, one thread
 python benchmarks/loop.py --json F   the same, and the numbers into a file
 
-Both train the same network on the same bags for the same number of steps, with the same optimiser; the two
-are interleaved and the best of several rounds counts. The bare version is what a careful person would write
-for equal bags: batches gathered by index, the loss in four lines, one wait for the device an epoch.
+Both train the same network on the same bags with the same optimiser. They take turns, one epoch each,
+hundreds of times, and the median of each counts: what disturbs the machine for a while disturbs both. The
+interval is the middle 90 % of the ratio in samples drawn again (bootstrap). The bare version is what a
+careful person would write for equal bags: batches gathered by index, the loss in four lines, one wait for
+the device an epoch.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,21 +30,15 @@ from apportion.pipeline import first_stage
 from apportion.randomness import stream
 
 
-def ours(bags: Bags, network: nn.Module, epochs: int, batch: int) -> None:
+def ours(bags: Bags, network: nn.Module, epochs: int, batch: int) -> Iterator[object]:
     optimizers = [make_optimizer(network, "adam", 1e-3)]
-    for _ in first_stage(
-        DLLP(network),
-        bags,
-        optimizers,
-        epochs=epochs,
-        rate=lambda progress: 1.0,
-        seed=0,
+    return first_stage(
+        DLLP(network), bags, optimizers, epochs=epochs, rate=lambda progress: 1.0, seed=0,
         instances_per_batch=batch,
-    ):
-        pass
+    )  # fmt: skip
 
 
-def bare(bags: Bags, network: nn.Module, epochs: int, batch: int) -> None:
+def bare(bags: Bags, network: nn.Module, epochs: int, batch: int) -> Iterator[object]:
     """Equal bags only, as most published code."""
     size, optimizer = int(bags.sizes[0]), torch.optim.Adam(network.parameters(), lr=1e-3)
     x = bags.x.view(len(bags.sizes), size, *bags.x.shape[1:])
@@ -56,47 +53,57 @@ def bare(bags: Bags, network: nn.Module, epochs: int, batch: int) -> None:
             loss.backward()
             optimizer.step()
             total = total + loss.detach()
-        float(total)
+        yield float(total)
 
 
-def seconds(work: Callable[[], None]) -> float:
-    started = time.process_time()  # of the processor, one thread: a busy machine disturbs it least
-    work()
-    return time.process_time() - started
-
-
-def compare(
-    name: str, size: int, widths: tuple[int, ...], batch: int, epochs: int, rounds: int
-) -> dict[str, float]:
+def compare(name: str, size: int, widths: tuple[int, ...], batch: int, epochs: int) -> dict[str, float]:
     data = SOURCES[name](None, 0)
     n = len(data.x) // size * size  # equal bags, for the bare version's sake
     bags, _ = make_bags(data.x[:n], data.y[:n], size, data.n_classes, stream(0, "bags", size))
     times: dict[str, list[float]] = {"ours": [], "bare": []}
-    for _ in range(rounds):
-        for label, work in (("ours", ours), ("bare", bare)):
-            torch.manual_seed(0)
-            network = mlp(data.x.shape[1:], data.n_classes, widths)
-            times[label].append(seconds(lambda w=work, net=network: w(bags, net, epochs, batch)))
-    best = {label: min(values) for label, values in times.items()}
-    return {**best, "ratio": best["ours"] / best["bare"]}
+    turns = {}
+    for label, work in (("ours", ours), ("bare", bare)):
+        torch.manual_seed(0)
+        turns[label] = work(bags, mlp(data.x.shape[1:], data.n_classes, widths), epochs, batch)
+    for number in range(epochs):
+        # of the processor, one thread; who comes first alternates
+        for label in sorted(turns, reverse=bool(number % 2)):
+            started = time.process_time()
+            next(turns[label])
+            times[label].append(time.process_time() - started)
+    mine, theirs = (np.array(times[label][3:]) for label in ("ours", "bare"))  # the first few warm up
+    ratio = np.median(mine) / np.median(theirs)
+    low, high = interval(mine, theirs)
+    return {
+        "ours": float(np.median(mine)), "bare": float(np.median(theirs)), "ratio": float(ratio),
+        "low": low, "high": high,
+    }  # fmt: skip
+
+
+def interval(mine: np.ndarray, theirs: np.ndarray, draws: int = 2000) -> tuple[float, float]:
+    """The middle 90 % of the ratio of medians over pairs of turns drawn again."""
+    drawn = np.random.default_rng(0).integers(0, len(mine), (draws, len(mine)))
+    low, high = np.quantile(np.median(mine[drawn], 1) / np.median(theirs[drawn], 1), (0.05, 0.95))
+    return float(low), float(high)
 
 
 def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--turns", type=int, default=300)
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     torch.set_num_threads(1)
     found = {
-        "moons, 3 × 64, 100 a step": compare("moons", 50, (64, 64, 64), 100, 10, chosen.rounds),
-        "digits, 3 × 128, 128 a step": compare("digits", 16, (128, 128, 128), 128, 15, chosen.rounds),
-        "digits, 3 × 1024, 128 a step": compare("digits", 16, (1024, 1024, 1024), 128, 3, chosen.rounds),
+        "moons, 3 × 64, 100 a step": compare("moons", 50, (64, 64, 64), 100, chosen.turns),
+        "digits, 3 × 128, 128 a step": compare("digits", 16, (128, 128, 128), 128, chosen.turns),
+        "digits, 3 × 1024, 128 a step": compare("digits", 16, (1024, 1024, 1024), 128, chosen.turns // 4),
     }
-    print(f"{'training':32}{'ours, s':>10}{'bare, s':>10}{'ours / bare':>13}")
+    print(f"{'training':32}{'ours, ms':>10}{'bare, ms':>10}{'ours / bare':>13}   middle 90 %")
     for name, row in found.items():
-        print(f"{name:32}{row['ours']:>10.3f}{row['bare']:>10.3f}{row['ratio']:>13.3f}")
+        times = f"{1e3 * row['ours']:>10.2f}{1e3 * row['bare']:>10.2f}{row['ratio']:>13.3f}"
+        print(f"{name:32}{times}   {row['low']:.3f} to {row['high']:.3f}")
     if chosen.json:
         chosen.json.write_text(json.dumps(found, indent=1))
 

@@ -23,5 +23,9 @@ def reseed(seed: int, *purpose: object) -> torch.Generator:
     Dropout, noise and augmentation draw from torch's generators on their device. Called at the start of
     every epoch, so that resuming needs no saved state.
     """
-    torch.manual_seed(key(seed, *purpose))
+    number = key(seed, *purpose)
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        torch.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)  # torch.manual_seed without a device costs a step's time
     return stream(seed, *purpose, "order")

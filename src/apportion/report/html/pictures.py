@@ -30,6 +30,8 @@ class Pictures:
         told, seed = recipe.get("data"), recipe.get("seed")
         if not isinstance(told, dict) or told.get("name") not in SOURCES or not isinstance(seed, int):
             return None
+        if not self.thumbnails and "grid" not in kept:  # no data set is read in vain
+            return None
         key = f"{told['name']} {kept['source']}"[:200]
         if key not in self.sprites and key not in self.points:
             data = self._data(str(told["name"]), seed)

@@ -50,7 +50,7 @@ class LogMean:
 
     def steps(self, batch: BagBatch, progress: float):
         logs = self.classifier(batch.x).log_softmax(1)
-        means = bag_means(logs, batch.bag, len(batch.proportions))
+        means = bag_means(logs, batch.sizes)
         yield {"bags": -(batch.proportions * means).sum(1).mean()}
 
 

@@ -26,9 +26,9 @@ def test_a_batch_is_whole_bags_end_to_end_with_their_own_proportions(sizes, inst
     owner = torch.repeat_interleave(bags.sizes)
     for batch in bags.batches(instances, stream(seed)):
         assert torch.equal(batch.x, bags.x[batch.row])
-        assert batch.bag.unique_consecutive().tolist() == list(range(len(batch.proportions)))
-        for i, proportions in enumerate(batch.proportions):
-            rows = batch.row[batch.bag == i]
+        assert len(batch.sizes) == len(batch.proportions)
+        parts = batch.row.split(batch.sizes.tolist())
+        for rows, proportions in zip(parts, batch.proportions, strict=True):
             bag = int(owner[rows[0]])
             assert torch.equal(rows, (owner == bag).nonzero().flatten())
             assert torch.equal(proportions, bags.proportions[bag])
@@ -39,7 +39,7 @@ def test_a_batch_is_filled_until_the_next_bag_would_not_fit(sizes, instances):
     batches = list(ragged(sizes).batches(instances, stream(0)))
     assert all(len(batch.x) <= instances for batch in batches)
     for batch, following in zip(batches, batches[1:], strict=False):
-        assert len(batch.x) + int((following.bag == 0).sum()) > instances
+        assert len(batch.x) + int(following.sizes[0]) > instances
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(1, 10))
@@ -72,7 +72,7 @@ def test_take_and_select_give_the_same_bags_in_the_order_asked_for():
     which = torch.tensor([3, 1])
     batch, chosen = bags.take(which), bags.select(which)
     assert batch.row.tolist() == [6, 7, 8, 9, 1, 2, 3]
-    assert batch.bag.tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert batch.sizes.tolist() == [4, 3]
     assert torch.equal(batch.x, chosen.x)
     assert torch.equal(batch.proportions, chosen.proportions)
     assert chosen.sizes.tolist() == [4, 3]
@@ -82,16 +82,25 @@ def test_take_and_select_give_the_same_bags_in_the_order_asked_for():
 
 def test_bag_means_equal_an_explicit_loop():
     sizes, values = [1, 4, 2], torch.randn(7, 3, generator=stream(0))
-    bag = torch.repeat_interleave(torch.tensor(sizes))
-    got = bag_means(values, bag, 3)
-    for i in range(3):
-        rows = [values[j] for j in range(7) if bag[j] == i]
-        torch.testing.assert_close(got[i], sum(rows) / len(rows))
+    got = bag_means(values, torch.tensor(sizes))
+    for mean, rows in zip(got, values.split(sizes), strict=True):
+        torch.testing.assert_close(mean, sum(rows) / len(rows))
+
+
+def test_the_gradient_of_bag_means_is_a_share_of_the_bags():
+    sizes, values = torch.tensor([1, 4, 2]), torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: bag_means(v, sizes), values)
+
+
+def test_bag_means_are_the_same_on_a_device_without_segments():
+    """The meta device has no numbers but takes the other way: its shape and its dtype."""
+    got = bag_means(torch.empty(7, 3, device="meta"), torch.tensor([1, 4, 2], device="meta"))
+    assert got.shape == (3, 3)
 
 
 def test_what_a_learner_receives_has_no_label_field():
     assert {f.name for f in fields(Bags)} == {"x", "sizes", "proportions", "source", "ids"}
-    assert {f.name for f in fields(BagBatch)} == {"x", "bag", "proportions", "row"}
+    assert {f.name for f in fields(BagBatch)} == {"x", "sizes", "proportions", "row"}
 
 
 def test_bags_are_frozen():

@@ -66,7 +66,7 @@ def test_the_terms_named_proportion_are_the_bag_loss_with_its_own_sign(name):
     learner = learner_of(name, network())
     (first, *_) = turns_of(learner, bags)
     batch = bags.take(torch.tensor([0, 1]))
-    plain = proportion_loss(learner.classifier(batch.x), batch.bag, batch.proportions)
+    plain = proportion_loss(learner.classifier(batch.x), batch.sizes, batch.proportions)
     weight = {"rot": 0.6}.get(name, 1.0)
     torch.testing.assert_close(first["proportion"], weight * plain)
 
@@ -265,7 +265,7 @@ def test_the_terms_of_the_gan_are_those_of_a_classifier_with_one_more_class_of_l
 
     assert turn["real"].item() == pytest.approx(-(1 - generated(batch.x)).log().mean().item(), rel=1e-4)
     assert turn["fake"].item() == pytest.approx(-generated(made).log().mean().item(), rel=1e-4)
-    plain = proportion_loss(learner.classifier(batch.x), batch.bag, batch.proportions)
+    plain = proportion_loss(learner.classifier(batch.x), batch.sizes, batch.proportions)
     assert turn["proportion"].item() == pytest.approx(2 * plain.item(), rel=1e-5)
 
 

@@ -33,23 +33,22 @@ def some(n: int = 6, k: int = 4, seed: int = 0):
 
 def test_the_proportion_loss_equals_an_explicit_loop_over_ragged_bags():
     logits, _ = some(6, 3)
-    bag, shares = (
-        torch.tensor([0, 1, 1, 1, 2, 2]),
-        torch.tensor([[1.0, 0, 0], [0.2, 0.3, 0.5], [0.5, 0.5, 0]]),
-    )
+    bag, shares = [0, 1, 1, 1, 2, 2], torch.tensor([[1.0, 0, 0], [0.2, 0.3, 0.5], [0.5, 0.5, 0]])
     total = 0.0
     for b in range(3):
         rows = [softmax(logits[i].tolist()) for i in range(6) if bag[i] == b]
         mean = [sum(row[c] for row in rows) / len(rows) for c in range(3)]
         total -= sum(float(shares[b, c]) * math.log(mean[c]) for c in range(3))
-    assert proportion_loss(logits, bag, shares).item() == pytest.approx(total / 3, rel=1e-6)
+    assert proportion_loss(logits, torch.tensor([1, 3, 2]), shares).item() == pytest.approx(
+        total / 3, rel=1e-6
+    )
 
 
 def test_the_proportion_loss_averages_probabilities_and_not_their_logarithms():
     # two sure and opposite predictions match an even bag; the mean of their logarithms would not
-    logits, bag = torch.tensor([[10.0, -10.0], [-10.0, 10.0]]), torch.tensor([0, 0])
+    logits, sizes = torch.tensor([[10.0, -10.0], [-10.0, 10.0]]), torch.tensor([2])
     even = torch.tensor([[0.5, 0.5]])
-    loss = proportion_loss(logits, bag, even)
+    loss = proportion_loss(logits, sizes, even)
     of_logarithms = -(even * logits.log_softmax(1).mean(0)).sum()
     assert loss.item() == pytest.approx(math.log(2), abs=1e-6)
     assert of_logarithms.item() == pytest.approx(10.0, abs=1e-3)
@@ -60,13 +59,14 @@ def test_the_proportion_loss_is_never_below_the_entropy_of_the_proportions(seed)
     logits, _ = some(6, 4, seed)
     shares = torch.rand(2, 4, generator=stream(seed)).softmax(1)
     floor = torch.special.entr(shares).sum(1).mean()
-    assert proportion_loss(logits, torch.tensor([0, 0, 0, 0, 1, 1]), shares) >= floor - 1e-6
+    assert proportion_loss(logits, torch.tensor([4, 2]), shares) >= floor - 1e-6
 
 
 def test_the_proportion_loss_falls_as_predictions_move_towards_the_proportions():
-    shares, bag = torch.tensor([[0.9, 0.1]]), torch.zeros(4, dtype=torch.int64)
+    shares, sizes = torch.tensor([[0.9, 0.1]]), torch.tensor([4])
     losses = [
-        float(proportion_loss(torch.tensor([[z, 0.0]] * 4), bag, shares)) for z in (-2.0, -1.0, 0.0, 1.0, 2.0)
+        float(proportion_loss(torch.tensor([[z, 0.0]] * 4), sizes, shares))
+        for z in (-2.0, -1.0, 0.0, 1.0, 2.0)
     ]
     assert losses == sorted(losses, reverse=True)
 
@@ -75,13 +75,14 @@ def test_the_proportion_loss_of_bags_of_one_is_cross_entropy():
     logits, _ = some()
     labels = F.one_hot(torch.tensor([0, 3, 1, 1, 2, 0]), 4).float()
     torch.testing.assert_close(
-        proportion_loss(logits, torch.arange(6), labels), cross_entropy(logits, labels).mean()
+        proportion_loss(logits, torch.ones(6, dtype=torch.int64), labels),
+        cross_entropy(logits, labels).mean(),
     )
 
 
 def test_a_class_that_is_present_but_predicted_impossible_costs_much_and_not_infinity():
     logits = torch.tensor([[200.0, -200.0]], requires_grad=True)
-    loss = proportion_loss(logits, torch.tensor([0]), torch.tensor([[0.0, 1.0]]))
+    loss = proportion_loss(logits, torch.tensor([1]), torch.tensor([[0.0, 1.0]]))
     loss.backward()
     assert 80 < loss.item() < 90
     assert logits.grad is not None
@@ -90,7 +91,7 @@ def test_a_class_that_is_present_but_predicted_impossible_costs_much_and_not_inf
 
 def test_an_absent_class_that_is_predicted_impossible_costs_nothing():
     logits = torch.tensor([[200.0, -200.0]])
-    assert proportion_loss(logits, torch.tensor([0]), torch.tensor([[1.0, 0.0]])).item() == 0.0
+    assert proportion_loss(logits, torch.tensor([1]), torch.tensor([[1.0, 0.0]])).item() == 0.0
 
 
 def test_cross_entropies_equal_explicit_loops():
@@ -160,9 +161,9 @@ def test_the_divergence_of_equal_predictions_is_zero():
 
 def test_losses_are_computed_in_float32_whatever_the_network_computes_in():
     logits, labels = some()
-    half, bag, shares = logits.bfloat16(), torch.tensor([0, 0, 0, 1, 1, 1]), labels[:2]
+    half, sizes, shares = logits.bfloat16(), torch.tensor([3, 3]), labels[:2]
     for got, expected in (
-        (proportion_loss(half, bag, shares), proportion_loss(half.float(), bag, shares)),
+        (proportion_loss(half, sizes, shares), proportion_loss(half.float(), sizes, shares)),
         (symmetric_cross_entropy(half, labels), symmetric_cross_entropy(half.float(), labels)),
         (divergence(half, half.flip(0)), divergence(half.float(), half.float().flip(0))),
     ):
@@ -173,6 +174,6 @@ def test_losses_are_computed_in_float32_whatever_the_network_computes_in():
 @pytest.mark.parametrize("sure", [5.0, 20.0, 80.0])
 def test_a_sure_but_wrong_bag_of_one_has_the_gradient_of_cross_entropy(sure):
     logits = torch.tensor([[sure, 0.0]], requires_grad=True)
-    proportion_loss(logits, torch.tensor([0]), torch.tensor([[0.0, 1.0]])).backward()
+    proportion_loss(logits, torch.tensor([1]), torch.tensor([[0.0, 1.0]])).backward()
     assert logits.grad is not None
     torch.testing.assert_close(logits.grad, torch.tensor([[1.0, -1.0]]), rtol=0.01, atol=0.0)

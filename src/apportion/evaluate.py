@@ -28,8 +28,7 @@ def accuracy(scores: Tensor, y: Tensor) -> float:
 
 def proportion_error(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> float:
     """Half the L1 distance of predicted and known proportions, mean over bags: the share misplaced."""
-    bag = torch.repeat_interleave(sizes.to(log_probs.device))
-    predicted = bag_means(log_probs.exp(), bag, len(sizes))
+    predicted = bag_means(log_probs.exp(), sizes.to(log_probs.device))
     return float((predicted - proportions).abs().sum(1).mean() / 2)
 
 
@@ -50,8 +49,7 @@ def entropy(log_probs: Tensor) -> Tensor:
 
 def label_gap(labels: Tensor, sizes: Tensor, proportions: Tensor) -> float:
     """The largest distance of any bag's labels from its proportions: zero where transport converged."""
-    bag = torch.repeat_interleave(sizes.to(labels.device))
-    return float((bag_means(labels, bag, len(sizes)) - proportions).abs().max())
+    return float((bag_means(labels, sizes.to(labels.device)) - proportions).abs().max())
 
 
 def confusion(predicted: Tensor, y: Tensor, n_classes: int) -> Tensor:

@@ -12,13 +12,13 @@ SCE_WEIGHTS = {"mnist": (0.01, 1.0), "cifar10": (0.1, 1.0), "cifar100": (6.0, 0.
 LOG_ZERO = math.log(1e-4)  # what Wang et al.'s code puts for log 0; their paper's text says -4
 
 
-def proportion_loss(logits: Tensor, bag: Tensor, proportions: Tensor) -> Tensor:
+def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
     """Cross-entropy between known and predicted bag proportions, mean over bags.
 
     It differs from the KL divergence of DLLP only by the entropy of the known proportions, which no
     parameter can change. The probabilities of a bag are averaged before the logarithm, never after.
     """
-    predicted = bag_means(logits.float().softmax(1), bag, len(proportions))
+    predicted = bag_means(logits.float().softmax(1), sizes)
     # 1e-38, float32's least, not 1e-7: a sure but wrong prediction must keep its gradient
     return -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1).mean()
 

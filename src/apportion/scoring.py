@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from apportion.bags import bag_means
@@ -21,8 +20,7 @@ class BagCorrelation:
     def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any) -> float:
         """`y` (n, k) holds the shares of each row's bag, or (n,) labels, which are counted."""
         held, _ = bags_from(estimator.predict_proba(X), y, bags, classes=estimator.classes_)
-        bag = torch.repeat_interleave(held.sizes)
-        found = bag_correlation(bag_means(held.x, bag, len(held.sizes)), held.proportions)
+        found = bag_correlation(bag_means(held.x, held.sizes), held.proportions)
         if found is None:
             raise ValueError("the held-out bags all have the same proportions; hold out bags that differ")
         return found

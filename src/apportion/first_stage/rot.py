@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import torch
 from torch import nn
 
 from apportion.bags import BagBatch
@@ -28,10 +27,9 @@ class ROT:
 
     def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
         logits = self.classifier(batch.x)
-        sizes = torch.bincount(batch.bag, minlength=len(batch.proportions))
         log_probs = logits.detach().float().log_softmax(1)
-        labels = self.label(log_probs, sizes, batch.proportions)
+        labels = self.label(log_probs, batch.sizes, batch.proportions)
         yield {
-            "proportion": self.alpha * proportion_loss(logits, batch.bag, batch.proportions),
+            "proportion": self.alpha * proportion_loss(logits, batch.sizes, batch.proportions),
             "labels": (1 - self.alpha) * cross_entropy(logits, labels).mean(),
         }

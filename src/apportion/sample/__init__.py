@@ -37,7 +37,7 @@ def begin(folder: Path, recipe: Recipe, task: Task, done: int) -> None:
         "classes": list(names) if len("".join(names)) < 2000 else [],
         "instances": len(task.data.x),
         "bags": [bag_of(task.bags, i) for i in which.tolist()],
-        "shown": torch.bincount(batch.bag.cpu()[shown]).tolist(),
+        "shown": [int(part.sum()) for part in shown.split(batch.sizes.tolist())],
         "source": pack(task.bags.source[rows].numpy(), bits_for(len(task.data.x))),
         "epochs": [],
         "evaluation": {"truth": pack(task.hidden.cpu()[rows].numpy(), bits_for(k))},
@@ -56,13 +56,13 @@ def add(folder: Path, recipe: Recipe, task: Task, moment: Moment) -> None:
     stage = recipe.first if recipe.second is None else recipe.second
     if not moment.last and moment.epoch.number not in spread_epochs(stage.epochs):
         return
-    kept, (which, batch, shown) = read(folder), chosen(recipe, task)
+    kept, (_, batch, shown) = read(folder), chosen(recipe, task)
     classifier, bits = moment.learner.classifier, bits_for(task.data.n_classes)
     if moment.log_probs is None:
         log_probs = predict(classifier, batch.x, task.prepare)
     else:
         log_probs = moment.log_probs[batch.row]
-    means = (100 * bag_means(log_probs.exp(), batch.bag, len(which))).round().int().cpu()
+    means = (100 * bag_means(log_probs.exp(), batch.sizes)).round().int().cpu()
     shares = [mean[bag["classes"]] for mean, bag in zip(means, kept["bags"], strict=True)]
     line: dict[str, Any] = {
         "epoch": moment.epoch.number,

@@ -96,7 +96,6 @@ def _overall(bags: Bags) -> torch.Tensor:
 def _quality(network: torch.nn.Module, bags: Bags, which: str) -> dict[str, Any]:
     x, known = bags.x.cpu(), bags.proportions.cpu()
     log_probs = predict(network, x, as_floats)
-    bag = torch.repeat_interleave(bags.sizes)
-    found = bag_correlation(bag_means(log_probs.exp(), bag, len(bags.sizes)), known)
+    found = bag_correlation(bag_means(log_probs.exp(), bags.sizes), known)
     error = proportion_error(log_probs, bags.sizes, known)
     return {f"share of a bag that is misplaced, {which}": error, f"bag correlation, {which}": found}

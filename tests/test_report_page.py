@@ -14,12 +14,13 @@ from apportion.cli import app
 from apportion.cli.naming import settings
 from apportion.grid import RECIPES
 from apportion.recipes import changed, to_json
+from apportion.report.collect import collect
 from apportion.report.html import charts, embedded, html_page
 from apportion.report.html.commands import command_of
-from apportion.report.html.contents import time_by_part
 from apportion.report.html.pictures import sprite_of
 from apportion.report.numbers import curves
 from apportion.report.paper import paper_number
+from apportion.report.profile import profile_table, time_by_part
 from apportion.runs import RunError
 
 
@@ -160,6 +161,20 @@ def test_time_by_part_sums_to_the_time_of_the_run():
     assert time_by_part({"train": 10.0, "label": 2.0, "evaluate": 1.0}, log, slow) == {
         "augmentation": 10.0, "prediction": 2.0, "evaluation": 1.0,
     }  # fmt: skip
+
+
+def test_the_profile_is_of_the_median_epoch_so_that_compiling_is_left_out(tmp_path):
+    folder = write_run(tmp_path, "table1/dllp/16", 1)
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["seconds"] = {"train": 2.0, "label": 0.0, "evaluate": 1.0}
+    lines[0]["seconds"]["train"] = 1000.0
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    head, _, row = profile_table(collect(tmp_path), "table1").splitlines()
+    assert head.startswith("| run | an epoch | network | augmentation")
+    assert row.startswith("| `table1/dllp/16` | 3.000 |")
+    assert row.endswith("| 1.000 (33 %) |")
+    assert profile_table(collect(tmp_path), "table2") == ""
 
 
 def test_a_quantity_that_is_not_finite_is_a_gap():

@@ -7,6 +7,7 @@ from apportion import runs
 from apportion.report.claims import claims
 from apportion.report.collect import Cell, collect
 from apportion.report.figures import figure_3, figure_4, save
+from apportion.report.profile import profile_table
 from apportion.report.tables import ablation_table, accuracy_table, claims_table, run_table
 
 HEAD = """# Results
@@ -49,6 +50,12 @@ def results_page(root: Path, path: Path) -> str:
     if said := claims(cells):
         parts.append(f"## The paper's sentences, CIFAR-10\n\nFrom the means of the seeds above.\n\n{said}\n")
     parts += _figures(cells, path.parent / "images")
+    if profile := profile_table(cells, "table1"):
+        parts.append(
+            "## Where the time goes\n\n"
+            "Seconds of the median epoch by part, of the first seed. Predictions and transport together\n"
+            f"relabel the whole set.\n\n{profile}\n"
+        )
     parts.append("## Runs\n")
     for group in sorted({name.split("/")[0] for name in cells}):
         parts.append(f"### {group}\n\n{run_table(cells, group)}\n")

@@ -76,7 +76,7 @@ def run_table(cells: Cells, group: str) -> str:
         "evaluation",
     ]
     rows = []
-    for name, cell in sorted(cells.items(), key=lambda item: _by_size(item[0])):
+    for name, cell in sorted(cells.items(), key=lambda item: by_size(item[0])):
         if name.startswith(f"{group}/"):
             rows.append(
                 [
@@ -92,6 +92,6 @@ def run_table(cells: Cells, group: str) -> str:
     return markdown(head, rows)
 
 
-def _by_size(name: str) -> tuple[str, str, int]:
+def by_size(name: str) -> tuple[str, str, int]:
     group, method, size = name.split("/")
     return group, method, int(size)

@@ -11,6 +11,7 @@ from apportion.report.html.commands import command_of
 from apportion.report.html.pictures import Pictures
 from apportion.report.numbers import curves
 from apportion.report.paper import paper_number, title_of
+from apportion.report.profile import time_by_part
 from apportion.sample.pieces import sparse
 
 SAMPLES = 4_000_000  # bytes of samples in a page; runs beyond them show their curves only
@@ -72,21 +73,6 @@ def _run(
     if shown is not None:
         out |= {"sample": shown, "picture": pictures.of(recipe, shown)}
     return out
-
-
-def time_by_part(seconds: dict[str, float], log: list[dict[str, Any]], kept: Any) -> dict[str, float]:
-    """Seconds of a run by part. Augmentation and prediction were timed on a few batches, and are taken off
-    the training and the relabelling that they belong to."""
-    train, label, evaluate = (float(seconds.get(part, 0.0)) for part in ("train", "label", "evaluate"))
-    if not kept or not kept["timed"]["share"] > 0:
-        parts = {"network and augmentation": train, "prediction and transport": label}
-    else:
-        timed, relabelled = kept["timed"], sum("label_accuracy" in line for line in log)
-        augment = min(train, len(log) * timed["augment"] / timed["share"])
-        predict = min(label, relabelled * timed["predict"] / timed["share"])
-        parts = {"network": train - augment, "augmentation": augment}
-        parts |= {"prediction": predict, "transport": label - predict}
-    return {part: round(spent, 3) for part, spent in (parts | {"evaluation": evaluate}).items() if spent}
 
 
 def _confusion(result: dict[str, Any], kept: Any) -> dict[str, Any] | None:

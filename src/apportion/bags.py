@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,12 +87,12 @@ class Bags:
 
     def _rows(self, which: Tensor, kept: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Rows of the bags numbered `which`, end to end; of a larger bag only `kept` are drawn."""
-        sizes, begin = self.sizes[which], (self.sizes.cumsum(0) - self.sizes)[which]
-        start = kept.cumsum(0) - kept
-        row = torch.arange(int(kept.sum())) + torch.repeat_interleave(begin - start, kept)
-        for i in (sizes > kept).nonzero().flatten().tolist():
-            chosen = torch.randperm(int(sizes[i]), generator=generator)[: int(kept[i])]
-            row[start[i] : start[i] + kept[i]] = begin[i] + chosen
+        sizes, n = self.sizes.numpy(), kept.numpy()  # half of the time of torch for few bags
+        begin, start = (sizes.cumsum() - sizes)[which.numpy()], n.cumsum() - n
+        row = torch.from_numpy(np.arange(n.sum()) + np.repeat(begin - start, n))
+        for i in (sizes[which.numpy()] > n).nonzero()[0].tolist():
+            chosen = torch.randperm(int(sizes[which[i]]), generator=generator)[: n[i]]
+            row[start[i] : start[i] + n[i]] = begin[i] + chosen
         return row
 
 

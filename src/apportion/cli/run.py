@@ -21,6 +21,10 @@ def command(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard's event files into the run folders.")
     ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, in processes of this machine.")] = 1,
+    scheduler: Annotated[
+        str | None, typer.Option(help="A Dask scheduler whose workers make the runs, as tcp://host:8786.")
+    ] = None,
     set_: Settings = None,
 ) -> None:
     from dataclasses import replace
@@ -31,11 +35,19 @@ def command(
     from apportion.recipes import changed
     from apportion.stages import run_with_teacher
 
-    cells = [(key, recipe, seed) for seed in naming.seeds(seeds) for key, recipe in naming.find(name).items()]
-    for key, recipe, seed in cells:
-        recipe = replace(changed(recipe, naming.settings(set_)), seed=seed)
+    given = {"device": device, "data": data, "exact": exact, "force": force}
+    cells = [
+        (key, replace(changed(recipe, naming.settings(set_)), seed=seed))
+        for seed in naming.seeds(seeds)
+        for key, recipe in naming.find(name).items()
+    ]
+    if jobs > 1 or scheduler is not None:
+        from apportion.cli.together import run_together
+
+        run_together(cells, out, jobs, scheduler, tensorboard, given)
+        return
+    for key, recipe in cells:
         with Progress() as progress, Scalars(tensorboard) as scalars:
-            given = {"device": device, "data": data, "exact": exact, "force": force}
             for folder, of, line in run_with_teacher(recipe, out, key, **given):
                 progress.show(str(folder.relative_to(out)), of, line)
                 scalars.show(folder, line)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from apportion.runs.checkpoints import check_fit, held, pack, unpack
 from apportion.runs.files import RunError, read_bytes, sync, write_whole, writing
-from apportion.runs.locks import locked
+from apportion.runs.locks import InUse, locked
 from apportion.runs.reading import (
     WEIGHTS_LIMIT,
     all_runs,
@@ -30,7 +30,7 @@ from apportion.runs.reading import (
 )
 
 __all__ = [
-    "Keeper", "RunError", "all_runs", "append", "check_fit", "checkpoint", "finish", "finished",
+    "InUse", "Keeper", "RunError", "all_runs", "append", "check_fit", "checkpoint", "finish", "finished",
     "load_weights", "opened", "read_log", "read_log_probs", "read_recipe", "read_result", "read_weights",
     "read_where", "refuse_other", "start", "write",
 ]  # fmt: skip

@@ -15,6 +15,10 @@ except ImportError:  # Windows: there a second process is not kept out
     fcntl = None
 
 
+class InUse(RunError):
+    """A folder that another process is training in."""
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder that exists; a second process is refused. What a killed one left is no hindrance."""
@@ -41,7 +45,7 @@ def _held(path: Path) -> IO[str]:
             file.seek(0)
             owner = file.read(200).strip() or "another process"
             file.close()
-            raise RunError(f"{path.parent} is in use by {owner}; wait for it, or stop it") from None
+            raise InUse(f"{path.parent} is in use by {owner}; wait for it, or stop it") from None
         except FileNotFoundError:
             pass  # its owner finished and took the name away in between
         except OSError:

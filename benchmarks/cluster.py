@@ -1,0 +1,139 @@
+"""A Dask scheduler and two workers over loopback, one of which is killed half-way through a grid.
+
+    python benchmarks/cluster.py
+
+Twenty cells of digits are handed to the cluster. After half of them a worker is killed (SIGKILL) in the
+middle of a run. Then all cells must be there, none made twice to its end, and all files must be those of
+twenty plain runs, to the bit, but for clocks. Needs a POSIX system and apportion[dask].
+"""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from kill import contents
+
+from apportion.grid import RECIPES
+from apportion.jobs import Cell, run_all
+from apportion.jobs.engines import cluster, processes
+from apportion.recipes import changed
+
+NAMES = ("digits/dllp/16", "digits/dllp+plot/16", "digits/rot/16", "digits/rot+plot/16", "digits/vat/16")
+GIVEN = {"device": "cpu", "data": None, "exact": False, "force": False}
+
+
+def cells(seeds: int, epochs: int) -> list[Cell]:
+    settings = {"first.epochs": str(epochs)}
+    made = []
+    for seed in range(1, seeds + 1):
+        for name in NAMES:
+            more = {"second.epochs": str(epochs)} if "plot" in name else {}
+            made.append((name, replace(changed(RECIPES[name], settings | more), seed=seed)))
+    return made
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def started(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A Dask process without a dashboard, whose words go to a file."""
+    command = [sys.executable, "-m", "dask", *words]
+    with (folder / f"{words[0]}.log").open("ab") as log:
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=env)
+
+
+class Ends:
+    """Looks at a root for results, and counts how often each was written: a new file has a new number."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.seen, self.over = root, {}, threading.Event()
+        self.thread = threading.Thread(target=self._look)
+        self.thread.start()
+
+    def _look(self) -> None:
+        while not self.over.wait(0.01):
+            self.look()
+
+    def look(self) -> None:
+        for path in self.root.rglob("result.json"):
+            self.seen.setdefault(path, set()).add((path.stat().st_ino, path.stat().st_mtime_ns))
+
+    def counts(self) -> list[int]:
+        self.over.set()
+        self.thread.join()
+        self.look()
+        return [len(files) for files in self.seen.values()]
+
+
+def kill_in_the_middle(worker: subprocess.Popen[bytes], root: Path) -> list[str]:
+    """Kill a worker as soon as it holds the lock of a run that has a log; the runs that it held."""
+    while True:
+        held = [
+            lock.parent
+            for lock in root.rglob("lock")
+            if lock.exists() and f"process {worker.pid} " in lock.read_text()
+        ]
+        if held and (held[0] / "log.jsonl").exists():
+            break
+        time.sleep(0.005)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    return [str(folder.relative_to(root)) for folder in held if not (folder / "result.json").exists()]
+
+
+def attacked(grid: list[Cell], root: Path, folder: Path) -> bool:
+    """Run the grid on a cluster that loses a worker; whether nothing was lost and nothing made twice."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    there = [started(folder, "scheduler", "--port", address.split(":")[-1], "--no-dashboard")]
+    words = ("worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--name")
+    there += [started(folder, *words, str(i)) for i in range(2)]
+    ends, done, killed = Ends(root), 0, []
+    try:
+        with cluster(address, GIVEN) as engine:
+            for done, each in enumerate(run_all(grid, root, engine), 1):
+                print(f"{done}: {each.job.folder.relative_to(root)}: {each.problem or 'made'}", flush=True)
+                if done == len(grid) // 2:
+                    killed = kill_in_the_middle(there[1], root)
+                    print(f"killed a worker that was making {', '.join(killed)}", flush=True)
+    finally:
+        counts = ends.counts()
+        for process in there:
+            process.terminate()
+            process.wait()
+    print(f"{len(counts)} of {len(grid)} cells finished, each {sorted(set(counts))} times")
+    return len(counts) == len(grid) and set(counts) == {1} and bool(killed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=20)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    grid = cells(options.seeds, options.epochs)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fine = attacked(grid, folder / "cluster", folder)
+        plain = processes(1, GIVEN)
+        for _ in run_all(grid, folder / "plain", lambda jobs: plain(jobs)):
+            torch.set_num_threads(1)
+        same = contents(folder / "cluster") == contents(folder / "plain")
+    print("the files are those of plain runs" if same else "the files DIFFER from those of plain runs")
+    return 0 if fine and same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

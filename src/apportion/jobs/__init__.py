@@ -1,0 +1,113 @@
+"""Many runs at once, on an engine of `engines`: teachers before their students, and each teacher once."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from apportion import runs
+from apportion.building import check
+from apportion.experiment import run
+from apportion.recipes import Recipe, to_json
+from apportion.stages import teacher_folder
+
+WAIT_SECONDS = 2.0  # between looks at a folder that another process is training in
+_TURN = threading.Lock()  # torch's random numbers are one a process: runs on threads of one take turns
+
+
+class JobError(RuntimeError):
+    """Runs that could not be made, with the reason of each."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of one stage."""
+
+    recipe: Recipe
+    folder: Path
+    teacher: Path | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job that has ended: how long it took here, 0 where it was finished before, or what was wrong."""
+
+    job: Job
+    seconds: float = 0.0
+    problem: str | None = None
+
+
+Cell = tuple[str, Recipe]  # a recipe with its name, such as table1/dllp+plot/64
+Engine = Callable[[Sequence[Job]], Iterable[Done]]
+
+
+def run_all(cells: Sequence[Cell], root: Path, engine: Engine, force: bool = False) -> Iterator[Done]:
+    """Run named recipes below `root`: first stages, each of them once, then the second stages they teach."""
+    yield from _handed(first_jobs(cells, root, force), engine)
+    seconds = []
+    for name, recipe in cells:
+        if recipe.second is not None:
+            folder = root / name / f"seed={recipe.seed}"
+            teacher = None if runs.finished(folder) else teacher_folder(recipe, root, name)
+            job = Job(recipe, folder, teacher)
+            if teacher is not None and not runs.finished(teacher):
+                yield Done(job, problem=f"its first stage in {teacher} is not finished")
+            else:
+                seconds.append(job)
+    yield from _handed(seconds, engine)
+
+
+def first_jobs(cells: Sequence[Cell], root: Path, force: bool) -> list[Job]:
+    """The first stages that are asked for, and those that second stages need; one job a recipe."""
+    jobs: dict[str, Job] = {}
+    for name, recipe in cells:
+        check(recipe)
+        folder = root / name / f"seed={recipe.seed}"
+        runs.refuse_other(folder, to_json(recipe), force)
+        if recipe.second is None:
+            jobs[str(folder)] = Job(recipe, folder)
+    known = {to_json(job.recipe) for job in jobs.values()}
+    for name, recipe in cells:
+        first = replace(recipe, second=None)
+        if recipe.second is None or runs.finished(root / name / f"seed={recipe.seed}"):
+            continue
+        if to_json(first) not in known:
+            known.add(to_json(first))
+            folder = teacher_folder(recipe, root, name)
+            if str(folder) in jobs:
+                raise JobError(f"{folder} would hold two first stages; run {name} with another --out")
+            jobs[str(folder)] = Job(first, folder)
+    return list(jobs.values())
+
+
+def _handed(jobs: Sequence[Job], engine: Engine) -> Iterator[Done]:
+    """What is finished is not handed on; what is said to be done must be there."""
+    yield from (Done(job) for job in jobs if runs.finished(job.folder))
+    for done in engine([job for job in jobs if not runs.finished(job.folder)]):
+        if done.problem is None and not runs.finished(done.job.folder):
+            what = f"{done.job.folder} was trained where this machine cannot see it"
+            yield replace(done, problem=f"{what}; put --out on a file system that all workers share")
+        else:
+            yield done
+
+
+def do(job: Job, given: dict[str, Any], threads: int | None = None) -> Done:
+    """Make one run in this process; where another process is making it, wait for that."""
+    with _TURN:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        started = time.monotonic()
+        while not runs.finished(job.folder):
+            try:
+                for _ in run(job.recipe, job.folder, teacher=job.teacher, **given):
+                    pass
+            except runs.InUse:
+                time.sleep(WAIT_SECONDS)
+            except (ValueError, RuntimeError, ArithmeticError, OSError) as problem:
+                if not runs.finished(job.folder):  # else by another process, in this moment
+                    return Done(job, time.monotonic() - started, f"{problem}")
+        return Done(job, time.monotonic() - started)

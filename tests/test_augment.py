@@ -5,7 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.data.augment import crop_flip, scaled, views
+from apportion.data.augment import crop_flip, scaled
+from apportion.data.strong import strong
+from apportion.data.views import views
 from apportion.randomness import reseed, stream
 
 
@@ -88,6 +90,15 @@ def test_training_sees_augmented_images_and_evaluation_plain_ones():
     assert not torch.equal(seen, plain(x))
 
 
+def test_strong_views_are_scaled_as_plain_ones():
+    train, _ = views((0.5,) * 3, (0.25,) * 3, torch.device("cpu"), "strong")
+    x = images(height=32, width=32)
+    reseed(0)
+    seen = train(x)
+    reseed(0)
+    torch.testing.assert_close(seen, (strong(x) / 255 - 0.5) / 0.25, atol=1e-4, rtol=0)
+
+
 def test_black_beyond_the_edge_is_black_before_scaling():
     reseed(0)
     train, _ = views((0.5,), (0.25,), torch.device("cpu"), "crop+flip")
@@ -102,7 +113,7 @@ def test_instances_that_need_no_scaling_pass_as_they_are():
 
 
 def test_an_unknown_augmentation_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="no augmentation 'cutout'; there are none and crop"):
+    with pytest.raises(ValueError, match="no augmentation 'cutout'; there are none, crop.flip, strong"):
         views((0.5,), (0.25,), torch.device("cpu"), "cutout")
 
 

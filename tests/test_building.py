@@ -43,7 +43,7 @@ NAMES = {
     "second.optimizer": ("adam", "sgd"),
     "second.schedule": SCHEDULES,
     "second.network.name": BACKBONES,
-    "augment": ("none", "crop+flip"),
+    "augment": ("none", "crop+flip", "strong"),
 }
 
 

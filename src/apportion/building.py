@@ -13,6 +13,7 @@ from apportion.backbones import BACKBONES, generator
 from apportion.bagging import cluster_groups, dirichlet_groups, random_groups
 from apportion.data import SOURCES
 from apportion.data.sets import IMAGE_SETS
+from apportion.data.views import AUGMENTATIONS
 from apportion.first_stage import METHODS
 from apportion.labelling import Labeller, argmax_labels, hard_labels, predicted_labels
 from apportion.learner import Learner
@@ -37,7 +38,7 @@ def check(recipe: Recipe) -> None:
         ("data.name", recipe.data.name, SOURCES),
         ("data.bagging", recipe.data.bagging, BAGGINGS),
         ("first.method", recipe.first.method, METHODS),
-        ("augment", recipe.augment, ("none", "crop+flip")),
+        ("augment", recipe.augment, AUGMENTATIONS),
     ]
     for stage, part in stages:
         if part is not None:

@@ -75,7 +75,7 @@ class Recipe:
     first: First = First()
     second: Second | None = None
     instances_per_batch: int = 100
-    augment: str = "none"  # or crop+flip
+    augment: str = "none"  # or crop+flip, strong
     seed: int = 1
 
 

@@ -11,7 +11,7 @@ from apportion.bagging import make_bags
 from apportion.bags import Bags
 from apportion.building import BAGGINGS
 from apportion.data import SOURCES, Instances
-from apportion.data.augment import views
+from apportion.data.views import views
 from apportion.randomness import stream
 from apportion.recipes import Recipe, RecipeError
 from apportion.train import View

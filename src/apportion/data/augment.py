@@ -1,11 +1,7 @@
 """Views of images: functions of a batch on its device, drawing from torch's generator of that device."""
 
-from collections.abc import Callable, Sequence
-
 import torch
 from torch import Tensor
-
-from apportion.data.instances import DataError
 
 
 def scaled(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -32,24 +28,3 @@ def crop_flip(x: Tensor, padding: int = 4) -> Tensor:
         one, rows.clamp(0, height - 1).unsqueeze(2), columns.clamp(0, width - 1).unsqueeze(1)
     ]
     return (pixels * inside.unsqueeze(3)).permute(0, 3, 1, 2)
-
-
-def views(
-    mean: Sequence[float], std: Sequence[float], device: torch.device, augment: str
-) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """(what training sees, what evaluation and labelling see) of raw instances."""
-    if not mean and augment != "none":
-        raise DataError(f"the augmentation '{augment}' is for images; this data has none: use augment=none")
-    if not mean:
-        return (lambda x: x), (lambda x: x)
-    centre = 255 * torch.tensor(mean, device=device).view(1, -1, 1, 1)
-    spread = 255 * torch.tensor(std, device=device).view(1, -1, 1, 1)
-
-    def plain(x: Tensor) -> Tensor:
-        return scaled(x, centre, spread)
-
-    if augment == "none":
-        return plain, plain
-    if augment == "crop+flip":
-        return (lambda x: plain(crop_flip(x))), plain
-    raise DataError(f"no augmentation '{augment}'; there are none and crop+flip")

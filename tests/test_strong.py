@@ -1,0 +1,144 @@
+"""Strong views: the same as slow loops over images and pixels for the same numbers."""
+
+import colorsys
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apportion.data.strong import covered, moved, recoloured, strong, turned
+from apportion.randomness import reseed, stream
+
+SIZE = 7
+
+
+def images(n: int = 3, channels: int = 3, size: int = SIZE) -> torch.Tensor:
+    return torch.rand(n, channels, size, size, generator=stream(0, "strong"))
+
+
+def slow_moved(image: torch.Tensor, angle: float, shear: float, zoom: float) -> torch.Tensor:
+    """Pixel by pixel: where did it come from, and what is there between four pixels."""
+    size, out = image.shape[1], torch.zeros_like(image)
+    centre = (size - 1) / 2
+
+    def at(row: int, column: int) -> torch.Tensor:
+        inside = 0 <= row < size and 0 <= column < size
+        return image[:, row, column] if inside else torch.zeros(len(image))
+
+    for row in range(size):
+        for column in range(size):
+            right, down = (column - centre) / zoom, (row - centre) / zoom
+            # turned back clockwise, then sheared back
+            right, down = (
+                right * math.cos(angle) - down * math.sin(angle),
+                right * math.sin(angle) + down * math.cos(angle),
+            )
+            right -= shear * down
+            top, left = math.floor(down + centre), math.floor(right + centre)
+            below, beside = down + centre - top, right + centre - left
+            out[:, row, column] = (1 - below) * ((1 - beside) * at(top, left) + beside * at(top, left + 1))
+            out[:, row, column] += below * ((1 - beside) * at(top + 1, left) + beside * at(top + 1, left + 1))
+    return out
+
+
+@settings(max_examples=15)
+@given(st.floats(-0.6, 0.6), st.floats(-0.3, 0.3), st.floats(0.7, 1.3))
+def test_a_moved_image_equals_a_slow_loop_over_its_pixels(angle, shear, zoom):
+    x = images(2)
+    numbers = [torch.tensor([value, -value / 2]) for value in (angle, shear)] + [torch.tensor([zoom, 1.1])]
+    fast = moved(x, *numbers)
+    for i in range(2):
+        expected = slow_moved(x[i], *(float(values[i]) for values in numbers))
+        torch.testing.assert_close(fast[i], expected, atol=1e-4, rtol=0)
+
+
+def test_a_quarter_turn_is_counter_clockwise():
+    x = images(1)
+    got = moved(x, torch.tensor([math.pi / 2]), torch.zeros(1), torch.ones(1))
+    torch.testing.assert_close(got, x.rot90(1, (2, 3)), atol=1e-4, rtol=0)
+
+
+def slow_recoloured(image, brightness, contrast, saturation, hue, negative):
+    """One change after the other, as a photograph's editor does it; hue by the angle in YIQ."""
+    out = image * brightness
+    luminance = 0.299 * out[0] + 0.587 * out[1] + 0.114 * out[2]
+    out = contrast * out + (1 - contrast) * luminance.mean()
+    luminance = 0.299 * out[0] + 0.587 * out[1] + 0.114 * out[2]
+    out = saturation * out + (1 - saturation) * luminance
+    out = torch.einsum("ij,jhw->ihw", turned(torch.tensor([hue]))[0], out).clamp(0, 1)
+    return 1 - out if negative else out
+
+
+@settings(max_examples=20)
+@given(st.floats(0.6, 1.4), st.floats(0.6, 1.4), st.floats(0, 1.4), st.floats(-0.6, 0.6), st.booleans())
+def test_one_matrix_equals_the_changes_of_colour_one_after_the_other(a, b, c, d, negative):
+    numbers = (a, b, c, d, negative)
+    x = images(2)
+    batched = [torch.tensor([value, value]) for value in numbers]
+    fast = recoloured(x, *batched)
+    for i in range(2):
+        torch.testing.assert_close(fast[i], slow_recoloured(x[i], *numbers), atol=1e-5, rtol=0)
+
+
+def test_hue_turns_colours_and_leaves_grey_and_luminance():
+    angles = torch.tensor([0.3, -0.5, math.pi])
+    matrices = turned(angles)
+    grey = torch.full((3, 1), 0.4)
+    torch.testing.assert_close(matrices @ grey, grey.expand(3, 3, 1))
+    luminance = torch.tensor([0.299, 0.587, 0.114])
+    torch.testing.assert_close(luminance @ matrices, luminance.expand(3, 3), atol=1e-5, rtol=0)
+    whole = turned(torch.tensor([2 * math.pi]))[0]
+    torch.testing.assert_close(whole, torch.eye(3), atol=1e-5, rtol=0)
+    red = turned(torch.tensor([0.3]))[0] @ torch.tensor([0.6, 0.4, 0.4])
+    assert colorsys.rgb_to_hsv(*red.tolist())[0] != pytest.approx(0.0, abs=0.01)
+
+
+def test_neutral_numbers_change_nothing():
+    x, one, zero = images(3), torch.ones(3), torch.zeros(3)
+    torch.testing.assert_close(moved(x, zero, zero, one), x, atol=1e-5, rtol=0)
+    torch.testing.assert_close(recoloured(x, one, one, one, zero, zero.bool()), x, atol=1e-5, rtol=0)
+    assert torch.equal(covered(x, zero.long(), zero.long(), 0), x)
+
+
+@given(st.integers(0, SIZE - 1), st.integers(0, SIZE - 1), st.integers(1, 5))
+def test_a_hole_equals_a_slow_loop_and_is_cut_off_at_the_edge(row, column, hole):
+    x = images(1)
+    got = covered(x, torch.tensor([row]), torch.tensor([column]), hole)
+    for i in range(SIZE):
+        for j in range(SIZE):
+            inside = row - hole // 2 <= i < row - hole // 2 + hole
+            inside &= column - hole // 2 <= j < column - hole // 2 + hole
+            assert torch.equal(got[0, :, i, j], torch.full((3,), 0.5) if inside else x[0, :, i, j])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_strong_view_is_of_the_range_of_bytes_repeats_with_its_seed_and_differs_by_image(channels):
+    one = torch.randint(0, 256, (1, channels, 32, 32), dtype=torch.uint8, generator=stream(1))
+    x = one.expand(6, -1, -1, -1)
+    reseed(1)
+    first = strong(x)
+    reseed(1)
+    assert torch.equal(first, strong(x))
+    assert first.shape == x.shape
+    assert 0 <= first.min() < first.max() <= 255
+    assert all((first[0] - other).abs().mean() > 1 for other in first[1:])
+
+
+def test_as_many_views_are_grey_or_negative_or_covered_as_is_written():
+    n = 4000
+    black, red = (
+        torch.zeros(n, 3, 32, 32, dtype=torch.uint8),
+        torch.full((n, 3, 32, 32), 40, dtype=torch.uint8),
+    )
+    red[:, 0] = 160
+    reseed(3)
+    centre = strong(black, hole=0)[:, :, 16, 16]
+    assert set(centre.unique().tolist()) == {0.0, 255.0}
+    assert (centre[:, 0] == 255).float().mean() == pytest.approx(0.05, abs=0.012)
+    centre = strong(red, hole=0)[:, :, 16, 16]
+    assert (centre.std(1) < 0.01).float().mean() == pytest.approx(0.15, abs=0.02)
+    hole = (strong(black) == 127.5).all(1).float().sum((1, 2))
+    assert hole.min() >= 8 * 7
+    assert hole.max() == 15 * 15

@@ -199,3 +199,60 @@ def test_export_writes_one_file(folder):
     run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
     assert run("export", "model", "--onnx", "m.onnx").output == "m.onnx\n"
     assert Path("m.onnx").stat().st_size > 1000
+
+
+# --- diagnose
+
+
+LONGER = ("--first-epochs", "150", "--second-stage", "none", "--rows-per-batch", "100")
+
+
+def test_held_out_bags_diagnose_a_good_model(folder):
+    assert run("fit", *SOURCES["counts"], "--out", "model", "--held-out", "0.4", *LONGER).exit_code == 0
+    words = ("--bags-out", "bags.csv", "--rows-out", "rows.csv")
+    result = run("diagnose", "model", *SOURCES["counts"], *words)
+    assert result.exit_code == 0
+    assert result.output.startswith("The bags tell the classes apart")
+    assert "judged on: 12 bags that were held out when the model was trained" in result.output
+    assert "accuracy, estimated: " in result.output
+    bags, rows = pl.read_csv("bags.csv", schema_overrides={"bag": pl.String}), pl.read_csv("rows.csv")
+    assert bags.columns == ["bag", "rows", "misplaced"]
+    assert bags.height == 12
+    assert rows.height == 240
+    assert (TRUTH[rows["row"].to_numpy() - 1] == rows["class"].to_numpy()).mean() > 0.9
+    assert rows["margin"].min() >= 0
+
+
+def test_without_held_out_bags_networks_trained_alike_judge_each_other(folder):
+    assert run("fit", *SOURCES["counts"], "--out", "model", *LONGER).exit_code == 0
+    result = run("diagnose", "model", *SOURCES["counts"], "--folds", "2")
+    assert result.exit_code == 0
+    assert "judged on: 30 bags, each by one of 2 networks trained alike on other bags" in result.output
+
+
+def test_shuffled_shares_have_no_answer_though_the_model_met_them(folder):
+    counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
+    order = np.random.default_rng(1).permutation(TOWNS)
+    pl.DataFrame([counts["town"], counts["left"][order], counts["right"][order]]).write_csv("counts.csv")
+    assert run("fit", *SOURCES["counts"], "--out", "model", *LONGER).exit_code == 0
+    result = run("diagnose", "model", *SOURCES["counts"], "--folds", "2")
+    assert result.exit_code == 1
+    assert result.output.startswith("No answer: the shares of bags that the network has not seen")
+
+
+def test_diagnose_names_what_does_not_fit_the_model(folder):
+    assert run("fit", *SOURCES["counts"], "--out", "model", *QUICK).exit_code == 0
+    with pytest.raises(TableError, match="no feature 'along', which the model takes; it has up"):
+        run("diagnose", "model", *SOURCES["counts"], "--drop", "along")
+    counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
+    counts.rename({"left": "west"}).write_csv("counts.csv")
+    with pytest.raises(TableError, match="shares of west, right, the model knows left, right"):
+        run("diagnose", "model", *SOURCES["counts"])
+
+
+def test_the_order_of_the_classes_is_the_models(folder):
+    assert run("fit", *SOURCES["counts"], "--out", "model", *LONGER).exit_code == 0
+    one = run("diagnose", "model", *SOURCES["counts"], "--new")
+    other = run("diagnose", "model", *SOURCES["counts"], "--new", "--classes", "right,left")
+    assert "30 bags that are new to the model" in one.output
+    assert one.output == other.output

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from apportion.bagging import make_bags
     from apportion.bags import BagBatch, Bags
+    from apportion.diagnosis import Diagnosis, diagnose
     from apportion.estimators import ProportionClassifier
     from apportion.evaluate import accuracy, predict, proportion_error
     from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "bagging": ("make_bags",),
     "bags": ("BagBatch", "Bags"),
+    "diagnosis": ("Diagnosis", "diagnose"),
     "estimators": ("ProportionClassifier",),
     "evaluate": ("accuracy", "predict", "proportion_error"),
     "first_stage": ("DLLP", "LLPGAN", "LLPVAT", "ROT"),
@@ -50,6 +52,7 @@ __all__ = [
     "BagError",
     "Bags",
     "DLLP",
+    "Diagnosis",
     "LLPGAN",
     "LLPVAT",
     "Memory",
@@ -60,6 +63,7 @@ __all__ = [
     "ROT",
     "accuracy",
     "assign",
+    "diagnose",
     "entropic",
     "expand",
     "group_bags",

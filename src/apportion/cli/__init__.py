@@ -11,6 +11,7 @@ from apportion.cli import (
     check,
     data,
     demo,
+    diagnose,
     export,
     figure,
     fit,
@@ -51,6 +52,9 @@ app.command("check", help="What is wrong with a table and the shares of its bags
 )
 app.command("fit", help="A model of single rows from a table and the shares of its bags.")(fit.command)
 app.command("predict", help="A table with the predictions of a model.")(predict.command)
+app.command("diagnose", help="Is a model's answer any good? Figures and plain words, without labels.")(
+    diagnose.command
+)
 app.command("export", help="A model as one file for programs without torch.")(export.command)
 app.add_typer(data.app, name="data", help="Fetch, import and list data sets.")
 

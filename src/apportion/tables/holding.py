@@ -10,20 +10,22 @@ from apportion.tables.reading import BATCH, batches, open_table, pl
 from apportion.tables.transforms import features_of, fit_column
 
 
-def hold(asked: Asked, found: Found) -> tuple[Bags, tuple[Column, ...]]:
-    """The bags of the table, with the transforms that were fitted on its rows.
+def hold(
+    asked: Asked, found: Found, columns: tuple[Column, ...] | None = None
+) -> tuple[Bags, tuple[Column, ...]]:
+    """The bags of the table, with the transforms that were fitted on its rows, unless some are given.
 
     One column and one batch of rows are in memory beside the features, which are sorted by bag in the same
     pass that makes them.
     """
     frame = open_table(asked.table, texts=(asked.bag, *asked.categorical), missing=asked.missing)
-    columns = tuple(
-        fit_column(frame.select(name).collect()[name], kind) for name, kind in found.kinds.items()
-    )
+    if columns is None:
+        kinds = found.kinds.items()
+        columns = tuple(fit_column(frame.select(name).collect()[name], kind) for name, kind in kinds)
     order, place = _order(frame, asked.bag, found.names, int(found.sizes.sum()))
     x = np.empty((len(place), sum(len(column.features) for column in columns)), np.float32)
     at = 0
-    for part in batches(frame, list(found.kinds)):
+    for part in batches(frame, [column.name for column in columns]):
         for rows in part.iter_slices(BATCH):
             x[place[at : at + rows.height]] = features_of(columns, rows)
             at += rows.height

@@ -34,10 +34,16 @@ def part_of(bags: Bags, held_out: float, seed: int) -> tuple[Bags, Bags | None]:
     """The bags to learn from, and a share of them that no learner sees."""
     if not held_out:
         return bags, None
+    m = len(bags.sizes)
+    cut = max(2, round(held_out * m))
+    if cut > m - 2:
+        raise TableError(f"of {m} bags {cut} would be held out; leave two at least to learn from")
+    return split(bags, cut, seed)
+
+
+def split(bags: Bags, cut: int, seed: int) -> tuple[Bags, Bags]:
+    """All bags but `cut`, and these; which ones depends on the seed alone."""
     order = torch.randperm(len(bags.sizes), generator=stream(seed, "held-out"))
-    cut = max(2, round(held_out * len(order)))
-    if cut > len(order) - 2:
-        raise TableError(f"of {len(order)} bags {cut} would be held out; leave two at least to learn from")
     return bags.select(order[cut:]), bags.select(order[:cut])
 
 
@@ -66,6 +72,7 @@ def model_of(
         "table": asked.table.name,
         "rows": len(bags.x),
         "bags": len(bags.sizes),
+        "held-out bags": 0 if held is None else len(held.sizes),
         "smallest and largest bag": f"{int(bags.sizes.min())}, {int(bags.sizes.max())}",
         "shares from": (asked.proportions or asked.counts or asked.table).name,
         "overall shares": ", ".join(

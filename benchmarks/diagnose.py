@@ -1,0 +1,92 @@
+"""Does a diagnosis say no where there is no answer, and only there? Fine data, and the same shuffled.
+
+python benchmarks/diagnose.py [--data FOLDER] [--seeds 1] [--shuffled 1]
+
+Networks trained alike judge each other on bags left out (four folds, the estimator's settings). Half a
+minute a data set on one core, more for Adult, which needs FOLDER.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from apportion.bagging import cluster_groups, dirichlet_groups, make_bags
+from apportion.bags import Bags
+from apportion.crossfit import unseen_log_probs
+from apportion.data.instances import Instances
+from apportion.data.synthetic import blobs, digits, moons
+from apportion.data.tables import adult
+from apportion.diagnosis import diagnosis_of
+from apportion.tabular.fit import checked
+
+FINE: list[tuple[str, Callable[[int], Instances], int, Any]] = [
+    *((f"moons, {size}", moons, size, None) for size in (10, 20, 50)),
+    ("moons with noise 0.2, 20", partial(moons, noise=0.2), 20, None),
+    ("moons, 50, skewed", moons, 50, dirichlet_groups),
+    ("moons, 100, skewed", moons, 100, dirichlet_groups),
+    *((f"blobs, {size}", blobs, size, None) for size in (8, 16, 32, 64)),
+    ("blobs, 64, skewed", blobs, 64, dirichlet_groups),
+    ("blobs, 64, by cluster", blobs, 64, cluster_groups),
+    ("blobs of 2 classes, 32", partial(blobs, classes=2), 32, None),
+    *((f"digits, {size}", digits, size, None) for size in (8, 16, 32, 64)),
+    ("digits, 64, skewed", digits, 64, dirichlet_groups),
+]
+EDGE = [("moons, 200", moons, 200, None)]  # ten random bags: too few, perhaps
+ADULT = [64, 256]
+
+
+def cases(folder: Path | None, seed: int) -> Iterator[tuple[str, Bags, torch.Tensor]]:
+    for name, source, size, groups in [*FINE, *EDGE]:
+        data = source(seed)
+        generator = torch.Generator().manual_seed(seed)
+        yield name, *make_bags(data.x, data.y, size, data.n_classes, generator, groups)
+    if folder is not None:
+        data = adult(folder)
+        for size in ADULT:
+            generator = torch.Generator().manual_seed(seed)
+            yield f"Adult, {size}", *make_bags(data.x, data.y, size, data.n_classes, generator)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="the folder that `apportion data` fills")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--shuffled", type=int, default=1, help="shuffle every n-th data set too; 0 for none")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| data, bags of | bags | spread | correlation | shuffled reach | accuracy, estimated | true |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for seed in asked.seeds:
+        for i, (name, bags, hidden) in enumerate(cases(asked.data, seed)):
+            order = torch.randperm(len(bags.sizes), generator=torch.Generator().manual_seed(seed))
+            shuffled = replace(bags, proportions=bags.proportions[order])
+            alike = replace(
+                bags, proportions=bags.proportions.mean(0).expand_as(bags.proportions).contiguous()
+            )
+            show(name, bags, hidden)
+            if asked.shuffled and i % asked.shuffled == 0:
+                show(f"{name}, shuffled", shuffled, None)
+            log_probs = torch.full((len(bags.x), bags.n_classes), 1 / bags.n_classes).log()
+            if diagnosis_of(log_probs, alike).supported:
+                print(f"{name}, all alike: called fine")
+
+
+def show(name: str, bags: Bags, hidden: torch.Tensor | None) -> None:
+    log_probs = unseen_log_probs(bags, checked({}), folds=4)
+    found = diagnosis_of(log_probs, bags)
+    truth = "" if hidden is None else f"{100 * float((log_probs.argmax(1) == hidden).double().mean()):.1f}"
+    cells = [name if found.supported else f"{name}: **no answer**", len(bags.sizes), f"{found.spread:.2f}"]
+    cells += [f"{found.correlation:.3f}", f"{found.shuffled:.3f}"]
+    cells += [f"{100 * found.accuracy:.1f} ({100 * found.low:.1f} to {100 * found.high:.1f})", truth]
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

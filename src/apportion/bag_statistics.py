@@ -1,0 +1,77 @@
+"""What the shares of bags tell by themselves: how much they differ, go along, and how many rows are right."""
+
+import math
+
+import torch
+from scipy.special import stdtrit
+from torch import Tensor
+
+JACKKNIFE = 200  # groups of bags at most, each left out once
+
+
+def spread_of(proportions: Tensor, sizes: Tensor) -> tuple[float, float]:
+    """The variance of shares over that of random bags of these sizes (1 is chance), and chance's reach."""
+    known, n = proportions.double(), sizes.unsqueeze(1).double()
+    overall = (known * n).sum(0) / n.sum()
+    there = overall > 0
+    total = (n * (known - overall).square())[:, there] / overall[there]
+    freedom = max(1, (len(sizes) - 1) * (int(there.sum()) - 1))
+    return float(total.sum()) / freedom, 3 * math.sqrt(2 / freedom)
+
+
+def shuffled_correlations(
+    predicted: Tensor, known: Tensor, shuffles: int = 999, seed: int = 0
+) -> tuple[float, Tensor]:
+    """The bag correlation, and the correlations with the known shares shuffled between bags."""
+    predicted, known = (values.double() - values.double().mean(0) for values in (predicted, known))
+    scale = float(predicted.norm() * known.norm())
+    if scale < 1e-9 * len(known):
+        return 0.0, torch.zeros(shuffles)
+    generator = torch.Generator().manual_seed(seed)
+    orders = (torch.randperm(len(known), generator=generator) for _ in range(shuffles))
+    products = predicted @ known.T  # of bag i's prediction with bag j's shares
+    rows = torch.arange(len(known))
+    null = torch.stack([products[rows, order].sum() for order in orders])
+    return float(products.trace()) / scale, null / scale
+
+
+def accuracy_from_bags(predicted: Tensor, known: Tensor, sizes: Tensor) -> tuple[float, float]:
+    """The share of instances that are right, and half its interval of 95 %, from shares of classes alone.
+
+    `predicted` (m, k) are the shares of the most probable classes. If a class is mistaken alike in every
+    bag, they follow the known shares linearly, and the slopes say how often. The interval is a jackknife's.
+    """
+    n = sizes.double().unsqueeze(1)
+    known, predicted = known.double(), predicted.double()
+    joint = torch.cat([torch.ones_like(n), known, predicted], 1)
+    m, k = known.shape
+    groups = min(m, JACKKNIFE)
+    number = torch.arange(m) % groups
+    sums = torch.zeros(groups, k + 1, 2 * k + 1, dtype=torch.float64)
+    sums.index_add_(0, number, joint[:, : k + 1, None] * (n * joint)[:, None, :])
+    whole = sums.sum(0)
+    accuracy = float(_accuracy(whole[None], m)[0])
+    if m < 3:
+        return accuracy, 1.0
+    each = _accuracy(whole - sums, m)
+    deviation = math.sqrt((groups - 1) / groups * float((each - each.mean()).square().sum()))
+    return accuracy, float(stdtrit(groups - 1, 0.975)) * deviation
+
+
+def _accuracy(sums: Tensor, m: int) -> Tensor:
+    """Accuracies (r,) from weighted sums (r, 1 + k, 1 + 2k) of products of [1, known, predicted] over bags.
+
+    All classes have one slope, and each pair of classes one of its own beside it as far as the number of bags
+    bears it: a ridge of k² / m.
+    """
+    k = sums.shape[1] - 1
+    means = sums / sums[:, :1, :1]
+    pi, q = means[:, 0, 1 : k + 1], means[:, 0, k + 1 :]
+    own = means[:, 1:, 1 : k + 1] - pi[:, :, None] * pi[:, None, :]  # covariance of known shares
+    joint = means[:, 1:, k + 1 :] - pi[:, :, None] * q[:, None, :]  # of known with predicted ones
+    total = own.diagonal(dim1=1, dim2=2).sum(1).clamp_min(1e-12)[:, None, None]
+    slope = joint.diagonal(dim1=1, dim2=2).sum(1)[:, None, None] / total
+    ridge = total / k * (k * k / m) * torch.eye(k, dtype=sums.dtype)
+    slopes = slope * torch.eye(k, dtype=sums.dtype) + torch.linalg.solve(own + ridge, joint - slope * own)
+    spread = torch.diag_embed(pi) - pi[:, :, None] * pi[:, None, :]  # covariance of one instance's class
+    return (pi * q).sum(1) + (spread * slopes.transpose(1, 2)).sum((1, 2))

@@ -1,0 +1,57 @@
+"""apportion diagnose MODEL TABLE"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apportion.cli import tabling
+
+NO_ANSWER = 1
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A folder that `apportion fit` wrote.")],
+    table: tabling.Table,
+    bag: tabling.Bag,
+    proportions: tabling.Proportions = None,
+    counts: tabling.Counts = None,
+    shares: tabling.Shares = "",
+    key: tabling.Key = None,
+    classes: tabling.Classes = "",
+    drop: tabling.Drop = "",
+    categorical: tabling.Categorical = "",
+    missing: tabling.Missing = None,
+    normalise: tabling.Normalise = False,
+    new: Annotated[bool, typer.Option("--new", help="The model has learnt from no bag of TABLE.")] = False,
+    folds: Annotated[int, typer.Option(min=2, help="Networks to train, if no bag was held out.")] = 4,
+    bags_out: Annotated[Path | None, typer.Option(metavar="FILE", help="The error of every bag.")] = None,
+    rows_out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Each row's class and margin.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
+) -> None:
+    from apportion.models import load_model
+    from apportion.tables.checking import check, refuse
+    from apportion.tables.reading import check_ending, pl, save_table
+    from apportion.tabular.diagnose import bags_for, by_bag, by_row, judged, report
+
+    for path in (path for path in (bags_out, rows_out) if path is not None):
+        check_ending(path)
+    loaded = load_model(model)
+    asked = tabling.asked(
+        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise
+    )
+    found = check(asked)
+    refuse(found)
+    diagnosis, bags, which = judged(
+        loaded, bags_for(loaded, asked, found), folds=folds, new=new, device=device
+    )
+    for line in report(diagnosis, which):
+        print(line)
+    if bags_out is not None:
+        save_table(pl.LazyFrame(by_bag(diagnosis, bags)), bags_out)
+    if rows_out is not None:
+        save_table(pl.LazyFrame(by_row(diagnosis, bags, loaded)), rows_out)
+    if not diagnosis.supported:
+        raise typer.Exit(NO_ANSWER)

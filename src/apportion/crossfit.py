@@ -1,0 +1,35 @@
+"""Predictions for bags by networks that have not seen them: each part of the bags in turn is left out."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from apportion.bags import Bags
+from apportion.evaluate import predict
+from apportion.fitting import as_floats, two_stages
+from apportion.randomness import stream
+
+
+def unseen_log_probs(bags: Bags, settings: Mapping[str, Any], folds: int = 4, seed: int = 0) -> Tensor:
+    """Log-probabilities (N, k) in the order of the bags, on the CPU.
+
+    For each of `folds` parts of the bags a network learns from all others; `settings` are those of
+    `two_stages`. So the figures are those of networks trained alike, from a little less data.
+    """
+    m = len(bags.sizes)
+    if not 2 <= folds <= m:
+        raise ValueError(f"{m} bags cannot be left out in {folds} parts; there are at least two of each")
+    part = torch.empty(m, dtype=torch.int64)
+    part[torch.randperm(m, generator=stream(seed, "folds"))] = torch.arange(m) % folds
+    row = torch.repeat_interleave(part, bags.sizes)
+    found = torch.empty(len(bags.x), bags.n_classes)
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if bags.x.is_cuda else ()):
+        for fold in range(folds):
+            others = bags.select((part != fold).nonzero().flatten())
+            moment = deque(two_stages(others, **settings), maxlen=1).pop()
+            mine = bags.x[(row == fold).to(bags.x.device)]
+            found[row == fold] = predict(moment.learner.classifier, mine, as_floats).cpu()
+    return found

@@ -1,0 +1,116 @@
+"""Is an answer any good? What predictions for bags that the network has not seen say, without any label."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from apportion.bag_statistics import accuracy_from_bags, shuffled_correlations, spread_of
+from apportion.bags import Bags, bag_means
+from apportion.evaluate import entropy
+from apportion.grouping import group_bags
+from apportion.transport import certified, whole_counts
+
+LEAST_BAGS = 6  # fewer have too few orders for a permutation to be rare
+RARE = 0.002  # a correlation that shuffled shares reach more often than this proves nothing
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Figures of bags that the network has not seen; `words` says what they come to."""
+
+    supported: bool  # False: the data cannot support an answer, or nothing shows that it can
+    words: tuple[str, ...]
+    spread: float  # variance of the shares over that of random bags of these sizes; 1 is chance, 0 all alike
+    chance: float  # how far the spread of random bags strays from 1, three deviations
+    correlation: float  # of predicted and known shares over the bags
+    shuffled: float  # what shuffled shares reach in two cases of a thousand
+    p_value: float  # how often shuffled shares reach this correlation
+    accuracy: float  # estimated share of instances whose most probable class is right
+    low: float  # its interval, 95 %
+    high: float
+    largest: float  # share of the largest class: the accuracy of predicting it for everyone
+    agreement: float  # share of instances whose class by transport is the most probable one
+    entropy: float  # mean of the predictions', over that of a uniform one: 0 is sure, 1 knows nothing
+    errors: Tensor  # (m,) the share of each bag that is misplaced
+    classes: Tensor  # (N,) by transport: the likeliest that have every bag's counts
+    margins: Tensor  # (N,) see margins_of
+
+
+def diagnose(
+    probabilities: Any, ids: Any, proportions: Any = None, *, counts: Any = None, shuffles: int = 1999
+) -> Diagnosis:
+    """The diagnosis of predictions (N, k), for rows in bags that their network has not learnt from.
+
+    Such predictions come from held-out bags, or from cross-validation by bag.
+    """
+    bags = group_bags(probabilities, ids, proportions, counts=counts)
+    return diagnosis_of(bags.x.double().clamp_min(1e-38).log(), bags, shuffles=shuffles)
+
+
+def diagnosis_of(log_probs: Tensor, bags: Bags, *, shuffles: int = 1999, seed: int = 0) -> Diagnosis:
+    """`diagnose` for log-probabilities in the order of the bags."""
+    log_probs, known, sizes = log_probs.double(), bags.proportions.double(), bags.sizes
+    predicted, k = bag_means(log_probs.exp(), sizes), bags.n_classes
+    top = torch.nn.functional.one_hot(log_probs.argmax(1), k).double()
+    found = certified(log_probs, sizes, whole_counts(bags.proportions, sizes))
+    correlation, null = shuffled_correlations(predicted, known, shuffles, seed)
+    overall = (known * sizes.unsqueeze(1)).sum(0) / sizes.sum()
+    spread, chance = spread_of(known, sizes)
+    accuracy, error = accuracy_from_bags(bag_means(top, sizes), known, sizes)
+    low, high = max(0.0, accuracy - error), min(1.0, accuracy + error)
+    values: dict[str, Any] = {
+        "spread": spread,
+        "chance": chance,
+        "correlation": correlation,
+        "shuffled": float(null.quantile(1 - RARE)),
+        "p_value": (1 + int((null >= correlation).sum())) / (1 + shuffles),
+        "accuracy": min(1.0, max(0.0, accuracy)),
+        "low": min(low, 1.0),
+        "high": max(high, 0.0),
+        "largest": float(overall.max()),
+        "agreement": float((found.classes == log_probs.argmax(1)).double().mean()),
+        "entropy": float(entropy(log_probs).mean() / math.log(k)),
+        "errors": (predicted - known).abs().sum(1) / 2,
+        "classes": found.classes,
+        "margins": margins_of(log_probs, sizes, found.classes, found.prices),
+    }
+    supported, words = words_for(values, len(sizes))
+    return Diagnosis(supported, words, **values)
+
+
+def margins_of(log_probs: Tensor, sizes: Tensor, classes: Tensor, prices: Tensor) -> Tensor:
+    """(N,) by how much, at least, a bag's labels grow less likely (in nats) if the row gets another class.
+
+    Prices prove it: nobody else can gain what this one loses. Zero: another labelling is as likely.
+    Infinite: the bag has one class only.
+    """
+    worth = log_probs.double() - prices.repeat_interleave(sizes, 0)
+    own = worth.gather(1, classes.unsqueeze(1))
+    return (own - worth.scatter(1, classes.unsqueeze(1), -math.inf).amax(1, keepdim=True)).squeeze(1)
+
+
+def words_for(values: dict[str, Any], m: int) -> tuple[bool, tuple[str, ...]]:
+    """Whether the data supports an answer, and the reasons in plain words."""
+    rest = "; the predictions of single rows are worth no more than guesses"
+    if values["spread"] < 1e-6:
+        return False, (
+            f"No answer: all bags have the same proportions. Nothing tells the classes apart{rest}.",
+        )
+    if m < LEAST_BAGS:
+        return False, (f"No answer: {m} bags are too few to tell anything; {LEAST_BAGS} are the least.",)
+    if values["p_value"] > RARE:
+        found = (
+            f"correlation {values['correlation']:.2f}, where shuffled shares reach {values['shuffled']:.2f}"
+        )
+        what = "the shares of bags that the network has not seen are foretold no better than shuffled ones"
+        why = "either rows say nothing of these proportions, or there are too few bags to show it"
+        return False, (f"No answer: {what} ({found}). {why.capitalize()}{rest}.",)
+    words = ["The bags tell the classes apart: the shares of unseen bags are foretold better than by chance."]
+    if values["spread"] < 1 - values["chance"]:
+        words.append("The bags are more alike than random ones would be; more bags, or other ones, say more.")
+    if values["low"] <= values["largest"]:
+        words.append("It is not shown that single rows are told better than by naming the largest class.")
+    return True, tuple(words)

@@ -1,0 +1,113 @@
+"""From a model and a table with the shares of its bags to a diagnosis."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from apportion.bags import Bags
+from apportion.crossfit import unseen_log_probs
+from apportion.diagnosis import LEAST_BAGS, Diagnosis, diagnosis_of
+from apportion.evaluate import predict
+from apportion.fitting import as_floats
+from apportion.models import Model, ModelError
+from apportion.speed import pick_device
+from apportion.tables.asking import Asked, Found
+from apportion.tables.columns import TableError
+from apportion.tables.holding import hold
+from apportion.tabular.fit import DEFAULTS, checked, split
+
+
+def bags_for(model: Model, asked: Asked, found: Found) -> Bags:
+    """The bags of a table as the model sees them: its transforms, its order of the classes."""
+    if model.columns is None:
+        raise ModelError("the model takes arrays, not tables; use apportion.diagnose on its predictions")
+    names = [str(name) for name in model.classes]
+    if sorted(names) != sorted(found.classes):
+        told = f"the table has shares of {', '.join(found.classes)}, the model knows {', '.join(names)}"
+        raise TableError(f"{told}; name the model's classes with --classes")
+    for column in model.columns:
+        if column.name not in found.kinds:
+            what = f"{asked.table.name} has no feature {column.name!r}, which the model takes"
+            raise TableError(f"{what}; it has {', '.join(found.kinds)}")
+    bags, _ = hold(asked, found, model.columns)
+    return replace(bags, proportions=bags.proportions[:, [found.classes.index(name) for name in names]])
+
+
+def judged(
+    model: Model, bags: Bags, *, folds: int, new: bool, device: str = "cpu"
+) -> tuple[Diagnosis, Bags, str]:
+    """The diagnosis, the bags it is of, and which these are, in words."""
+    held = None if new else _held_out(model, bags)
+    if held is not None and len(held.sizes) >= LEAST_BAGS:
+        which = f"{len(held.sizes)} bags that were held out when the model was trained"
+        return diagnosis_of(_log_probs(model, held), held), held, which
+    if new:
+        which = f"{len(bags.sizes)} bags that are new to the model"
+        return diagnosis_of(_log_probs(model, bags), bags), bags, which
+    if len(bags.sizes) < LEAST_BAGS or float(bags.proportions.std(0).max()) < 1e-6:
+        which = f"{len(bags.sizes)} bags that the model has learnt from"  # no network could say more
+        return diagnosis_of(_log_probs(model, bags), bags), bags, which
+    known = {name: model.settings[name] for name in DEFAULTS if name in model.settings}
+    placed = bags.to(pick_device(device))
+    log_probs = unseen_log_probs(placed, checked(known), folds, int(known.get("seed", 0)))
+    which = f"{len(bags.sizes)} bags, each by one of {folds} networks trained alike on other bags"
+    return diagnosis_of(log_probs, bags), bags, which
+
+
+def _log_probs(model: Model, bags: Bags) -> Tensor:
+    return predict(model.network, bags.x, as_floats)
+
+
+def _held_out(model: Model, bags: Bags) -> Bags | None:
+    """The bags that training held out, if this is the table it had."""
+    learnt, cut, rows = (model.data.get(name) for name in ("bags", "held-out bags", "rows"))
+    if not isinstance(cut, int) or not cut or learnt != len(bags.sizes) - cut:
+        return None
+    trained, held = split(bags, cut, int(model.settings.get("seed", 0)))
+    return held if len(trained.x) == rows else None
+
+
+def report(found: Diagnosis, which: str) -> list[str]:
+    """Lines for people."""
+    errors, margins = found.errors, found.margins
+    worst = torch.quantile(errors, torch.tensor([0.5, 0.95], dtype=errors.dtype)).tolist()
+    compared, narrow = _compared(found), float((margins < 0.1).double().mean())
+    return [
+        *found.words,
+        f"judged on: {which}",
+        f"spread of the bags' shares: {found.spread:.3g} times that of random bags ({compared})",
+        f"bag correlation: {found.correlation:.3f}; shuffled shares reach {found.shuffled:.3f}, "
+        f"p = {found.p_value:.4f}",
+        f"accuracy, estimated: {100 * found.accuracy:.1f} % ({100 * found.low:.1f} to "
+        f"{100 * found.high:.1f} %); naming the largest class for all: {100 * found.largest:.1f} %",
+        f"share of a bag that is misplaced: {float(errors.mean()):.4f} on average, {worst[0]:.4f} in the "
+        f"middle bag, more than {worst[1]:.4f} in one of twenty",
+        f"labels by transport agree with the most probable class: {100 * found.agreement:.1f} %",
+        f"entropy of predictions: {100 * found.entropy:.1f} % of a uniform one's",
+        f"labels by transport with a margin below 0.1 nats: {100 * narrow:.1f} %",
+    ]
+
+
+def _compared(found: Diagnosis) -> str:
+    if found.spread > 1 + found.chance:
+        return "more than chance: they differ for a reason"
+    return "as chance makes it" if found.spread >= 1 - found.chance else "less than chance"
+
+
+def by_bag(found: Diagnosis, bags: Bags) -> dict[str, Any]:
+    """Columns with a row a bag."""
+    return {"bag": list(bags.ids), "rows": bags.sizes.numpy(), "misplaced": found.errors.numpy()}
+
+
+def by_row(found: Diagnosis, bags: Bags, model: Model) -> dict[str, Any]:
+    """Columns with a row an instance, in the order of the table, whose rows count from one."""
+    order = bags.source.argsort()
+    bag = torch.repeat_interleave(torch.arange(len(bags.ids)), bags.sizes)[order]
+    return {
+        "row": (bags.source[order] + 1).numpy(),
+        "bag": [bags.ids[i] for i in bag.tolist()],
+        "class": [model.classes[i] for i in found.classes[order].tolist()],
+        "margin": found.margins[order].numpy(),
+    }

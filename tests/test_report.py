@@ -48,6 +48,12 @@ def test_a_cell_is_the_mean_and_sample_deviation_of_its_finished_seeds(tmp_path)
     assert cell.seconds() == 13.0
 
 
+def test_cells_are_in_the_order_of_their_bag_sizes(tmp_path):
+    for name in ("table1/dllp/128", "table1/dllp/16", "table1/a+b/64", "digits/dllp/7"):
+        make_run(tmp_path, name, 1, 90.0)
+    assert list(collect(tmp_path)) == ["digits/dllp/7", "table1/a+b/64", "table1/dllp/16", "table1/dllp/128"]
+
+
 def test_ours_stands_beside_the_papers_number_with_the_difference(tmp_path):
     make_run(tmp_path, "table1/dllp/16", 1, 88.69)
     cells = collect(tmp_path)

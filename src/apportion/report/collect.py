@@ -41,10 +41,15 @@ def collect(root: Path) -> dict[str, Cell]:
         if runs.finished(folder) and folder.name.startswith("seed="):
             found[folder.parent.relative_to(root).as_posix()].append(folder)
     cells = {}
-    for name, folders in found.items():
+    for name, folders in sorted(found.items(), key=lambda item: _natural(item[0])):
         folders.sort(key=lambda folder: int(folder.name.removeprefix("seed=")))
         cells[name] = Cell(name, tuple(folders), tuple(runs.read_result(folder) for folder in folders))
     return cells
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Bags of 16 come before bags of 128."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in name.split("/")]
 
 
 def spread(values: list[float]) -> str:

@@ -9,7 +9,7 @@ from apportion.cli import app
 from apportion.report.claims import claims
 from apportion.report.collect import collect, spread
 from apportion.report.figures import figure_3, figure_4, save
-from apportion.report.tables import accuracy_table, beside
+from apportion.report.tables import accuracy_table, beside, held_out_table
 
 
 def make_run(root, name, seed, last, finished=True):
@@ -76,6 +76,17 @@ def test_the_same_figure_is_the_same_bytes(tmp_path):
         once = [path.read_bytes() for path in save(figure(cells), tmp_path / "a")]
         again = [path.read_bytes() for path in save(figure(cells), tmp_path / "a")]
         assert once == again
+
+
+def test_the_epoch_that_held_out_bags_choose_stands_between_the_last_and_the_oracle(tmp_path):
+    make_run(tmp_path, "table1/dllp/16", 1, 88.0)
+    assert held_out_table(collect(tmp_path)) == ""
+    folder = make_run(tmp_path, "table1-held-out/dllp/16", 1, 87.0)
+    result = json.loads((folder / "result.json").read_text())
+    result["test_accuracy"] |= {"held_out": 87.5, "held_out_epoch": 1}
+    (folder / "result.json").write_text(json.dumps(result))
+    row = held_out_table(collect(tmp_path)).splitlines()[2:]
+    assert row == ["| `table1-held-out/dllp/16` | 87.00 (–, 1) | 87.50 (–, 1) | 88.00 (–, 1) |"]
 
 
 def test_the_command_writes_a_page_from_folders_alone(tmp_path):

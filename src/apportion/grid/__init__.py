@@ -1,6 +1,14 @@
 """The named recipes: the paper's tables and figures as Python. `apportion list` prints them."""
 
-from apportion.grid.images import FIGURE_4, MNIST, TABLE_1, TABLE_1_PAPER, TABLE_2, TABLE_3
+from apportion.grid.images import (
+    FIGURE_4,
+    MNIST,
+    TABLE_1,
+    TABLE_1_HELD_OUT,
+    TABLE_1_PAPER,
+    TABLE_2,
+    TABLE_3,
+)
 from apportion.grid.points import DIGITS_GRID, FIGURE_2, FIGURE_2_EARLY, SMOKE
 from apportion.recipes import Recipe
 
@@ -9,6 +17,7 @@ RECIPES: dict[str, Recipe] = (
     | FIGURE_2_EARLY
     | DIGITS_GRID
     | TABLE_1
+    | TABLE_1_HELD_OUT
     | TABLE_1_PAPER
     | TABLE_2
     | TABLE_3

@@ -56,6 +56,13 @@ TABLE_1 = {
     for plot in (False, True)
 }
 
+# apportion run table1-held-out/dllp+plot/64     a tenth of the bags held out: which epoch would they choose?
+TABLE_1_HELD_OUT = {
+    name.replace("table1", "table1-held-out"): replace(recipe, data=replace(recipe.data, held_out=0.1))
+    for name, recipe in TABLE_1.items()
+    if name.startswith("table1/dllp")
+}
+
 # apportion run table2 --seeds 1     CIFAR-100, the same settings
 TABLE_2 = {
     name.replace("table1", "table2"): replace(recipe, data=replace(recipe.data, name="cifar100"))

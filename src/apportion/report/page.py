@@ -8,7 +8,13 @@ from apportion.report.claims import claims
 from apportion.report.collect import Cell, collect
 from apportion.report.figures import figure_3, figure_4, save
 from apportion.report.profile import profile_table
-from apportion.report.tables import ablation_table, accuracy_table, claims_table, run_table
+from apportion.report.tables import (
+    ablation_table,
+    accuracy_table,
+    claims_table,
+    held_out_table,
+    run_table,
+)
 
 HEAD = """# Results
 
@@ -50,6 +56,12 @@ def results_page(root: Path, path: Path) -> str:
     if said := claims(cells):
         parts.append(f"## The paper's sentences, CIFAR-10\n\nFrom the means of the seeds above.\n\n{said}\n")
     parts += _figures(cells, path.parent / "images")
+    if held_out := held_out_table(cells):
+        parts.append(
+            "## The epoch that held-out bags choose\n\n"
+            "Companion runs with a tenth of the bags held out; the epoch with the least proportion error on\n"
+            f"them.\n\n{held_out}\n"
+        )
     if profile := profile_table(cells, "table1"):
         parts.append(
             "## Where the time goes\n\n"

@@ -92,6 +92,17 @@ def run_table(cells: Cells, group: str) -> str:
     return markdown(head, rows)
 
 
+def held_out_table(cells: Cells) -> str:
+    """The last epoch, the epoch that held-out bags choose, and the oracle's, of runs that held some out."""
+    head = ["run", "last epoch", "chosen by held-out bags", "best epoch (oracle)"]
+    rows = []
+    for name, cell in cells.items():
+        if all("held_out" in result["test_accuracy"] for result in cell.results):
+            kinds = ("last", "held_out", "oracle")
+            rows.append([f"`{name}`", *(spread(cell.numbers("test_accuracy", kind)) for kind in kinds)])
+    return markdown(head, rows) if rows else ""
+
+
 def by_size(name: str) -> tuple[str, str, int]:
     group, method, size = name.split("/")
     return group, method, int(size)

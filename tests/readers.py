@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ X = torch.from_numpy(RNG.random((6, 2), np.float32))
 class Reader(NamedTuple):
     good: bytes
     read: Callable[[bytes], object]
-    error: type[Exception]
+    error: type[Exception] | tuple[type[Exception], ...]
 
 
 def on_disk(read: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
@@ -183,12 +184,102 @@ def run_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
     }
 
 
+# --- tables and models
+
+PEOPLE = b"bag,n,c\na,1.5,x\na,,y\nb,2,x\nb,7,\n"
+SHARES = b"bag,no,yes\na,0.25,0.75\nb,0.5,0.5\n"
+
+
+def parquet(data: bytes) -> bytes:
+    import polars as pl
+
+    content = io.BytesIO()
+    pl.read_csv(data).write_parquet(content)
+    return content.getvalue()
+
+
+def table_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
+    """A table, or the shares of its bags, checked and held; the other file is good and lies beside it."""
+    from apportion.tables.asking import Asked
+    from apportion.tables.checking import check as check_table
+    from apportion.tables.checking import refuse
+    from apportion.tables.holding import hold
+
+    folder = tempfile.TemporaryDirectory()
+    for name, data in (("people.csv", PEOPLE), ("shares.csv", SHARES)):
+        (Path(folder.name) / name).write_bytes(data)
+
+    def read(asked: Asked, keep: object = folder) -> None:
+        found = check_table(asked)
+        refuse(found)
+        hold(asked, found)
+
+    people, shares = (Path(folder.name) / name for name in ("people.csv", "shares.csv"))
+    return {
+        "csv": (PEOPLE, on_disk(lambda path: read(Asked(path, "bag", proportions=shares)), "it.csv")),
+        "parquet": (
+            parquet(PEOPLE),
+            on_disk(lambda path: read(Asked(path, "bag", proportions=shares)), "it.parquet"),
+        ),
+        "shares": (SHARES, on_disk(lambda path: read(Asked(people, "bag", proportions=path)), "it.csv")),
+        "shares parquet": (
+            parquet(SHARES),
+            on_disk(lambda path: read(Asked(people, "bag", proportions=path)), "it.parquet"),
+        ),
+    }
+
+
+def model_readers() -> dict[str, tuple[bytes, Callable[[bytes], object], tuple[type[Exception], ...]]]:
+    """A model's two files, the other one good; and a table that is scored by a good model."""
+    from apportion.backbones import mlp
+    from apportion.models import Model, ModelError, load_model, save_model
+    from apportion.tables.columns import Column, TableError
+    from apportion.tables.reading import save_table
+    from apportion.tabular.score import score_table
+
+    keep = tempfile.TemporaryDirectory()
+    folder, table = Path(keep.name) / "model", Path(keep.name) / "people.csv"
+    table.write_bytes(PEOPLE)
+    columns = (Column("n", "number", flag=True), Column("c", "category", categories=("x", "y")))
+    network = mlp((5,), 2, widths=(4,))
+    save_model(Model(network, "mlp", (5,), ("no", "yes"), {"widths": [4]}, columns), folder)
+    model = load_model(folder)
+
+    def file(name: str) -> tuple[bytes, Callable[[bytes], object], tuple[type[Exception], ...]]:
+        good = (folder / name).read_bytes()
+
+        def read(data: bytes, keep: object = keep) -> None:
+            (folder / name).write_bytes(data)
+            try:
+                found = load_model(folder)
+            finally:
+                (folder / name).write_bytes(good)
+            score_table(found, table).collect()
+
+        return good, read, (ModelError, TableError)  # a model of another table is a good one
+
+    def scored(path: Path) -> None:
+        save_table(score_table(model, path), path.with_name("scored.csv"))
+
+    return {
+        "model": file("config.json"),
+        "model weights": file("model.safetensors"),
+        "scored": (PEOPLE, on_disk(scored, "it.csv"), (TableError,)),
+        "scored parquet": (parquet(PEOPLE), on_disk(scored, "it.parquet"), (TableError,)),
+    }
+
+
 def all_readers() -> dict[str, Reader]:
     recipe = to_json(Recipe(second=Second())).encode()
     found = {name: Reader(*pair, DataError) for name, pair in data_readers().items()}
     found |= {name: Reader(*pair, RunError) for name, pair in run_readers().items()}
     found["manifest"] = Reader(manifest(), on_disk(lambda path: load_manifest(path, X), "it.json"), BagError)
     found["recipe"] = Reader(recipe, read_recipe_text, RecipeError)
+    if find_spec("polars"):
+        from apportion.tables.columns import TableError
+
+        found |= {name: Reader(*pair, TableError) for name, pair in table_readers().items()}
+        found |= {name: Reader(*three) for name, three in model_readers().items()}
     return found
 
 

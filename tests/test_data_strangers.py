@@ -8,6 +8,7 @@ import pickle
 import struct
 import tarfile
 import zipfile
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from data_files import cifar_files, npy_bytes, tiny, write_tar
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from readers import GREY, READERS, member
+from readers import GREY, PEOPLE, READERS, SHARES, member, parquet
 
 from apportion.data import DataError, images
 from apportion.data.archives import read_file, read_tar, unxz
@@ -93,7 +94,11 @@ def tampered(draw: st.DrawFn, good: bytes) -> bytes:
     return json.dumps(values).encode()
 
 
-@pytest.mark.parametrize("name", ["pack", "result", "where", "recipe file", "manifest", "recipe"])
+JSON = [n for n in ("pack", "result", "where", "recipe file", "manifest", "recipe", "model") if n in READERS]
+WHOLE_LINES = ("adult", "log", "csv", "scored")  # half of these may be a good file
+
+
+@pytest.mark.parametrize("name", JSON)
 def test_nothing_but_an_error_of_our_own_comes_of_other_values_in_good_json(name):
     good, read, error = READERS[name]
 
@@ -121,7 +126,7 @@ def test_nothing_but_an_error_of_our_own_comes_of_other_values_in_a_checkpoint()
     holds()
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name not in ("adult", "log")])
+@pytest.mark.parametrize("name", [name for name in READERS if name not in WHOLE_LINES])
 def test_a_file_cut_short_is_an_error(name):
     good, read, error = READERS[name]
     cut = len(good) // 2 if name != "tar" else 800
@@ -273,3 +278,80 @@ def test_labels_that_multiply_when_unrolled_are_refused():
     data = b"\x80\x02}(U\x06labels" + nested + b"U\x04dataNu."
     with pytest.raises(DataError, match="3 labels"):
         cifar_pickle(data, 3, "it", label_key="labels")
+
+
+@pytest.fixture
+def people(tmp_path):
+    """A good table and good shares; what is asked of them."""
+    pytest.importorskip("polars")
+    from apportion.tables.asking import Asked
+
+    (tmp_path / "it.csv").write_bytes(PEOPLE)
+    (tmp_path / "it.parquet").write_bytes(parquet(PEOPLE))
+    (tmp_path / "shares.csv").write_bytes(SHARES)
+    return lambda name, shares="shares.csv": Asked(tmp_path / name, "bag", proportions=tmp_path / shares)
+
+
+def refused(asked) -> str:
+    from apportion.tables.checking import check, refuse
+    from apportion.tables.columns import TableError
+    from apportion.tables.holding import hold
+
+    try:
+        found = check(asked)
+        refuse(found)
+        hold(asked, found)
+    except TableError as problem:
+        return str(problem)
+    pytest.fail("it was not refused")
+
+
+def test_a_table_that_unpacks_to_far_more_than_its_file_is_refused(people, tmp_path):
+    import polars as pl
+
+    zeros = pl.zeros(40_000_000, dtype=pl.UInt8, eager=True)
+    pl.DataFrame({"bag": zeros, "n": zeros}).write_parquet(tmp_path / "it.parquet")
+    assert (tmp_path / "it.parquet").stat().st_size < 200_000
+    assert "40,000,000 rows of 2 columns in" in refused(people("it.parquet"))
+    (tmp_path / "it.csv").write_text("bag" + ",n" * 2000 + "\n" + "\n" * 200_000)  # short lines are filled up
+    assert "200,001 rows of 2,001 columns in" in refused(people("it.csv"))
+    (tmp_path / "it.csv").write_text(",".join(f"n{i}" for i in range(3001)))
+    assert "has 3,001 columns, more than 3,000" in refused(people("it.csv"))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress, lambda data: b"\x28\xb5\x2f\xfd" + data])
+def test_a_table_that_is_compressed_is_refused_unread(people, tmp_path, pack):
+    (tmp_path / "it.csv").write_bytes(pack(PEOPLE))
+    assert refused(people("it.csv")).endswith("it.csv is compressed; unpack it first")
+
+
+def test_shares_without_a_row_are_refused(people, tmp_path):
+    (tmp_path / "shares.csv").write_bytes(b"bag,no,yes\n")
+    assert "shares.csv has no row with a bag of it.csv" in refused(people("it.csv"))
+
+
+def test_a_panic_of_the_reader_is_an_error_of_ours(people, tmp_path, capfd):
+    import polars as pl
+
+    days = pl.Series([2**31 - 1, 5], dtype=pl.Int32).cast(pl.Date)  # a date that polars cannot print
+    pl.DataFrame({"bag": days, "no": [0.5, 0.25], "yes": [0.5, 0.75]}).write_parquet(tmp_path / "s.parquet")
+    assert "out-of-range date" in refused(people("it.csv", "s.parquet"))
+
+
+def test_damage_that_shows_only_when_rows_are_read_is_an_error_of_ours(people, tmp_path):
+    data = bytearray(parquet(PEOPLE))
+    data[4:40] = bytes(36)  # the first page; the table of contents at the end is whole
+    (tmp_path / "it.parquet").write_bytes(data)
+    assert "it.parquet cannot be read: " in refused(people("it.parquet"))
+
+
+def test_numbers_too_large_to_be_standardised_are_refused(people, tmp_path):
+    (tmp_path / "it.csv").write_bytes(b"bag,n\na,1e308\na,-1e308\nb,1e308\nb,0\n")
+    assert "column 'n' has numbers too large" in refused(people("it.csv"))
+
+
+def test_a_row_that_a_model_cannot_score_is_named(tmp_path):
+    pytest.importorskip("polars")
+    read, error = READERS["scored"].read, READERS["scored"].error
+    with pytest.raises(error, match=r"row 2, has no probabilities.*too large"):
+        read(b"bag,n,c\na,1,x\na,1e300,y\n")

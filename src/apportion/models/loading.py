@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ from torch import nn
 import apportion
 from apportion.backbones import BACKBONES
 from apportion.models.model import FORMAT, KEYS, Model, ModelError
-from apportion.tables.columns import from_values
+from apportion.tables.columns import TableError, from_values, is_text
 
 _LIMIT = 1 << 26  # bytes of JSON
+_DEEPEST = 1000  # layers
 
 
 def load_model(folder: Path) -> Model:
@@ -26,10 +29,12 @@ def load_model(folder: Path) -> Model:
         raise ModelError(f"{folder} has the network {name!r}; there are {', '.join(BACKBONES)}")
     if not isinstance(shape, list) or not shape or any(type(n) is not int or n < 1 for n in shape):
         raise ModelError(f"{folder} has instances of shape {shape!r}; a shape is a list of whole numbers")
-    kinds = (str, int, float, bool)
-    if not isinstance(classes, list) or len(classes) < 2 or any(type(c) not in kinds for c in classes):
+    if not _are_classes(classes):
         raise ModelError(f"{folder} has the classes {classes!r}; these are two texts or numbers at least")
-    columns = None if values["columns"] is None else from_values(values["columns"])
+    try:
+        columns = None if values["columns"] is None else from_values(values["columns"])
+    except TableError as problem:
+        raise ModelError(f"{folder} cannot be read: {problem}") from None
     if columns is not None and [sum(len(column.features) for column in columns)] != shape:
         raise ModelError(f"{folder} has columns that do not make instances of shape {shape}")
     names = values["feature_names"]
@@ -40,6 +45,17 @@ def load_model(folder: Path) -> Model:
     names = None if names is None else tuple(names)
     about = (values[part] for part in ("settings", "data", "quality"))
     return Model(network, name, tuple(shape), tuple(classes), options, columns, names, *about)
+
+
+def _are_classes(classes: Any) -> bool:
+    """Two at least, each once, all of one type: texts, truth values, or numbers of 64 bits."""
+    if not isinstance(classes, list) or len(classes) < 2 or len({type(c) for c in classes}) > 1:
+        return False
+    fit: dict[type, Callable[[Any], bool]] = {
+        str: is_text, bool: lambda c: True, float: math.isfinite, int: lambda c: -(1 << 63) <= c < 1 << 63,
+    }  # fmt: skip
+    known = fit.get(type(classes[0]))
+    return known is not None and all(map(known, classes)) and len(set(classes)) == len(classes)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -71,6 +87,9 @@ def _options(folder: Path, name: str, options: Any) -> dict[str, Any]:
     known = list(inspect.signature(BACKBONES[name]).parameters)[2:]
     if not isinstance(options, dict) or not set(options) <= set(known):
         raise ModelError(f"{folder} has the options {options!r}; {name} has {', '.join(known)}")
+    for key in (key for key, value in options.items() if isinstance(value, list) and len(value) > _DEEPEST):
+        what = f"more than {_DEEPEST} values for {key}"
+        raise ModelError(f"{folder} describes a network that cannot be built: {what}")
     return options
 
 

@@ -1,6 +1,7 @@
 """What a column of a table has become: a few plain numbers and names, which go to JSON and back."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -47,9 +48,9 @@ def from_values(values: Any) -> tuple[Column, ...]:
     if not isinstance(values, list) or not values:
         raise TableError("columns must be a list with at least one column")
     made = tuple(_column(value) for value in values)
-    names = [column.name for column in made]
-    for name in (name for name in names if names.count(name) > 1):
-        raise TableError(f"column {name!r} stands twice among the columns")
+    for name, times in Counter(column.name for column in made).items():
+        if times > 1:
+            raise TableError(f"column {name!r} stands twice among the columns")
     return made
 
 
@@ -58,14 +59,24 @@ def _column(value: Any) -> Column:
     if not isinstance(value, Mapping) or set(value) != set(known):
         raise TableError(f"a column has the keys {', '.join(known)}, no more and no fewer, not {value!r}")
     name, categories = value["name"], value["categories"]
-    if not isinstance(name, str) or value["kind"] not in KINDS:
+    if not is_text(name) or value["kind"] not in KINDS:
         raise TableError(f"column {name!r} is of kind {value['kind']!r}; there are {', '.join(KINDS)}")
     numbers = [value[key] for key in ("fill", "mean", "scale")]
-    if any(type(n) not in (int, float) or not math.isfinite(n) for n in numbers) or not numbers[2] > 0:
+    if not all(_is_number(n) for n in numbers) or not numbers[2] > 0:
         raise TableError(f"column {name!r} has fill, mean and scale {numbers}; these are numbers, scale > 0")
-    if not isinstance(categories, list) or not all(isinstance(c, str) for c in categories):
+    if not isinstance(categories, list) or not all(is_text(c) for c in categories):
         raise TableError(f"column {name!r} has categories {categories!r}; these are a list of texts")
     if not isinstance(value["flag"], bool) or categories != sorted(set(categories)):
         raise TableError(f"column {name!r} has an unsorted category or a flag that is neither true nor false")
     fill, mean, scale = map(float, numbers)
     return Column(name, value["kind"], fill, mean, scale, tuple(categories), value["flag"])
+
+
+def _is_number(value: Any) -> bool:
+    """A float, or a whole number that is none too large for one."""
+    return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) < 1 << 63)
+
+
+def is_text(value: Any) -> bool:
+    """A text that a file can hold: JSON may have halves of characters, which UTF-8 has not."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)

@@ -6,10 +6,11 @@ import torch
 from apportion.bags import Bags
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import Column
-from apportion.tables.reading import BATCH, batches, open_table, pl
+from apportion.tables.reading import BATCH, batches, of_table, open_table, pl
 from apportion.tables.transforms import features_of, fit_column
 
 
+@of_table
 def hold(
     asked: Asked, found: Found, columns: tuple[Column, ...] | None = None
 ) -> tuple[Bags, tuple[Column, ...]]:

@@ -1,8 +1,12 @@
-"""CSV and Parquet files as lazy frames; the only rule here is how texts become values."""
+"""CSV and Parquet files as lazy frames: how texts become values, and what is too much to be read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
+from apportion.tables.asking import Asked
 from apportion.tables.columns import TableError
 
 try:
@@ -12,6 +16,35 @@ except ModuleNotFoundError as problem:
 
 BATCH = 250_000  # rows held at once while a table is gone through
 ENDINGS = (".csv", ".parquet", ".pq")
+WIDEST = 3_000  # columns
+ALWAYS = 1 << 26  # values that are never too many: half a gigabyte
+A_BYTE = 200  # values for each byte of the file, where there are more
+PACKED = (b"\x1f\x8b", b"x\x01", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")  # what polars would unpack
+ROW = "\0row"  # no user's column has this name
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@contextmanager
+def plainly(what: str) -> Iterator[None]:
+    """Errors of polars and of the system, panics among them, as one line of ours."""
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
+        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise TableError(f"{what}: {reason}") from problem
+
+
+def of_table(work: Callable[Concatenate[Asked, P], T]) -> Callable[Concatenate[Asked, P], T]:
+    """Parquet is read late: what goes through a table may find at any place that it is damaged."""
+
+    @wraps(work)
+    def told(asked: Asked, *rest: P.args, **named: P.kwargs) -> T:
+        with plainly(f"{asked.table} cannot be read"):
+            return work(asked, *rest, **named)
+
+    return told
 
 
 def open_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequence[str] = ()) -> pl.LazyFrame:
@@ -23,7 +56,8 @@ def open_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequenc
     ending = check_ending(path)
     if not path.is_file():
         raise TableError(f"there is no file {path}")
-    try:
+    with plainly(f"{path} cannot be read as {ending[1:]}"):
+        _check_size(path, ending)
         if ending != ".csv":
             frame = pl.scan_parquet(path, glob=False)
         elif texts is None:
@@ -35,22 +69,47 @@ def open_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequenc
                 schema_overrides=dict.fromkeys(there, pl.String), glob=False,
             ).lazy()  # fmt: skip
         frame.collect_schema()
-    except (pl.exceptions.PolarsError, OSError) as problem:
-        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
-        raise TableError(f"{path} cannot be read as {ending[1:]}: {reason}") from problem
     return frame
+
+
+def _check_size(path: Path, ending: str) -> None:
+    """A small file that claims a large table is refused before any of it is read."""
+    if ending == ".csv":
+        rows, columns = _claimed(path)
+    else:
+        frame = pl.scan_parquet(path, glob=False)
+        columns, rows = len(frame.collect_schema()), int(frame.select(pl.len()).collect().item())
+    if columns > WIDEST:
+        remedy = "give fewer, or an array to ProportionClassifier"
+        raise TableError(f"{path} has {columns:,} columns, more than {WIDEST:,}: {remedy}")
+    if rows * columns > max(ALWAYS, A_BYTE * path.stat().st_size):
+        size = f"{rows:,} rows of {columns:,} columns in {path.stat().st_size:,} bytes"
+        raise TableError(f"{path} has {size}, as no table of people has; write it anew if it is one")
+
+
+def _claimed(path: Path) -> tuple[int, int]:
+    """The lines of a CSV, and the columns of its first: short lines are filled up with missing values."""
+    with path.open("rb") as file:
+        first = file.readline(1 << 22)
+        if first.startswith(PACKED):
+            raise TableError(f"{path} is compressed; unpack it first")
+        lines = 1
+        while part := file.read(1 << 20):
+            lines += part.count(b"\n")
+    return lines, 1 + first.count(b",")
 
 
 def save_table(frame: pl.LazyFrame, path: Path) -> None:
     """Write a table beside its place, then move it there: a failure leaves nothing behind."""
     beside = path.with_name(path.name + ".new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if check_ending(path) == ".csv":
-            frame.sink_csv(beside)
-        else:
-            frame.sink_parquet(beside)
-        beside.replace(path)
+        with plainly(f"{path} cannot be written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if check_ending(path) == ".csv":
+                frame.sink_csv(beside)
+            else:
+                frame.sink_parquet(beside)
+            beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
 
@@ -70,6 +129,3 @@ def batches(frame: pl.LazyFrame, columns: Sequence[str]) -> Iterator[pl.DataFram
 def numbered_rows(frame: pl.LazyFrame) -> pl.LazyFrame:
     """The table with a first column that counts its rows from one."""
     return frame.with_row_index(ROW, offset=1)
-
-
-ROW = "\0row"  # no user's column has this name

@@ -7,7 +7,7 @@ import numpy as np
 
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.columns import TableError
-from apportion.tables.reading import ROW, numbered_rows, open_table, pl
+from apportion.tables.reading import ROW, numbered_rows, open_table, pl, plainly
 from apportion.tables.transforms import kind_of, read_as
 
 
@@ -29,7 +29,8 @@ def separate_table(asked: Asked, dtype: pl.DataType, problems: list[str]) -> Bag
     if path is None:
         raise ValueError("no file of proportions or counts was named")
     try:
-        frame = open_table(path, texts=[key], missing=asked.missing).collect()
+        with plainly(f"{path} cannot be read"):
+            frame = open_table(path, texts=[key], missing=asked.missing).collect()
     except TableError as problem:
         problems.append(str(problem))
         return None
@@ -49,6 +50,9 @@ def separate_table(asked: Asked, dtype: pl.DataType, problems: list[str]) -> Bag
         remedy = f"give a bag's id, of type {dtype} as in {asked.table.name}"
         problems.append(told(islice(cases, SHOWN), lost.height, remedy))
     frame, ids = frame.filter(ids.is_not_null()), ids.drop_nulls()
+    if not frame.height:
+        problems.append(f"{path.name} has no row with a bag of {asked.table.name}; give a row a bag")
+        return None
     columns = [frame[name].cast(pl.Float64, strict=False).to_numpy() for name in classes]
     values = np.column_stack(columns) if columns else np.zeros((frame.height, 0))
     table = BagTable(path.name, ids, frame[ROW].to_numpy(), values, classes, np.zeros(len(values), bool))

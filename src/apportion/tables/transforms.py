@@ -80,9 +80,12 @@ def fit_column(values: pl.Series, kind: str) -> Column:
     fill = float(np.median(there))
     if missing.any():
         floats = np.where(missing, fill, floats)
-    scale = float(floats.std())
-    steady = scale <= 10 * np.finfo(np.float64).eps * abs(float(floats.mean()))  # one value, up to rounding
-    return Column(name, kind, fill, float(floats.mean()), 1.0 if steady else scale, flag=bool(missing.any()))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, scale = float(floats.mean()), float(floats.std())
+    if not np.isfinite([mean, scale]).all():
+        raise TableError(f"column {name!r} has numbers too large to be squared and summed; divide them")
+    steady = scale <= 10 * np.finfo(np.float64).eps * abs(mean)  # one value, up to rounding
+    return Column(name, kind, fill, mean, 1.0 if steady else scale, flag=bool(missing.any()))
 
 
 def features_of(columns: Sequence[Column], frame: pl.DataFrame) -> np.ndarray:
@@ -109,7 +112,8 @@ def _write(column: Column, values: pl.Series, out: np.ndarray) -> None:
         return
     floats = _floats(values, column.kind)
     missing = np.isnan(floats)
-    out[:, 0] = (np.where(missing, column.fill, floats) - column.mean) / column.scale
+    with np.errstate(over="ignore"):  # what is too large has no probabilities, which is told with its row
+        out[:, 0] = (np.where(missing, column.fill, floats) - column.mean) / column.scale
     if column.kind == "date":
         turn = np.where(missing, 0.0, floats) * (2 * np.pi / _YEAR)
         out[:, 1], out[:, 2] = np.where(missing, 0.0, np.sin(turn)), np.where(missing, 0.0, np.cos(turn))

@@ -11,7 +11,7 @@ from apportion.fitting import as_floats
 from apportion.models import Model, ModelError
 from apportion.tables.asking import SHOWN, told
 from apportion.tables.columns import TableError
-from apportion.tables.reading import BATCH, batches, open_table, pl
+from apportion.tables.reading import BATCH, batches, open_table, pl, plainly
 from apportion.tables.transforms import features_of, spoilt
 
 
@@ -19,9 +19,13 @@ def score_table(model: Model, table: Path, missing: tuple[str, ...] = ()) -> pl.
     """The table with a column for the predicted class and one for the probability of each."""
     if model.columns is None:
         raise ModelError("the model takes arrays, not tables; use apportion.load and predict_proba")
-    frame = open_table(table, texts=None, missing=missing)
+    with plainly(f"{table} cannot be read"):
+        return _scored_table(model, open_table(table, texts=None, missing=missing), table)
+
+
+def _scored_table(model: Model, frame: pl.LazyFrame, table: Path) -> pl.LazyFrame:
     there = frame.collect_schema().names()
-    names = [column.name for column in model.columns]
+    names = [column.name for column in model.columns or ()]
     added = ["predicted", *(f"p({c})" for c in model.classes)]
     problems = [
         f"{table.name} has no column {name!r}, which the model takes" for name in names if name not in there
@@ -61,5 +65,9 @@ def _scored(model: Model, part: tuple[int, pl.DataFrame], problems: list[str], p
             problems.append(told(cases, len(bad), f"give a {column.kind}, or leave it empty"))
     if problems:
         return np.zeros((rows.height, len(model.classes)), np.float32)
-    log_probs = predict(model.network, torch.from_numpy(features_of(columns, rows)), as_floats)
-    return log_probs.exp().numpy()
+    shares = predict(model.network, torch.from_numpy(features_of(columns, rows)), as_floats).exp().numpy()
+    bad = np.flatnonzero(np.isnan(shares).any(1))
+    if len(bad):
+        cases = (f"{place}, row {at + i + 1}, has no probabilities" for i in bad[:SHOWN].tolist())
+        problems.append(told(cases, len(bad), "a number in it, or in the model, is too large"))
+    return shares

@@ -256,3 +256,41 @@ def test_the_order_of_the_classes_is_the_models(folder):
     other = run("diagnose", "model", *SOURCES["counts"], "--new", "--classes", "right,left")
     assert "30 bags that are new to the model" in one.output
     assert one.output == other.output
+
+
+# --- proportions as they really are
+
+
+def noisy_counts(scale: float = 1.0) -> None:
+    counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
+    noise = np.random.default_rng(0).laplace(0, scale, (TOWNS, 2))
+    noise[3, 0] -= 20
+    left, right = counts["left"] + noise[:, 0], counts["right"] + noise[:, 1]
+    pl.DataFrame([counts["town"], left.alias("left"), right.alias("right")]).write_csv("counts.csv")
+
+
+def test_noisy_counts_are_refused_with_the_option_and_taken_with_it(folder):
+    noisy_counts()
+    with pytest.raises(TableError, match=r"(?s)not negative, unless --noise.*unless --noise is given"):
+        run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
+    for level in ("1.4", "estimate"):
+        assert run("fit", *SOURCES["counts"], "--out", level, "--noise", level, *QUICK).exit_code == 0
+    assert run("fit", *SOURCES["counts"], "--out", "no", "--noise", "much", *QUICK).exit_code == 2
+    assert not (folder / "no").exists()
+    result = run("diagnose", "1.4", *SOURCES["counts"], "--noise", "1.4", "--new")
+    assert "30 bags that are new to the model" in result.output
+
+
+def test_bags_without_numbers_are_refused_with_the_option_and_taken_with_it(folder):
+    counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
+    gone = pl.when(pl.col("town") == "03").then(None)
+    kept = [gone.otherwise(pl.col(name)).alias(name) for name in ("left", "right")]
+    counts.with_columns(kept).write_csv("counts.csv")
+    with pytest.raises(TableError, match="or pass --unlabelled"):
+        run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
+    assert run("fit", *SOURCES["counts"], "--out", "model", "--unlabelled", *QUICK).exit_code == 0
+    result = run("diagnose", "model", *SOURCES["counts"], "--unlabelled", "--new")
+    assert "29 bags that are new to the model" in result.output
+    pl.DataFrame({"town": counts["town"], "left": [None] * 30, "right": [None] * 30}).write_csv("counts.csv")
+    with pytest.raises(TableError, match="no bag has proportions"):
+        run("check", *SOURCES["counts"], "--unlabelled")

@@ -15,9 +15,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # type: ign
 
 from apportion.evaluate import predict
 from apportion.fitting import as_floats, line_of, stage_settings, two_stages
-from apportion.forms import bags_from
 from apportion.instances import as_instances
 from apportion.labelling import hard_labels
+from apportion.mending import mended_bags, on_belief
 from apportion.speed import pick_device, unplaced
 
 
@@ -29,7 +29,13 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     """
 
     # a table has no row an instance: folds would cut it wrongly or not at all; expand makes it rows
-    __metadata_request__fit = {"bags": True, "classes": True, "proportions": UNUSED, "counts": UNUSED}
+    __metadata_request__fit = {
+        "bags": True,
+        "classes": True,
+        "proportions": UNUSED,
+        "counts": UNUSED,
+        "given": UNUSED,
+    }
 
     def __init__(
         self,
@@ -44,6 +50,9 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         rate: float = 2e-3,
         second_rate: float = 1e-3,
         instances_per_batch: int | None = None,
+        noise: float | str | None = None,
+        normalise: bool = False,
+        unlabelled: bool = False,
         device: str = "cpu",
         random_state: Any = None,
         verbose: bool = False,
@@ -58,20 +67,27 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self.rate = rate
         self.second_rate = second_rate
         self.instances_per_batch = instances_per_batch
+        self.noise = noise
+        self.normalise = normalise
+        self.unlabelled = unlabelled
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
 
     def fit(
         self, X: Any, y: Any = None, *, bags: Any = None, proportions: Any = None, counts: Any = None,
-        classes: Any = None,
+        classes: Any = None, given: Any = None,
     ) -> Self:  # fmt: skip
-        """Learn from labels, labels in bags, shares `y` (n, k) of each row's bag, or a table of the bags."""
-        given = self.get_params(deep=False)
-        device = pick_device(given.pop("device"))
-        given |= {"seed": _seed(given.pop("random_state"))}
-        del given["verbose"]
-        settings = stage_settings(**given)
+        """Learn from labels, labels in bags, shares `y` (n, k) of each row's bag, or a table of the bags.
+
+        `given` {row: class} are labels of single rows that are known beside a table.
+        """
+        asked = self.get_params(deep=False)
+        device = pick_device(asked.pop("device"))
+        asked |= {"seed": _seed(asked.pop("random_state"))}
+        options = {name: asked.pop(name) for name in ("noise", "normalise", "unlabelled")}
+        del asked["verbose"]
+        settings = stage_settings(**asked)
         if y is not None:
             X, y = validate_data(self, X, y, multi_output=True, **self._accepted())
             if y.ndim == 1 or y.shape[1] == 1:
@@ -81,14 +97,15 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("this estimator requires y to be passed, but the target y is None; or a table")
         else:
             X = validate_data(self, X, **self._accepted())
-        data, self.classes_ = bags_from(X, y, bags, proportions=proportions, counts=counts, classes=classes)
+        table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
+        data, self.classes_, relax = mended_bags(X, y, bags, **table, **options)
         self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(data.x)
         self.history_: list[dict[str, Any]] = []
         data = data.to(device)
         # all devices that the seeding reaches; a GPU that is not in use is not woken for it
         reached = torch.cuda.is_initialized() or device.type == "cuda"
         with torch.random.fork_rng(range(torch.cuda.device_count()) if reached else ()):
-            for moment in two_stages(data, **settings):
+            for moment in two_stages(data, relax=relax, **settings):
                 self.history_.append(line_of(moment))
                 if self.verbose:
                     sys.stdout.write(f"{self.history_[-1]}\n")
@@ -96,8 +113,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         if log_probs is None:
             log_probs = predict(moment.learner.classifier, data.x, as_floats)
         self.classifier_ = unplaced(moment.learner.classifier).cpu().eval()
-        found = np.empty(len(data.x), np.int64)
-        found[data.source] = hard_labels(log_probs, data.sizes, data.proportions).argmax(1).cpu()
+        found, label = np.empty(len(data.x), np.int64), on_belief(hard_labels, relax)
+        found[data.source] = label(log_probs, data.sizes, data.proportions).argmax(1).cpu()
         self.transduction_ = self.classes_[found]
         return self
 

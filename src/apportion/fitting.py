@@ -13,6 +13,7 @@ from apportion.building import LABELS, build_labeller, build_learner, build_opti
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
 from apportion.labelling import Labeller
+from apportion.mending import known_bags, on_belief
 from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed
 from apportion.recipes import First, Second
@@ -94,17 +95,19 @@ def two_stages(
     instances_per_batch: int | None = None,
     rounds: int = 5,
     hold: float = 0.6,
+    relax: float = math.inf,
     seed: int = 0,
 ) -> Iterator[Moment]:
     """Train a teacher on the bags and, unless `label` is None, a student on its labels.
 
-    Yields after every epoch, as the stages do; the last moment's learner holds the classifier. The bags are
-    on their device already. Settings of None follow the sizes of the bags. The student keeps the teacher's
-    labels for a share `hold` of its epochs: in one cycle it has not learnt before.
+    Yields after every epoch; the last moment's learner holds the classifier. The bags are on their device
+    already. Settings of None follow the sizes of the bags. The student keeps the teacher's labels for a
+    share `hold` of its epochs: in one cycle it has not learnt before. Bags without proportions (NaN) teach
+    the student alone; `relax` is for noisy ones, see `mended_bags`.
     """
-    shape, device = bags.x.shape[1:], bags.x.device
+    shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
     batch = batch_of(bags.sizes) if instances_per_batch is None else instances_per_batch
-    first_epochs = epochs_of(bags.sizes, batch) if first_epochs is None else first_epochs
+    first_epochs = epochs_of(taught.sizes, batch) if first_epochs is None else first_epochs
     second_epochs = epochs_of(bags.sizes, batch, 500) if second_epochs is None else second_epochs
     if first_epochs < 1:
         raise ValueError(f"first_epochs is {first_epochs}; a teacher needs at least one")
@@ -123,7 +126,7 @@ def two_stages(
     learner = build_learner(first, teacher, shape, lambda net: placed(net, device, batch))
     shared = {"seed": seed, "instances_per_batch": batch, "augment": as_floats}
     yield from first_stage(
-        learner, bags, build_optimizers(learner.players(), first), epochs=first_epochs,
+        learner, taught, build_optimizers(learner.players(), first), epochs=first_epochs,
         rate=partial(one_cycle, epochs=first_epochs), **shared,
     )  # fmt: skip
     if label is None:
@@ -132,6 +135,6 @@ def two_stages(
     student = new_network("second")
     yield from second_stage(
         log_probs, student, bags, build_optimizers([student], Second(rate=second_rate)),
-        epochs=second_epochs, rate=partial(one_cycle, epochs=second_epochs), label=label, rounds=rounds,
-        hold=math.ceil(hold * second_epochs), prepare=as_floats, **shared,
+        epochs=second_epochs, rate=partial(one_cycle, epochs=second_epochs), label=on_belief(label, relax),
+        rounds=rounds, hold=math.ceil(hold * second_epochs), prepare=as_floats, **shared,
     )  # fmt: skip

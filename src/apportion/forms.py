@@ -43,9 +43,9 @@ def bags_from(
         raise BagError(f"{what} of y and a table is given; pass y, or bags with proportions or counts")
     if ids is None and (labels is None or labels.ndim > 1):
         raise BagError("proportions are those of bags; pass bags=, the bag id of every row")
-    groups = _groups(ids, len(x))
+    groups = groups_of(ids, len(x))
     if labels is None:
-        shares, classes = _table_shares(proportions, counts, groups, classes)
+        shares, classes = table_shares(proportions, counts, groups, classes)
     elif labels.ndim == 1:
         shares, classes = _counted(labels, groups, classes)
     else:
@@ -63,12 +63,12 @@ def expand(proportions: Any, bags: Any, *, counts: Any = None, classes: Any = No
 
     The columns follow the sorted classes: a DataFrame's are sorted by name, others by `classes`, if given.
     """
-    groups = _groups(bags, len(bags))
-    shares, _ = _table_shares(proportions, counts, groups, classes)
+    groups = groups_of(bags, len(bags))
+    shares, _ = table_shares(proportions, counts, groups, classes)
     return checked_shares(shares, groups[0], False)[groups[1]]
 
 
-def _groups(ids: Any, n: int) -> Groups:
+def groups_of(ids: Any, n: int) -> Groups:
     if ids is None:
         return range(n), np.arange(n), np.ones(n, np.int64)
     keys = keys_of(ids)
@@ -77,7 +77,7 @@ def _groups(ids: Any, n: int) -> Groups:
     return numbered(keys)
 
 
-def _table_shares(
+def table_shares(
     proportions: Any, counts: Any, groups: Groups, classes: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shares (m, k) of the bags in their order, with columns sorted by class, and the classes."""

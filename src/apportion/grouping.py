@@ -120,7 +120,9 @@ def _check_names(keys: Sequence[Hashable], names: Sequence[Hashable]) -> None:
 def shares_of_counts(counts: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable]) -> np.ndarray:
     totals = counts.sum(1)
     for i in np.flatnonzero(~np.isclose(totals, sizes)).tolist():
-        remedy = "pass proportions if the counts are of a larger group than the instances at hand"
+        remedy = (
+            "pass proportions if the counts are of a larger group than the instances at hand, noise= if noisy"
+        )
         _refuse(names[i], f"has counts that sum to {totals[i]:g} but {sizes[i]} instances; {remedy}")
     return counts / sizes[:, None]
 
@@ -131,8 +133,8 @@ def checked_shares(shares: np.ndarray, names: Sequence[Hashable], normalise: boo
         raise BagError(f"proportions have shape {shares.shape}; pass a row a bag and at least two classes")
     percent = "is more than one; divide percentages by 100, pass counts=, or pass normalise=True"
     for bad, what in (
-        (~np.isfinite(shares), "is not a number; give a proportion or drop the bag"),
-        (shares < 0, "is negative; proportions lie between 0 and 1"),
+        (~np.isfinite(shares), "is not a number; give a proportion or drop the bag, or pass unlabelled=True"),
+        (shares < 0, "is negative; proportions lie between 0 and 1; pass noise= if noise was added"),
         (shares > (np.inf if normalise else 1 + 1e-6), percent),
     ):
         for i, j in np.argwhere(bad)[:1].tolist():

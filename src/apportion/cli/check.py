@@ -15,12 +15,15 @@ def command(
     categorical: tabling.Categorical = "",
     missing: tabling.Missing = None,
     normalise: tabling.Normalise = False,
+    noise: tabling.Noise = "",
+    unlabelled: tabling.Unlabelled = False,
 ) -> None:
     from apportion.tables.checking import check, refuse
 
     asked = tabling.asked(
-        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise
-    )
+        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
+        noise, unlabelled,
+    )  # fmt: skip
     found = check(asked)
     for note in found.notes:
         print(note)

@@ -23,6 +23,8 @@ def command(
     categorical: tabling.Categorical = "",
     missing: tabling.Missing = None,
     normalise: tabling.Normalise = False,
+    noise: tabling.Noise = "",
+    unlabelled: tabling.Unlabelled = False,
     new: Annotated[bool, typer.Option("--new", help="The model has learnt from no bag of TABLE.")] = False,
     folds: Annotated[int, typer.Option(min=2, help="Networks to train, if no bag was held out.")] = 4,
     bags_out: Annotated[Path | None, typer.Option(metavar="FILE", help="The error of every bag.")] = None,
@@ -35,18 +37,19 @@ def command(
     from apportion.tables.checking import check, refuse
     from apportion.tables.reading import check_ending, pl, save_table
     from apportion.tabular.diagnose import bags_for, by_bag, by_row, judged, report
+    from apportion.tabular.fit import mended
 
     for path in (path for path in (bags_out, rows_out) if path is not None):
         check_ending(path)
     loaded = load_model(model)
     asked = tabling.asked(
-        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise
-    )
+        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
+        noise, unlabelled,
+    )  # fmt: skip
     found = check(asked)
     refuse(found)
-    diagnosis, bags, which = judged(
-        loaded, bags_for(loaded, asked, found), folds=folds, new=new, device=device
-    )
+    bags, relax = mended(bags_for(loaded, asked, found), asked)
+    diagnosis, bags, which = judged(loaded, bags, folds=folds, new=new, device=device, relax=relax)
     for line in report(diagnosis, which):
         print(line)
     if bags_out is not None:

@@ -30,6 +30,8 @@ def command(
     categorical: tabling.Categorical = "",
     missing: tabling.Missing = None,
     normalise: tabling.Normalise = False,
+    noise: tabling.Noise = "",
+    unlabelled: tabling.Unlabelled = False,
     first_stage: FirstStage = "dllp",
     second_stage: SecondStage = "plot",
     labels: Labels = "soft",
@@ -45,7 +47,7 @@ def command(
     from apportion.speed import pick_device
     from apportion.tables.checking import check, refuse
     from apportion.tables.holding import hold
-    from apportion.tabular.fit import checked, model_of, part_of, train_table
+    from apportion.tabular.fit import checked, mended, model_of, part_of, train_table
 
     refuse_taken(out)
     pick_device(device)
@@ -61,16 +63,18 @@ def command(
     }
     checked(settings)
     asked = tabling.asked(
-        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise
-    )
+        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
+        noise, unlabelled,
+    )  # fmt: skip
     found = check(asked)
     for note in found.notes:
         print(note)
     refuse(found)
     bags, columns = hold(asked, found)
+    bags, relax = mended(bags, asked)
     parts = part_of(bags, held_out, seed)
     del bags
-    for moment in train_table(parts[0], device, settings):
+    for moment in train_table(parts[0], device, settings, relax):
         terms = ", ".join(f"{name} {value:.4g}" for name, value in moment.epoch.terms.items())
         print(f"{moment.stage} stage, epoch {moment.epoch.number}: {terms}", flush=True)
     model = model_of(moment, parts, columns, asked, found, settings)

@@ -1,5 +1,6 @@
 """The options by which commands are told about tables."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,14 +37,23 @@ Missing = Annotated[
 Normalise = Annotated[
     bool, typer.Option("--normalise", help="Rescale shares, or counts of a larger group, to sum to one.")
 ]
+Noise = Annotated[
+    str, typer.Option(metavar="DEVIATION", help="Of the error of each number, or 'estimate' (for counts).")
+]
+Unlabelled = Annotated[
+    bool, typer.Option("--unlabelled", help="Take bags whose row in FILE has no number: unlabelled ones.")
+]
 
 
 def asked(
     table: Path, bag: str, proportions: Path | None, counts: Path | None, shares: str, key: str | None,
     classes: str, drop: str, categorical: str, missing: list[str] | None, normalise: bool,
+    noise: str, unlabelled: bool,
 ) -> "Asked":  # fmt: skip
     from apportion.tables.asking import Asked
 
+    if noise and noise != "estimate" and not re.fullmatch(r"[0-9]*\.?[0-9]+", noise):
+        raise typer.BadParameter(f"--noise is {noise!r}; give a standard deviation, such as 1.5, or estimate")
     lists = (_list(text) for text in (shares, classes, drop, categorical))
     shared, named, dropped, categories = lists
     return Asked(
@@ -58,6 +68,8 @@ def asked(
         categories,
         tuple(missing or ()),
         normalise,
+        noise,
+        unlabelled,
     )
 
 

@@ -7,6 +7,8 @@ import numpy as np
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.shares import BagTable
 
+WHOLE = "unless --noise is given, counts are whole; pass shares by --proportions"
+
 
 def check_values(table: BagTable, asked: Asked, problems: list[str]) -> None:
     """Numbers that cannot be proportions, or counts, of a bag."""
@@ -15,15 +17,24 @@ def check_values(table: BagTable, asked: Asked, problems: list[str]) -> None:
         remedy = "give a column for each class, also for what is left over"
         problems.append(f"{table.place} has {k} class ({', '.join(table.classes) or 'none'}): {remedy}")
     whole = asked.counts is not None
-    limit = np.inf if whole or asked.normalise else 1 + 1e-6
+    limit = np.inf if whole or asked.normalise or asked.noise else 1 + 1e-6
+    exact, told_of = not asked.noise, table.told[:, None]
+    if asked.unlabelled:
+        told_of = told_of | np.isnan(table.values).all(1, keepdims=True)
     rules: list[tuple[Callable[[np.ndarray], np.ndarray], str]] = [
-        (lambda v: ~np.isfinite(v), "give a finite number, or drop the bag from both tables"),
-        (lambda v: v < 0, f"{'counts' if whole else 'proportions'} are not negative"),
+        (
+            lambda v: ~np.isfinite(v),
+            "give a finite number, or drop the bag from both tables, or pass --unlabelled",
+        ),
+        (
+            lambda v: (v < 0) & exact,
+            f"{'counts' if whole else 'proportions'} are not negative, unless --noise",
+        ),
         (lambda v: v > limit, "divide percentages by 100, or pass --counts, or --normalise"),
-        (lambda v: np.isfinite(v) & (v % 1 != 0) & whole, "counts are whole; pass shares by --proportions"),
+        (lambda v: np.isfinite(v) & (v % 1 != 0) & whole & exact, WHOLE),
     ]
     for wrong, remedy in rules:
-        bad = np.argwhere(wrong(table.values) & ~table.told[:, None])
+        bad = np.argwhere(wrong(table.values) & ~told_of)
         if len(bad):
             cases = (
                 f"{table.case(i)}, has {table.values[i, j]:g} for class {table.classes[j]!r}"
@@ -35,7 +46,9 @@ def check_values(table: BagTable, asked: Asked, problems: list[str]) -> None:
 def check_sums(
     table: BagTable, place: np.ndarray, sizes: np.ndarray, asked: Asked, problems: list[str]
 ) -> None:
-    """Sums of bags whose numbers can be summed: one, or for counts the number of rows."""
+    """Sums of bags whose numbers can be summed: one, or for counts the number of rows; noise has none."""
+    if asked.noise:
+        return
     whole, sound = asked.counts is not None, ~table.told & (table.values >= 0).all(1)
     sound &= np.isfinite(table.values).all(1)
     known = np.flatnonzero((place >= 0) & sound[place])
@@ -55,3 +68,10 @@ def check_sums(
         )
         reason = "the counts are of a larger group" if whole else "they are rounded"
         problems.append(told(cases, len(bad), f"mend them, or pass --normalise if {reason}"))
+
+
+def shares_of(values: np.ndarray, sizes: np.ndarray, asked: Asked) -> np.ndarray:
+    """Shares (m, k) that sum to one; noisy numbers as they are, over the size of the bag."""
+    if not asked.noise:
+        return values / values.sum(1, keepdims=True)
+    return values / sizes[:, None] if asked.counts is not None else values

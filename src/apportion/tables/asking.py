@@ -25,6 +25,8 @@ class Asked:
     categorical: tuple[str, ...] = ()  # columns that are categories whatever they look like
     missing: tuple[str, ...] = ()  # texts that mean a missing value in a CSV
     normalise: bool = False  # rescale shares or counts that do not sum to one or to the size of the bag
+    noise: str = ""  # deviation of the error of each number, or "estimate"; such numbers may be negative
+    unlabelled: bool = False  # bags whose numbers are all missing are taken
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from apportion.tables.amounts import check_sums, check_values
+from apportion.tables.amounts import check_sums, check_values, shares_of
 from apportion.tables.asking import SHOWN, Asked, Found, told
 from apportion.tables.columns import TableError
-from apportion.tables.reading import ROW, numbered_rows, of_table, open_table, pl
+from apportion.tables.reading import ROW, numbered_rows, open_table, pl
 from apportion.tables.shares import BagTable, separate_table, shares_in_table
 from apportion.tables.values import check_features
 
 
-@of_table
 def check(asked: Asked) -> Found:
     """Go through both tables; nothing of the instances is held in memory but one column at a time."""
     problems: list[str] = []
@@ -39,10 +38,13 @@ def check(asked: Asked) -> Found:
     if problems:
         return Found(problems, notes)
     values = table.values[place]
-    shares = values / values.sum(1, keepdims=True)
-    if np.ptp(shares, axis=0).max() < 1e-6:
+    shares = shares_of(values, sizes, asked)
+    known = shares[np.isfinite(shares).all(1)]
+    if not len(known):
+        return Found(["no bag has proportions, so that there is nothing to learn from"], notes)
+    if np.ptp(known, axis=0).max() < 1e-6:
         problems.append("all bags have the same proportions, so that nothing tells the classes apart")
-    notes.insert(0, _summary(asked, sizes, shares, table.classes))
+    notes.insert(0, _summary(asked, sizes, known, table.classes))
     return Found(problems, notes, kinds, bags[asked.bag], sizes, shares, table.classes)
 
 

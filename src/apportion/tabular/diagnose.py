@@ -1,5 +1,6 @@
 """From a model and a table with the shares of its bags to a diagnosis."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from apportion.crossfit import unseen_log_probs
 from apportion.diagnosis import LEAST_BAGS, Diagnosis, diagnosis_of
 from apportion.evaluate import predict
 from apportion.fitting import as_floats
+from apportion.mending import known_bags
 from apportion.models import Model, ModelError
 from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
@@ -36,10 +38,11 @@ def bags_for(model: Model, asked: Asked, found: Found) -> Bags:
 
 
 def judged(
-    model: Model, bags: Bags, *, folds: int, new: bool, device: str = "cpu"
+    model: Model, bags: Bags, *, folds: int, new: bool, device: str = "cpu", relax: float = math.inf
 ) -> tuple[Diagnosis, Bags, str]:
     """The diagnosis, the bags it is of, and which these are, in words."""
     held = None if new else _held_out(model, bags)
+    held, bags = None if held is None else known_bags(held), known_bags(bags)
     if held is not None and len(held.sizes) >= LEAST_BAGS:
         which = f"{len(held.sizes)} bags that were held out when the model was trained"
         return diagnosis_of(_log_probs(model, held), held), held, which
@@ -51,7 +54,7 @@ def judged(
         return diagnosis_of(_log_probs(model, bags), bags), bags, which
     known = {name: model.settings[name] for name in DEFAULTS if name in model.settings}
     placed = bags.to(pick_device(device))
-    log_probs = unseen_log_probs(placed, checked(known), folds, int(known.get("seed", 0)))
+    log_probs = unseen_log_probs(placed, checked(known) | {"relax": relax}, folds, int(known.get("seed", 0)))
     which = f"{len(bags.sizes)} bags, each by one of {folds} networks trained alike on other bags"
     return diagnosis_of(log_probs, bags), bags, which
 

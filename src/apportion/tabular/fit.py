@@ -1,6 +1,8 @@
 """From the bags of a table to a model with its card."""
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,6 +10,7 @@ import torch
 from apportion.bags import Bags, bag_means
 from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import as_floats, stage_settings, two_stages
+from apportion.mending import denoised, known_bags
 from apportion.models import Model
 from apportion.pipeline import Moment
 from apportion.randomness import stream
@@ -47,9 +50,23 @@ def split(bags: Bags, cut: int, seed: int) -> tuple[Bags, Bags]:
     return bags.select(order[cut:]), bags.select(order[:cut])
 
 
-def train_table(bags: Bags, device: str, settings: Mapping[str, Any]) -> Iterator[Moment]:
+def mended(bags: Bags, asked: Asked) -> tuple[Bags, float]:
+    """Bags whose noisy shares are made good, and what they weigh when labels are made."""
+    if not asked.noise:
+        return bags, math.inf
+    level, whole = asked.noise if asked.noise == "estimate" else float(asked.noise), asked.counts is not None
+    values = bags.proportions.double() * (bags.sizes.unsqueeze(1) if whole else 1)
+    known, shares = values.isfinite().all(1), torch.full_like(values, math.nan)
+    clean, relax = denoised(values[known].numpy(), bags.sizes[known].numpy(), level, whole=whole)
+    shares[known] = torch.from_numpy(clean)
+    return replace(bags, proportions=shares.float()), relax
+
+
+def train_table(
+    bags: Bags, device: str, settings: Mapping[str, Any], relax: float = math.inf
+) -> Iterator[Moment]:
     """Both stages on the bags of a table, a moment after every epoch."""
-    return two_stages(bags.to(pick_device(device)), **checked(settings))
+    return two_stages(bags.to(pick_device(device)), **checked(settings), relax=relax)
 
 
 def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,10 +114,12 @@ def model_of(
 
 
 def _overall(bags: Bags) -> torch.Tensor:
+    bags = known_bags(bags)
     return (bags.proportions.cpu().double() * bags.sizes[:, None]).sum(0) / bags.sizes.sum()
 
 
 def _quality(network: torch.nn.Module, bags: Bags, which: str) -> dict[str, Any]:
+    bags = known_bags(bags)
     x, known = bags.x.cpu(), bags.proportions.cpu()
     log_probs = predict(network, x, as_floats)
     found = bag_correlation(bag_means(log_probs.exp(), bags.sizes), known)

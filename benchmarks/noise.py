@@ -1,0 +1,81 @@
+"""Adult with proportions as they really are: noisy, rounded, missing; and with a few labels that are given.
+
+python benchmarks/noise.py --data FOLDER [--seeds 1 2 3 4 5] [--bags 64] [--cases clean ...]
+
+Accuracy and AUC on the test part, with the option for such proportions and without. Ten to twenty seconds
+a fit on one core.
+"""
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score
+
+from apportion import ProportionClassifier
+from apportion.bagging import random_groups
+from apportion.data.tables import adult
+from apportion.randomness import stream
+
+SCALE, STEP = 2.0, 0.05  # of the Laplace noise on counts, of the rounding
+
+
+def scaled(values: np.ndarray) -> np.ndarray:
+    return values / values.sum(1, keepdims=True)
+
+
+def cases(y: np.ndarray, counts: np.ndarray, seed: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """By name: settings of the estimator, and what its fit is given."""
+    random, n = np.random.default_rng(seed), counts.sum(1, keepdims=True)
+    noisy = counts + random.laplace(0, SCALE, counts.shape)
+    rounded = np.round(counts / n / STEP) * STEP
+    half = (counts / n).copy()
+    half[random.permutation(len(half))[: len(half) // 2]] = np.nan
+    some = random.permutation(len(y))[: len(y) // 100].tolist()
+    clipped = scaled(np.clip(np.round(noisy), 0, n) + 1e-9)
+    return {
+        "clean": ({}, {"counts": counts}),
+        "noise, nothing done": ({}, {"proportions": clipped}),
+        "noise, its deviation given": ({"noise": SCALE * math.sqrt(2)}, {"counts": noisy}),
+        "noise, estimated": ({"noise": "estimate"}, {"counts": noisy}),
+        "rounded to 5 %": ({"normalise": True}, {"proportions": rounded}),
+        "rounded to 5 %, as noise": ({"noise": STEP / math.sqrt(12)}, {"proportions": rounded}),
+        "half without proportions": ({"unlabelled": True}, {"proportions": half}),
+        "1 % of labels given": ({}, {"counts": counts, "given": {i: int(y[i]) for i in some}}),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="the folder that `apportion data` fills")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--bags", type=int, default=64)
+    parser.add_argument("--cases", nargs="+")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    data = adult(asked.data)
+    x, y, test_x, test_y = (part.numpy() for part in (data.x, data.y, data.test_x, data.test_y))
+    found: dict[str, list[tuple[float, float]]] = {}
+    for seed in asked.seeds:
+        bag = random_groups(data.x, data.y, asked.bags, stream(seed, "bags", "random", asked.bags))
+        counts = np.stack([np.bincount(bag, y == c) for c in (0, 1)], 1)
+        for name, (settings, given) in cases(y, counts, seed).items():
+            if asked.cases is None or name in asked.cases:
+                fitted = ProportionClassifier(**settings, random_state=seed).fit(x, bags=bag, **given)
+                share = fitted.predict_proba(test_x)[:, 1]
+                scores = 100 * ((share > 0.5) == test_y).mean(), 100 * roc_auc_score(test_y, share)
+                found.setdefault(name, []).append(scores)
+                print(f"{seed} {name}: {scores[0]:.2f} {scores[1]:.2f}", flush=True)
+    print("| proportions | accuracy | AUC |\n| --- | --- | --- |")
+    for name, scores in found.items():
+        cells = (f"{np.mean(s):.2f} ({', '.join(f'{v:.2f}' for v in s)})" for s in zip(*scores, strict=True))
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

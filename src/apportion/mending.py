@@ -1,0 +1,149 @@
+"""Proportions as they really are: noisy, rounded, of other totals, missing; and a few given labels."""
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apportion.bags import Bags, bag_means
+from apportion.forms import bags_from, groups_of, table_shares
+from apportion.grouping import BagError
+from apportion.labelling import Labeller
+from apportion.transport import entropic
+
+Noise = float | str | None
+
+
+class Mended(NamedTuple):
+    bags: Bags  # bags without proportions have NaN for them; given labels are bags of one
+    classes: np.ndarray  # (k,) sorted
+    relax: float  # how much the proportions weigh against predictions when labels are made; infinite: exact
+
+
+def mended_bags(
+    x: Any, y: Any = None, ids: Any = None, *, proportions: Any = None, counts: Any = None,
+    classes: Any = None, noise: Noise = None, normalise: bool = False, unlabelled: bool = False,
+    given: Mapping[int, Hashable] | None = None,
+) -> Mended:  # fmt: skip
+    """`bags_from` for tables that need an option; without any it is the same.
+
+    `noise` is the standard deviation of the error of each number in the table, or "estimate". `normalise`
+    rescales counts of another total. `unlabelled` takes bags whose row is all NaN. `given` are classes of
+    single rows.
+    """
+    relax, known = math.inf, None
+    if noise is not None or normalise or unlabelled:
+        table = counts if proportions is None else proportions
+        if table is None or ids is None:
+            raise BagError("noise, normalise and unlabelled are for tables; pass proportions= or counts=")
+        groups = groups_of(ids, len(x))
+        values, classes = table_shares(table, None, groups, classes)
+        whole = counts is not None
+        known = ~np.isnan(values).all(1) if unlabelled else np.ones(len(values), bool)
+        if not known.any():
+            raise BagError("no bag has proportions, so that there is nothing to learn from")
+        shares = np.full_like(values, 1 / values.shape[1])
+        numbers, sizes = values[known], groups[2][known]
+        if noise is not None:
+            shares[known], relax = denoised(numbers, sizes, noise, whole=whole)
+        else:
+            totals = numbers.sum(1, keepdims=True) if normalise else sizes[:, None] if whole else 1.0
+            shares[known] = numbers / np.where(totals == 0, 1, totals)
+        proportions, counts = shares, None
+    bags, found = bags_from(x, y, ids, proportions=proportions, counts=counts, classes=classes)
+    if known is not None and not known.all():
+        gaps = torch.from_numpy(~known).unsqueeze(1)
+        bags = replace(bags, proportions=bags.proportions.masked_fill(gaps, math.nan))
+    if given:
+        bags = with_given(bags, given, found, sure=noise is None)
+    return Mended(bags, found, relax)
+
+
+def denoised(
+    values: np.ndarray, sizes: np.ndarray, noise: float | str, *, whole: bool
+) -> tuple[np.ndarray, float]:
+    """Shares (m, k) that sum to one, each drawn to the overall shares as far as noise explains its distance.
+
+    The variance of true shares is that of random bags and what the bags show beyond it and beyond noise. The
+    second result weighs such shares in transport as their remaining error deserves.
+    """
+    if not np.isfinite(values).all():
+        raise BagError("a proportion is not a number; pass unlabelled=True, with NaN for all of its bag's")
+    n, k = sizes[:, None].astype(float), values.shape[1]
+    unit = n if whole else np.ones_like(n)
+    off = values.sum(1, keepdims=True) - unit
+    level = math.sqrt(float((off**2).mean()) / k) if noise == "estimate" else noise
+    if isinstance(level, str) or not 0 <= level < math.inf:
+        raise BagError(f"noise is {noise!r}; give a standard deviation, or 'estimate'")
+    shares = (values - off / k) / unit  # the nearest that sum to one
+    error = level**2 * (1 - 1 / k) / unit**2  # (m, 1) variance of a share's error
+    overall = np.clip((shares * n).sum(0) / n.sum(), 0, None)
+    overall /= overall.sum()
+    chance = overall * (1 - overall) / n
+    beyond = np.clip(((shares - overall) ** 2 - chance - error).mean(0), 0, None)
+    weight = (chance + beyond) / np.maximum(chance + beyond + error, 1e-30)
+    clean = np.clip(overall + weight * (shares - overall), 1e-4 if level else 0.0, None)
+    left = float((weight * error * n).sum(1).mean())  # remaining variance of a share, times the bag's size
+    relax = float((overall * (1 - overall)).sum()) / left if left > 0 else math.inf
+    return clean / clean.sum(1, keepdims=True), relax
+
+
+def with_given(bags: Bags, given: Mapping[int, Hashable], classes: np.ndarray, *, sure: bool = True) -> Bags:
+    """Rows whose class is known as bags of one; their old bags keep the other rows and counts."""
+    n, k = len(bags.x), bags.n_classes
+    place = torch.empty(n, dtype=torch.int64)
+    place[bags.source] = torch.arange(n)
+    code = {name: i for i, name in enumerate(classes.tolist())}
+    for row, name in given.items():
+        if not 0 <= row < n:
+            raise BagError(f"a label is given for row {row}, but there are {n} rows")
+        if name not in code:
+            raise BagError(f"row {row} is given the class {name!r}, which is not among {list(code)}")
+    rows = place[torch.tensor(list(given))]
+    labels = torch.nn.functional.one_hot(torch.tensor([code[name] for name in given.values()]), k).double()
+    bag = torch.repeat_interleave(bags.sizes)[rows]
+    taken = torch.zeros(len(bags.sizes), k, dtype=torch.float64).index_add_(0, bag, labels)
+    left = bags.proportions.double() * bags.sizes.unsqueeze(1) - taken
+    for b, c in (left < -0.5).nonzero().tolist() if sure else ():
+        what = f"has {int(taken[b, c])} rows that are given as {classes[c]!r}, more than its share allows"
+        raise BagError(f"bag {bags.ids[b]!r} {what}; mend them, or pass noise= if shares are noisy")
+    left, sizes = left.clamp_min(0), bags.sizes - taken.sum(1).long()
+    shares = torch.where(left.sum(1, keepdim=True) > 0, left / left.sum(1, keepdim=True), 1 / k)
+    shares = torch.where(bags.proportions.isnan(), math.nan, shares)
+    others = torch.ones(n, dtype=torch.bool)
+    others[rows] = False
+    order, kept = torch.cat([others.nonzero().flatten(), rows]), (sizes > 0).nonzero().flatten()
+    ids = [*(bags.ids[i] for i in kept.tolist()), *(f"row {row}" for row in given)]
+    sizes = torch.cat([sizes[kept], torch.ones(len(rows), dtype=torch.int64)])
+    return Bags(bags.x[order], sizes, torch.cat([shares[kept], labels]).float(), bags.source[order], ids)
+
+
+def known_bags(bags: Bags) -> Bags:
+    """The bags that have proportions: those that a first stage can learn from."""
+    known = bags.proportions.isfinite().all(1)
+    return bags if bool(known.all()) else bags.select(known.cpu().nonzero().flatten())
+
+
+def on_belief(label: Labeller, relax: float) -> Labeller:
+    """The labeller with, for each bag, the shares that predictions and uncertain proportions agree on."""
+    return lambda log_probs, sizes, proportions: label(
+        log_probs, sizes, believed(log_probs, sizes, proportions, relax)
+    )
+
+
+def believed(log_probs: Tensor, sizes: Tensor, proportions: Tensor, relax: float = math.inf) -> Tensor:
+    """Shares (m, k): the known ones; where there are none, the predicted; with finite `relax`, the masses of
+    the relaxed plan. Labels that have their whole counts are then exact."""
+    known = proportions.isfinite().all(1, keepdim=True)
+    if relax == math.inf and bool(known.all()):
+        return proportions
+    filled = torch.where(known, proportions, bag_means(log_probs.exp(), sizes.to(log_probs.device)))
+    filled = filled / filled.sum(1, keepdim=True)
+    if relax == math.inf:
+        return filled
+    mass = entropic(log_probs, sizes, filled, reg=1.0, relax=relax).mass.to(filled)
+    return bag_means(mass, sizes.to(mass.device))

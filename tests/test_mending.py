@@ -1,0 +1,177 @@
+"""Proportions as they really are: each option does what it says, and the error names the one that lacks."""
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_moons
+
+from apportion import BagError, ProportionClassifier
+from apportion.backbones import mlp
+from apportion.labelling import hard_labels, soft_labels
+from apportion.mending import believed, denoised, known_bags, mended_bags, on_belief
+
+X, TRUTH = make_moons(400, noise=0.1, random_state=0)
+TOWN = np.arange(400) % 20
+COUNTS = np.stack([np.bincount(TOWN, c == TRUTH) for c in (0, 1)], 1)
+SHARES = COUNTS / 20
+
+
+def random_counts(m: int, size: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).multinomial(size, [0.6, 0.3, 0.1], m).astype(float)
+
+
+# --- noise
+
+
+@pytest.mark.parametrize("spread", ["random", "skewed"])
+def test_denoised_shares_are_nearer_to_the_truth_than_what_was_given(spread):
+    random = np.random.default_rng(1)
+    counts = random_counts(400, 64)
+    if spread == "skewed":
+        counts = np.stack([random.multinomial(64, random.dirichlet([1, 1, 1])) for _ in range(400)]).astype(
+            float
+        )
+    noisy = counts + random.laplace(0, 2, counts.shape)
+    shares, relax = denoised(noisy, np.full(400, 64), 2 * math.sqrt(2), whole=True)
+    np.testing.assert_allclose(shares.sum(1), 1)
+    assert (shares > 0).all()
+    assert 0 < relax < math.inf
+    clipped = np.clip(noisy, 0, 64)
+    plain = clipped / clipped.sum(1, keepdims=True)
+    errors = [np.sqrt(((s - counts / 64) ** 2).mean()) for s in (shares, plain)]
+    assert errors[0] < (0.9 if spread == "random" else 1.0) * errors[1]
+
+
+def test_without_noise_nothing_is_drawn_anywhere():
+    counts = random_counts(50, 30)
+    shares, relax = denoised(counts, np.full(50, 30), 0.0, whole=True)
+    np.testing.assert_allclose(shares, counts / 30)
+    assert relax == math.inf
+
+
+def test_noise_is_estimated_from_how_far_the_totals_are_off():
+    counts, random = random_counts(2000, 64), np.random.default_rng(2)
+    noisy = counts + random.normal(0, 3, counts.shape)
+    given, _ = denoised(noisy, np.full(2000, 64), 3.0, whole=True)
+    guessed, _ = denoised(noisy, np.full(2000, 64), "estimate", whole=True)
+    np.testing.assert_allclose(guessed, given, atol=0.01)
+
+
+def test_endless_noise_leaves_the_overall_shares_alone():
+    counts = random_counts(200, 20)
+    shares, _ = denoised(counts, np.full(200, 20), 1e6, whole=True)
+    np.testing.assert_allclose(shares, np.broadcast_to(counts.sum(0) / counts.sum(), shares.shape), atol=1e-3)
+
+
+def test_labels_under_noise_are_whole_counts_of_the_relaxed_masses():
+    generator = torch.Generator().manual_seed(0)
+    log_probs = torch.randn(60, 3, generator=generator).log_softmax(1)
+    sizes, shares = torch.full((3,), 20), torch.full((3, 3), 1 / 3)
+    shares[0] = torch.tensor([0.9, 0.05, 0.05])
+    ways = [believed(log_probs, sizes, shares, relax) for relax in (1e-6, 1.0, 1e6)]
+    means = log_probs.exp().view(3, 20, 3).mean(1)
+    torch.testing.assert_close(ways[0], means, atol=1e-3, rtol=0)  # no weight: the predictions' own
+    torch.testing.assert_close(ways[2], shares, atol=1e-3, rtol=0)  # all weight: the given ones
+    between = (ways[1][0, 0] - means[0, 0]) / (0.9 - means[0, 0])
+    assert 0.1 < between < 0.9
+    labels = on_belief(hard_labels, 1.0)(log_probs, sizes, shares)
+    torch.testing.assert_close(labels.view(3, 20, 3).mean(1), ways[1], atol=0.05, rtol=0)
+
+
+# --- bags without proportions
+
+
+def test_a_bag_without_proportions_keeps_its_predictions_and_teaches_no_first_stage():
+    table = SHARES.copy()
+    table[3] = np.nan
+    bags, _, relax = mended_bags(X, ids=TOWN, proportions=table, unlabelled=True)
+    assert relax == math.inf
+    assert bags.proportions[3].isnan().all()
+    assert known_bags(bags).ids == [i for i in range(20) if i != 3]
+    log_probs = torch.randn(400, 2, generator=torch.Generator().manual_seed(0)).log_softmax(1)
+    labels = on_belief(partial(soft_labels, reg=1.0), math.inf)(log_probs, bags.sizes, bags.proportions)
+    torch.testing.assert_close(labels[60:80], log_probs[60:80].exp(), atol=1e-4, rtol=0)
+    torch.testing.assert_close(labels[:20].mean(0), bags.proportions[0], atol=1e-4, rtol=0)
+
+
+# --- given labels
+
+
+def test_given_labels_are_bags_of_one_and_the_other_counts_are_what_is_left():
+    given = {int(i): int(TRUTH[i]) for i in (0, 20, 7, 399)}
+    bags, classes, _ = mended_bags(X, ids=TOWN, counts=COUNTS, given=given)
+    assert classes.tolist() == [0, 1]
+    assert bags.sizes.tolist() == [18, *[20] * 6, 19, *[20] * 11, 19, 1, 1, 1, 1]
+    assert bags.source[-4:].tolist() == [0, 20, 7, 399]
+    hidden = torch.from_numpy(TRUTH)[bags.source]
+    start = 0
+    for size, shares in zip(bags.sizes.tolist(), bags.proportions, strict=True):
+        truth = torch.bincount(hidden[start : start + size], minlength=2) / size
+        torch.testing.assert_close(shares, truth, atol=1e-5, rtol=0)
+        start += size
+    np.testing.assert_allclose(bags.x.numpy(), X[bags.source].astype(np.float32))
+
+
+def test_a_bag_whose_rows_are_all_given_is_gone():
+    given = {int(i): int(TRUTH[i]) for i in np.flatnonzero(TOWN == 5)}
+    bags, _, _ = mended_bags(X, ids=TOWN, counts=COUNTS, given=given)
+    assert len(bags.sizes) == 19 + 20
+    assert 5 not in bags.ids
+
+
+def quick(**settings: Any) -> ProportionClassifier:
+    given = {"first_epochs": 60, "second_epochs": 20, "instances_per_batch": 64, "rate": 5e-3}
+    return ProportionClassifier(
+        **given | {"random_state": 0, "backbone": partial(mlp, widths=(32, 32))} | settings
+    )
+
+
+def test_the_estimator_learns_from_noisy_partial_and_given_ones_together():
+    noisy = COUNTS + np.random.default_rng(0).laplace(0, 1, COUNTS.shape)
+    noisy[4] = np.nan
+    given = {int(i): int(TRUTH[i]) for i in range(0, 400, 25)}
+    model = quick(noise=math.sqrt(2), unlabelled=True).fit(X, bags=TOWN, counts=noisy, given=given)
+    assert all(model.transduction_[i] == label for i, label in given.items())
+    assert (model.predict(X) == TRUTH).mean() > 0.85
+
+
+# --- errors that name the option
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "negative": ({}, {"counts": COUNTS * [[1, -1]]}, "counts that sum to .* noise="),
+    "negative share": ({}, {"proportions": SHARES * 6 - 2.5}, "pass noise= if noise was added"),
+    "missing": ({}, {"proportions": np.where(TOWN[:20, None] == 3, np.nan, SHARES)}, "unlabelled=True"),
+    "missing in noise": (
+        {"noise": 1.0},
+        {"counts": np.where(TOWN[:20, None] == 3, np.nan, COUNTS)},
+        "unlabelled=True",
+    ),
+    "other totals": ({}, {"counts": COUNTS * 3}, "larger group"),
+    "no table": ({"noise": 1.0}, {"y": TRUTH}, "noise, normalise and unlabelled are for tables"),
+    "no noise": ({"noise": "much"}, {"counts": COUNTS}, "noise is 'much'; give a standard deviation"),
+    "nothing": ({"unlabelled": True}, {"proportions": SHARES * np.nan}, "no bag has proportions"),
+    "no such row": ({}, {"counts": COUNTS, "given": {400: 0}}, "row 400, but there are 400 rows"),
+    "no such class": ({}, {"counts": COUNTS, "given": {1: 2}}, "class 2, which is not among"),
+    "too many given": (
+        {},
+        {"counts": COUNTS, "given": {int(i): 0 for i in np.flatnonzero(TOWN == 2)}},
+        "bag 2 has 20 rows that are given as",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_needs_an_option_is_refused_with_its_name(what):
+    settings, given, message = REFUSED[what]
+    with pytest.raises(BagError, match=message):
+        quick(**settings).fit(X, **{"bags": TOWN} | given)
+
+
+def test_counts_of_a_larger_group_are_rescaled_when_asked():
+    bags, _, _ = mended_bags(X, ids=TOWN, counts=COUNTS * 3, normalise=True)
+    torch.testing.assert_close(bags.proportions, torch.from_numpy(SHARES).float())

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from apportion.bags import Bags, bag_means
 from apportion.forms import bags_from, groups_of, table_shares
+from apportion.given import with_given
 from apportion.grouping import BagError
 from apportion.labelling import Labeller
 from apportion.transport import entropic
@@ -19,7 +20,7 @@ Noise = float | str | None
 
 
 class Mended(NamedTuple):
-    bags: Bags  # bags without proportions have NaN for them; given labels are bags of one
+    bags: Bags  # bags without proportions have NaN for them; given labels are bags of one class
     classes: np.ndarray  # (k,) sorted
     relax: float  # how much the proportions weigh against predictions when labels are made; infinite: exact
 
@@ -90,36 +91,6 @@ def denoised(
     left = float((weight * error * n).sum(1).mean())  # remaining variance of a share, times the bag's size
     relax = float((overall * (1 - overall)).sum()) / left if left > 0 else math.inf
     return clean / clean.sum(1, keepdims=True), relax
-
-
-def with_given(bags: Bags, given: Mapping[int, Hashable], classes: np.ndarray, *, sure: bool = True) -> Bags:
-    """Rows whose class is known as bags of one; their old bags keep the other rows and counts."""
-    n, k = len(bags.x), bags.n_classes
-    place = torch.empty(n, dtype=torch.int64)
-    place[bags.source] = torch.arange(n)
-    code = {name: i for i, name in enumerate(classes.tolist())}
-    for row, name in given.items():
-        if not 0 <= row < n:
-            raise BagError(f"a label is given for row {row}, but there are {n} rows")
-        if name not in code:
-            raise BagError(f"row {row} is given the class {name!r}, which is not among {list(code)}")
-    rows = place[torch.tensor(list(given))]
-    labels = torch.nn.functional.one_hot(torch.tensor([code[name] for name in given.values()]), k).double()
-    bag = torch.repeat_interleave(bags.sizes)[rows]
-    taken = torch.zeros(len(bags.sizes), k, dtype=torch.float64).index_add_(0, bag, labels)
-    left = bags.proportions.double() * bags.sizes.unsqueeze(1) - taken
-    for b, c in (left < -0.5).nonzero().tolist() if sure else ():
-        what = f"has {int(taken[b, c])} rows that are given as {classes[c]!r}, more than its share allows"
-        raise BagError(f"bag {bags.ids[b]!r} {what}; mend them, or pass noise= if shares are noisy")
-    left, sizes = left.clamp_min(0), bags.sizes - taken.sum(1).long()
-    shares = torch.where(left.sum(1, keepdim=True) > 0, left / left.sum(1, keepdim=True), 1 / k)
-    shares = torch.where(bags.proportions.isnan(), math.nan, shares)
-    others = torch.ones(n, dtype=torch.bool)
-    others[rows] = False
-    order, kept = torch.cat([others.nonzero().flatten(), rows]), (sizes > 0).nonzero().flatten()
-    ids = [*(bags.ids[i] for i in kept.tolist()), *(f"row {row}" for row in given)]
-    sizes = torch.cat([sizes[kept], torch.ones(len(rows), dtype=torch.int64)])
-    return Bags(bags.x[order], sizes, torch.cat([shares[kept], labels]).float(), bags.source[order], ids)
 
 
 def known_bags(bags: Bags) -> Bags:

@@ -1,0 +1,47 @@
+"""Labels of a few single rows that are known beside the proportions of the bags."""
+
+import math
+from collections.abc import Hashable, Mapping
+
+import numpy as np
+import torch
+
+from apportion.bags import Bags
+from apportion.instances import BagError
+
+
+def with_given(bags: Bags, given: Mapping[int, Hashable], classes: np.ndarray, *, sure: bool = True) -> Bags:
+    """Rows whose class is known in bags of their own, of one class each; old bags keep what is left.
+
+    These bags are as large as the others: as bags of one, labels would outweigh all proportions in the loss.
+    """
+    n, k = len(bags.x), bags.n_classes
+    place = torch.empty(n, dtype=torch.int64)
+    place[bags.source] = torch.arange(n)
+    code = {name: i for i, name in enumerate(classes.tolist())}
+    for row, name in given.items():
+        if not 0 <= row < n:
+            raise BagError(f"a label is given for row {row}, but there are {n} rows")
+        if name not in code:
+            raise BagError(f"row {row} is given the class {name!r}, which is not among {list(code)}")
+    rows = place[torch.tensor(list(given))]
+    labels = torch.nn.functional.one_hot(torch.tensor([code[name] for name in given.values()]), k).double()
+    bag = torch.repeat_interleave(bags.sizes)[rows]
+    taken = torch.zeros(len(bags.sizes), k, dtype=torch.float64).index_add_(0, bag, labels)
+    left = bags.proportions.double() * bags.sizes.unsqueeze(1) - taken
+    for b, c in (left < -0.5).nonzero().tolist() if sure else ():
+        what = f"has {int(taken[b, c])} rows that are given as {classes[c]!r}, more than its share allows"
+        raise BagError(f"bag {bags.ids[b]!r} {what}; mend them, or pass noise= if shares are noisy")
+    left, sizes = left.clamp_min(0), bags.sizes - taken.sum(1).long()
+    shares = torch.where(left.sum(1, keepdim=True) > 0, left / left.sum(1, keepdim=True), 1 / k)
+    shares = torch.where(bags.proportions.isnan(), math.nan, shares)
+    others = torch.ones(n, dtype=torch.bool)
+    others[rows] = False
+    kept, most = (sizes > 0).nonzero().flatten(), int(bags.sizes.median())
+    pure = [p for c in range(k) for p in rows[labels[:, c] == 1].split(most) if len(p)]
+    order = torch.cat([others.nonzero().flatten(), *pure])
+    ids = [*(bags.ids[i] for i in kept.tolist()), *(f"given labels {i}" for i in range(len(pure)))]
+    sizes = torch.cat([sizes[kept], torch.tensor([len(p) for p in pure])])
+    label = torch.zeros(n, dtype=torch.int64).index_put_((rows,), labels.argmax(1))
+    own = torch.nn.functional.one_hot(torch.stack([label[p[0]] for p in pure]), k)
+    return Bags(bags.x[order], sizes, torch.cat([shares[kept], own]).float(), bags.source[order], ids)

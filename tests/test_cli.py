@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from apportion import grid
-from apportion.cli import REFUSED, STOPPED, TERMINATED, app, main
+from apportion.cli import REFUSED, STOPPED, TERMINATED, after_stop, app, main
 from apportion.cli.naming import seeds, settings
 from apportion.grid import RECIPES
 from apportion.recipes import First, Recipe, changed, from_json
@@ -161,6 +161,41 @@ def test_a_signal_stops_a_training_at_once_with_a_code_of_its_own_and_its_last_e
     lines = (folder / "log.jsonl").read_bytes().count(b"\n")
     assert lines - 1 <= kept <= lines
     assert not {path.name for path in folder.iterdir()} & {"lock", "last.safetensors.new", "result.json"}
+
+
+def test_a_signal_stops_a_fit_with_a_message_that_is_true_of_it_and_nothing_is_left(tmp_path):
+    pytest.importorskip("polars")
+    rows = "".join(f"{i % 10},{i * 7 % 11},0.{i % 10},0.{10 - i % 10}\n" for i in range(1, 200) if i % 10)
+    (tmp_path / "it.csv").write_text("bag,n,no,yes\n" + rows)
+    words = ["fit", "it.csv", "--bag", "bag", "--shares", "no,yes", "--out", "model"]
+    fit = subprocess.Popen(
+        [sys.executable, "-m", "apportion", *words, "--first-epochs", "100000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert fit.stdout is not None
+    said = next((line for line in fit.stdout if line.startswith("first stage, epoch 1:")), "")
+    fit.send_signal(signal.SIGINT)
+    message = fit.communicate(timeout=60)[1]
+    assert said
+    assert fit.returncode == STOPPED
+    kept = "nothing unfinished is kept, and the same command starts from the beginning"
+    assert message == f"apportion: stopped; {kept}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["it.csv"]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("run smoke/dllp/50", "goes on from the last checkpoint"),
+        ("fit it.csv", "starts from the beginning"),
+        ("predict model it.csv", "starts from the beginning"),
+        ("check it.csv", "starts from the beginning"),
+        ("data fetch mnist", "fetches the others"),
+        ("--help", "starts from the beginning"),
+    ],
+)
+def test_what_follows_a_stop_depends_on_the_command(words, what):
+    assert after_stop(words.split()).endswith(f"the same command {what}")
 
 
 def test_an_error_of_ours_keeps_its_traceback(monkeypatch):

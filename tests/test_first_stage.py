@@ -292,6 +292,24 @@ def test_the_classifiers_turn_gives_the_generator_no_gradient():
     assert all(p.grad is None for p in learner.generator.parameters())
 
 
+def test_the_gan_trains_on_bags_of_one_row_a_batch():
+    x, y = moons(1, 12).x[:9], moons(1, 12).y[:9]
+    bags, _ = make_bags(x, y, 1, 2, stream(1, "bags"))
+    learner = learner_of("gan", network())
+    before = [p.clone() for p in learner.generator.parameters()]
+    for epoch in trained(learner, bags, instances_per_batch=1):
+        assert all(math.isfinite(value) for value in epoch.terms.values())
+    assert all(not torch.equal(a, b) for a, b in zip(before, learner.generator.parameters(), strict=True))
+
+
+def test_the_dense_generator_normalises_a_single_row_by_its_running_statistics_and_several_by_their_own():
+    made, plain = generator((2,), 8)[1], nn.BatchNorm1d(128)
+    rows = torch.randn(5, 128, generator=stream(0, "rows"))
+    assert torch.equal(made(rows), plain(rows))
+    assert torch.equal(made(rows[:1]), plain.eval()(rows[:1]))
+    assert torch.equal(made.running_mean, plain.running_mean)  # a single row does not enter them
+
+
 def test_a_gan_classifier_without_a_separate_head_is_refused_with_the_remedy():
     with pytest.raises(
         TypeError, match=r"nn.Sequential\(features, head\).*nn.Identity\(\)\) to match the logits"

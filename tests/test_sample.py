@@ -113,6 +113,26 @@ def test_what_is_too_large_loses_epochs_but_not_the_last(tmp_path, monkeypatch):
     assert kept["epochs"][-1]["epoch"] == 30
 
 
+@pytest.mark.parametrize(("limit", "before"), [(7000, 22), (5000, 9)])
+def test_a_run_killed_between_its_sample_and_its_result_ends_with_the_same_sample(
+    tmp_path, monkeypatch, limit, before
+):
+    monkeypatch.setattr(sample, "LIMIT", limit)
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", -1.0)
+    whole, keep = finished(TINY, tmp_path / "whole"), runs.Keeper.keep
+    # the last checkpoint is that of an epoch of some time ago; the kill comes after the sample is finished
+    monkeypatch.setattr(
+        runs.Keeper, "keep", lambda keeper, state: keep(keeper, state) if state["epoch"] < before else None
+    )
+    with monkeypatch.context() as killed:
+        killed.setattr(runs, "finish", lambda *parts: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            finished(TINY, tmp_path / "killed")
+    assert untimed(sample.read(tmp_path / "killed")) == untimed(whole)
+    assert untimed(finished(TINY, tmp_path / "killed")) == untimed(whole)
+    assert len(whole["epochs"]) == {7000: 5, 5000: 3}[limit]  # every fourth of 20, every eighth
+
+
 @pytest.mark.parametrize("epochs", [1, 2, 19, 20, 21, 100, 1000])
 def test_epochs_are_spread_with_the_first_and_the_last(epochs):
     kept = sorted(sample.spread_epochs(epochs))

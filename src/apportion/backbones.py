@@ -110,7 +110,7 @@ BACKBONES = {"mlp": mlp, "conv13": conv13, "wrn-28-2": wrn_28_2, "resnet18": res
 def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
     """The GAN's second player: dense for points, transposed convolutions for images (LLP-GAN's own)."""
     if len(shape) == 1:
-        hidden = [nn.Linear(noise, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
+        hidden = [nn.Linear(noise, 128), RowNorm(128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
         return nn.Sequential(*hidden, nn.Linear(128, shape[0]))
     widths = (512, 256, 128) if shape[1] % 8 == 0 else (256, 128)  # 32 = 4·2³, 28 = 7·2²
     start = shape[1] // 2 ** len(widths)
@@ -125,6 +125,15 @@ def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
         layers += [nn.BatchNorm2d(following), nn.LeakyReLU(0.2)]
     layers += [nn.ConvTranspose2d(widths[-1], shape[0], 5, 2, padding=2, output_padding=1), Stretch()]
     return nn.Sequential(*layers)
+
+
+class RowNorm(nn.BatchNorm1d):
+    """Batch-norm that also trains on a single row, which has no variance: by its running statistics."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 1 or not self.training:
+            return super().forward(x)
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
 class Stretch(nn.Module):

@@ -63,6 +63,16 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
     raise Stopped(128 + number)
 
 
+def after_stop(words: list[str]) -> str:
+    """What the same command does when it is given again: only runs have checkpoints."""
+    name = next((word for word in words if not word.startswith("-")), "")
+    kept = {
+        "run": "the same command goes on from the last checkpoint",
+        "data": "files that are whole are kept, and the same command fetches the others",
+    }
+    return kept.get(name, "nothing unfinished is kept, and the same command starts from the beginning")
+
+
 def main() -> None:
     """Run the command line; errors that a user can mend are one line and exit code 2, never a traceback."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -70,7 +80,7 @@ def main() -> None:
     try:
         app()
     except Stopped as stopped:
-        print("apportion: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        print(f"apportion: stopped; {after_stop(sys.argv[1:])}", file=sys.stderr)
         sys.exit(stopped.args[0])
     except (ValueError, RuntimeError, ArithmeticError, OSError) as problem:
         if type(problem).__module__.split(".")[0] != "apportion":

@@ -16,7 +16,7 @@ from apportion.bags import BagBatch, bag_means
 from apportion.evaluate import calibration, confusion, predict
 from apportion.pipeline import Moment
 from apportion.randomness import stream
-from apportion.recipes import Recipe
+from apportion.recipes import First, Recipe, Second
 from apportion.runs.files import read_json
 from apportion.sample.packing import bits_for, pack
 from apportion.sample.pieces import BAG, END, LINE, bag_of, grid_of, grid_points, regions, seconds_of, sparse
@@ -48,13 +48,13 @@ def begin(folder: Path, recipe: Recipe, task: Task, done: int) -> None:
         before = read(folder)
         if before["bags"] == start["bags"]:  # else the run was forced to go on with other data
             start["epochs"] = [line for line in before["epochs"] if line["epoch"] <= done]
+            start |= {name: before[name] for name in ("every",) if name in before}
     _write(folder, start)
 
 
 def add(folder: Path, recipe: Recipe, task: Task, moment: Moment) -> None:
     """Keep this epoch, if it is one of those spread over the stage, or its last."""
-    stage = recipe.first if recipe.second is None else recipe.second
-    if not moment.last and moment.epoch.number not in spread_epochs(stage.epochs):
+    if not moment.last and moment.epoch.number not in spread_epochs(stage_of(recipe).epochs):
         return
     kept, (_, batch, shown) = read(folder), chosen(recipe, task)
     classifier, bits = moment.learner.classifier, bits_for(task.data.n_classes)
@@ -97,14 +97,34 @@ def finish(
         "predict": predicting,
         "augment": augmenting,
     }
-    while len(_text(kept)) > LIMIT and len(kept["epochs"]) > 1:
-        kept["epochs"] = kept["epochs"][::-2][::-1]  # every second one, counted from the last
-    _write(folder, kept)
+    _write(folder, _thinned(kept, recipe))
+
+
+def _thinned(kept: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """Every second epoch, counted from the last, or every fourth, until the sample fits.
+
+    Which ones depends on their numbers and on what was thinned before, not on how long anything took: a run
+    that was killed after this and trains its last epochs again comes to the same ones.
+    """
+    last, before = kept["epochs"][-1]["epoch"], kept.get("every")
+    numbers = sorted({*(n for n in spread_epochs(stage_of(recipe).epochs) if n < last), last}, reverse=True)
+    times = {part: dict.fromkeys(kept[part], 9_999_999.9999) for part in ("seconds", "timed")}
+    least = before if type(before) is int and 0 < before < EPOCHS else 1
+    for every in (least << i for i in range(EPOCHS)):
+        lines = [line for line in kept["epochs"] if every == 1 or line["epoch"] in numbers[::every]]
+        kept |= {"epochs": lines} if every == 1 else {"epochs": lines, "every": every}
+        if len(lines) == 1 or len(_text(kept | times)) <= LIMIT:
+            break
+    return kept
 
 
 def read(folder: Path, whole: bool = False) -> dict[str, Any]:
     """The sample of a run, `whole` with what is added when it finishes; it may be a stranger's."""
     return read_json(folder / "sample.json", SHAPE | END if whole else SHAPE)
+
+
+def stage_of(recipe: Recipe) -> First | Second:
+    return recipe.second or recipe.first
 
 
 def spread_epochs(epochs: int) -> set[int]:

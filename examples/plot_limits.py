@@ -43,12 +43,12 @@ def new_network(n_classes: int) -> nn.Module:
     return mlp((2,), n_classes, widths=(64, 64, 64))
 
 
-def bags_of_one(panel: Axes) -> None:
+def bags_of_one(panel: Axes, epochs: int) -> None:
     """DLLP on two moons from bags of one, where it is supervised learning, to bags of five hundred."""
     data = moons(SEED)
     alone, hidden = make_bags(data.x, data.y, 1, 2, stream(SEED, "bags", 1))
-    logits, every = new_network(2)(alone.x), torch.arange(len(alone.x))
-    bag_loss = proportion_loss(logits, every, alone.proportions)
+    logits = new_network(2)(alone.x)
+    bag_loss = proportion_loss(logits, alone.sizes, alone.proportions)
     truth = cross_entropy(logits, nn.functional.one_hot(hidden, 2).float()).mean()
     print(f"bags of one: bag loss {bag_loss:.6f}, cross-entropy with the true labels {truth:.6f}")
 
@@ -57,8 +57,8 @@ def bags_of_one(panel: Axes) -> None:
         bags, _ = make_bags(data.x, data.y, size, 2, stream(SEED, "bags", size))
         network = new_network(2)
         for _ in first_stage(
-            DLLP(network), bags, [make_optimizer(network, "adam", 2e-3)], epochs=60, seed=SEED,
-            instances_per_batch=500, rate=lambda progress: one_cycle(progress, 60),
+            DLLP(network), bags, [make_optimizer(network, "adam", 2e-3)], epochs=epochs, seed=SEED,
+            instances_per_batch=500, rate=lambda progress: one_cycle(progress, epochs),
         ):  # fmt: skip
             pass
         right.append(100 * accuracy(predict(network, data.test_x), data.test_y))
@@ -72,13 +72,13 @@ def bags_of_one(panel: Axes) -> None:
     panel.set_title("Bags of one are supervised learning", fontsize=10)
 
 
-def one_bag(panel: Axes, label: Labeller, title: str) -> None:
+def one_bag(panel: Axes, label: Labeller, title: str, epochs: int) -> None:
     """Self-labelling from a random network: the whole set is one bag that asks for all classes equally."""
     data = blobs(SEED, n=1000)
     bags = group_bags(data.x, ["everything"] * len(data.x), {"everything": [0.25] * 4})
     network = new_network(4)
     for _ in second_stage(
-        predict(network, bags.x), network, bags, [make_optimizer(network, "adam", 1e-3)], epochs=200,
+        predict(network, bags.x), network, bags, [make_optimizer(network, "adam", 1e-3)], epochs=epochs,
         seed=SEED, label=label, rounds=1, instances_per_batch=len(data.x), rate=lambda progress: 1.0,
     ):  # fmt: skip
         pass
@@ -115,14 +115,14 @@ def soft_to_hard(panel: Axes) -> None:
     panel.set_title("Soft labels become hard", fontsize=10)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, small: bool = False) -> None:
     torch.set_num_threads(1)
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = figure.subplots(2, 2)
-    bags_of_one(panels[0, 0])
+    bags_of_one(panels[0, 0], 5 if small else 60)
     soft_to_hard(panels[0, 1])
-    one_bag(panels[1, 0], hard_labels, "with transport")
-    one_bag(panels[1, 1], argmax_labels, "without")
+    one_bag(panels[1, 0], hard_labels, "with transport", 20 if small else 200)
+    one_bag(panels[1, 1], argmax_labels, "without", 20 if small else 200)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "limits.png", dpi=120)
     print(f"figure: {folder / 'limits.png'}")

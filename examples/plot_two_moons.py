@@ -46,8 +46,9 @@ def points(panel: Axes, x: Tensor, classes: Tensor, wrong: Tensor, title: str) -
     panel.set_yticks([])
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, small: bool = False) -> None:
     torch.set_num_threads(1)
+    first, second = (4, 12) if small else (40, 80)  # epochs
     torch.manual_seed(SEED)
     data = moons(SEED)
     # The true labels part company with the bags here; they are used below only to count mistakes.
@@ -57,8 +58,8 @@ def main(folder: Path) -> None:
     teacher = mlp((2,), 2, widths=(64, 64, 64))
     optimizer = make_optimizer(teacher, "adam", 1e-3)
     for moment in first_stage(
-        DLLP(teacher), bags, [optimizer], epochs=40, seed=SEED, instances_per_batch=100,
-        rate=lambda progress: constant(progress, 40),
+        DLLP(teacher), bags, [optimizer], epochs=first, seed=SEED, instances_per_batch=100,
+        rate=lambda progress: constant(progress, first),
     ):  # fmt: skip
         if moment.epoch.number % 20 == 0:
             print(f"teacher, epoch {moment.epoch.number}: {moment.epoch.terms}")
@@ -76,8 +77,8 @@ def main(folder: Path) -> None:
     student = mlp((2,), 2, widths=(64, 64, 64))
     optimizer = make_optimizer(student, "adam", 1e-3)
     for moment in second_stage(
-        log_probs, student, bags, [optimizer], epochs=80, hold=10, seed=SEED, instances_per_batch=100,
-        rate=lambda progress: flat(progress, 80),
+        log_probs, student, bags, [optimizer], epochs=second, hold=10, seed=SEED, instances_per_batch=100,
+        rate=lambda progress: flat(progress, second),
     ):  # fmt: skip
         if moment.epoch.number % 20 == 0:
             print(f"student, epoch {moment.epoch.number}: {moment.epoch.terms}")

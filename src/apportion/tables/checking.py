@@ -7,11 +7,12 @@ import numpy as np
 from apportion.tables.amounts import check_sums, check_values, shares_of
 from apportion.tables.asking import SHOWN, Asked, Found, told
 from apportion.tables.columns import TableError
-from apportion.tables.reading import ROW, numbered_rows, open_table, pl
+from apportion.tables.reading import ROW, numbered_rows, of_table, open_table, pl
 from apportion.tables.shares import BagTable, separate_table, shares_in_table
 from apportion.tables.values import check_features
 
 
+@of_table
 def check(asked: Asked) -> Found:
     """Go through both tables; nothing of the instances is held in memory but one column at a time."""
     problems: list[str] = []

@@ -1,5 +1,6 @@
 """Files that mean harm, or that were cut, padded and scrambled: only errors of our own may come of them."""
 
+import base64
 import gzip
 import io
 import json
@@ -342,7 +343,31 @@ def test_damage_that_shows_only_when_rows_are_read_is_an_error_of_ours(people, t
     data = bytearray(parquet(PEOPLE))
     data[4:40] = bytes(36)  # the first page; the table of contents at the end is whole
     (tmp_path / "it.parquet").write_bytes(data)
-    assert "it.parquet cannot be read: " in refused(people("it.parquet"))
+    assert "it.parquet cannot be read as parquet: " in refused(people("it.parquet"))
+
+
+CRASH = """
+UEFSMRUEFRQVJkwVBBUAAAAotS/9IApRAAABAAAAYQEAAABiFQAVEhUkLBUIFRAVBhUGHDYAKAFiGAFhAAAAKLUv/SAJSQAAAgAA
+AAgBAQMMFQwZNQAGEBkYA2JhZxUMFggWdhaaASZIJggcNgAoAWIYAWEAABUAFTwVRiwVCBUAFQYVBhw2AigIAAAAAAAAHEAYCAAA
+AAAAAPg/AAAAKLUv/SAe1QAAmAIAAAADDQD4PwBAAAAAAAAAHEACAGDGBYwVChklAAYZGAFuFQwWCBaOARaYASbsATw2AigIAAAA
+AAAAHEAYCAAAAAAAAPg/AAAVBBUUFSZMFQQVAAAAKLUv/SAKUQAAAQAAAHgBAAAAeRUAFRIVJCwVDxUQFQYVBhw2AigBeRgBeAAA
+ACi1L/0gCUkAAAIAAAADBwEDAhUMGTUABhAZGBUCGUxIBHJvb3QVBgAVDCUCGANiYWclAEwcAAAAFQolAhgBbgAVDCUCGAFjJQBM
+HAAAABYIGRwZPCbiARwVDBk1AAYQGRgDYmFnFQwWCBZ2FpoBJkgmCBw2ACgBYhgBYQAAFsoGFRQWyAUVIgAmhAMcFQoZJQAGGRgB
+bhUMFggWjgEWmAEm7AE8NgIoCAAAAAAAABxAGAgAAAAAAAD4PwAAFt4GFRgW6gUVPgAmvgUcFQwZNQAGEBkYAWMVDBYIFnYWmgEm
+pAQm5AMcNgIoAXkYAXgAABb2BhUWFqgGFSIAFvoCFggmCBbMAxQAABkcGAxBUlJPVzpzY2hlbWEYkAIvLy8vLzhRQUFBQUVBQUFB
+OHYvLy94UUFBQUFFQUFFQUFBQUtBQXNBQ0FBS0FBUUErUC8vL3d3QUFBQUlBQWdBQUFBRUFBTUFBQUJjQUFBQUxBQUFBQVFBQUFD
+Yy8vLy9HQUFBQUJBQUFBQUlBQUFBQVJRQUFBQUFBQUNjLy8vL0FRQUFBR01BQUFEQS8vLy9JQUFBQUJBQUFBQUlBQUFBQVFNQUFB
+QUFBQUQ2Ly8vL0FnQUdBQVlBQkFBQkFBQUFiZ0FBQU96Ly8vOHNBQUFBSUFBQUFCZ0FBQUFCRkFBQUVBQVNBQVFBRUFBUkFBZ0FB
+QUFNQUFBQUFBRDgvLy8vQkFBRUFBTUFBQUJpWVdjQQAYTlBvbGFycyAocHl0aG9uKSB2ZXJzaW9uIDIuMS4wIChidWlsZCA3Zjkw
+MmJkM2ZmZDI3ZmY4MmQxNDI3OGEwOWEyOTVmZjJmN2FlZDkyKRk8HAAAHAAAHAAAAG0CAABQQVIx
+"""
+
+
+def test_a_file_on_which_the_reader_would_abort_is_refused_and_the_next_one_is_read(people, tmp_path):
+    """Found by fuzzing: polars wants two exabytes of memory for it, and aborts."""
+    (tmp_path / "it.parquet").write_bytes(base64.b64decode(CRASH))
+    assert "its reader crashed" in refused(people("it.parquet"))
+    READERS["parquet"].read(READERS["parquet"].good)
 
 
 def test_numbers_too_large_to_be_standardised_are_refused(people, tmp_path):

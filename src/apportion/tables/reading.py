@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from apportion.tables.asking import Asked
 from apportion.tables.columns import TableError
+from apportion.tables.trial import tried
 
 try:
     import polars as pl
@@ -74,15 +75,17 @@ def open_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequenc
 
 def _check_size(path: Path, ending: str) -> None:
     """A small file that claims a large table is refused before any of it is read."""
+    most, problem = max(ALWAYS, A_BYTE * path.stat().st_size), ""
     if ending == ".csv":
         rows, columns = _claimed(path)
     else:
-        frame = pl.scan_parquet(path, glob=False)
-        columns, rows = len(frame.collect_schema()), int(frame.select(pl.len()).collect().item())
+        rows, columns, problem = tried(path, most)
+    if problem:
+        raise TableError(f"{path} cannot be read as {ending[1:]}: {problem}")
     if columns > WIDEST:
         remedy = "give fewer, or an array to ProportionClassifier"
         raise TableError(f"{path} has {columns:,} columns, more than {WIDEST:,}: {remedy}")
-    if rows * columns > max(ALWAYS, A_BYTE * path.stat().st_size):
+    if rows * columns > most:
         size = f"{rows:,} rows of {columns:,} columns in {path.stat().st_size:,} bytes"
         raise TableError(f"{path} has {size}, as no table of people has; write it anew if it is one")
 

@@ -364,7 +364,7 @@ def test_every_setting_of_a_second_stage_reaches_it(tmp_path, teacher, monkeypat
         given.update(named)
         return iter(())
 
-    monkeypatch.setattr(experiment, "second_stage", spy)
+    monkeypatch.setattr(experiment.pipeline, "second_stage", spy)
     second = Second(epochs=9, memory=3, running=0.25, hold=7, mixup=0.5, stop=0.1, schedule="cosine")
     with pytest.raises(runs.RunError, match="no epoch is left to train"):
         all_of(replace(TINY, second=second), tmp_path, teacher)

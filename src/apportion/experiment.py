@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from apportion import runs, sample
+from apportion import pipeline, runs, sample
 from apportion.building import (
     build_labeller,
     build_learner,
@@ -14,10 +14,11 @@ from apportion.building import (
     build_rate,
     check,
 )
+from apportion.crew import Crew, CrewError, Group, joined, own_batch, own_device
 from apportion.evaluate import predict
 from apportion.labelling import Labeller
 from apportion.measure import evaluated, summary
-from apportion.pipeline import Moment, first_stage, second_stage
+from apportion.pipeline import Moment
 from apportion.randomness import reseed
 from apportion.recipes import Recipe, Second, to_json
 from apportion.second_stage import bag_weights
@@ -27,19 +28,26 @@ from apportion.where import where
 
 
 def moments(
-    recipe: Recipe, task: Task, teacher: Path | None, resume: dict[str, Any] | None, label: Labeller
+    recipe: Recipe,
+    task: Task,
+    teacher: Path | None,
+    resume: dict[str, Any] | None,
+    label: Labeller,
+    group: Group | None = None,
 ) -> Iterator[Moment]:
     """The stage that this recipe trains: the first where it has no second, else the second."""
     shape, k, batch = task.data.x.shape[1:], task.data.n_classes, recipe.instances_per_batch
+    stages = pipeline if group is None else Crew(group)
+    fast = batch if group is None else own_batch(task.bags, group.size, batch)
     second = recipe.second
     reseed(recipe.seed, "first" if second is None else "second", "weights")
     network = recipe.network if second is None or second.network is None else second.network
-    classifier = placed(build_network(network, shape, k), task.device, batch)
+    classifier = placed(build_network(network, shape, k), task.device, fast)
     if second is None:
-        learner = build_learner(recipe.first, classifier, shape, lambda n: placed(n, task.device, batch))
+        learner = build_learner(recipe.first, classifier, shape, lambda n: placed(n, task.device, fast))
         optimizers = build_optimizers(learner.players(), recipe.first)
         runs.check_fit(resume, learner.players(), optimizers, None)
-        return first_stage(
+        return stages.first_stage(
             learner, task.bags, optimizers, epochs=recipe.first.epochs, rate=build_rate(recipe.first),
             seed=recipe.seed, instances_per_batch=batch, augment=task.augment, resume=resume,
         )  # fmt: skip
@@ -51,7 +59,7 @@ def moments(
     if log_probs.shape != (len(task.bags.x), k):
         raise runs.RunError(f"{teacher} has predictions of other data; run its first stage again")
     runs.check_fit(resume, [classifier], optimizers, log_probs.shape)
-    return second_stage(
+    return stages.second_stage(
         log_probs.to(task.device), classifier, task.bags, optimizers, epochs=second.epochs,
         rate=build_rate(second), seed=recipe.seed, label=label, loss=build_loss(second),
         mixup=second.mixup, rounds=second.memory, hold=second.hold,
@@ -78,17 +86,23 @@ def run(
     """
     check(recipe)
     refuse_finished(folder)
-    place = pick_device(device)
+    place = own_device(pick_device(device))
     runs.refuse_other(folder, to_json(recipe), force)
     # before the folder is made: what cannot start leaves nothing behind
     task = load_task(recipe, place, data)
-    here = where(place, exact) | {"data": fingerprint(task)}
+    group = joined(place)
+    here = where(place, exact) | {"data": fingerprint(task), "processes": 1 if group is None else group.size}
+    if group is not None:
+        refuse_strangers(group, here)
+        if group.rank:
+            return follow(recipe, task, teacher, exact, group)
     with arithmetic(exact), runs.opened(folder) as keeper:
         refuse_finished(folder)  # by another process, while this one read its data
         state, moment = runs.start(folder, to_json(recipe), here, force), None
+        state = state if group is None else group.told(state)
         sample.begin(folder, recipe, task, 0 if state is None else state["epoch"])
         label = build_labeller(recipe.second or Second())
-        for moment in moments(recipe, task, teacher, state, label):
+        for moment in moments(recipe, task, teacher, state, label, group):
             line = evaluated(moment, task, label)
             runs.append(folder, line)
             sample.add(folder, recipe, task, moment)
@@ -102,6 +116,27 @@ def run(
         result = summary(runs.read_log(folder), task, log_probs, test)
         sample.finish(folder, recipe, task, moment, test, result["seconds"])
         runs.finish(folder, result, unplaced(moment.learner.classifier).state_dict(), log_probs)
+    if group is not None:
+        group.wait()  # so that all find the run finished
+
+
+def follow(recipe: Recipe, task: Task, teacher: Path | None, exact: bool, group: Group) -> None:
+    """Train as a process that writes nothing: the first one does."""
+    with arithmetic(exact):
+        label = build_labeller(recipe.second or Second())
+        for _ in moments(recipe, task, teacher, group.told(None), label, group):
+            pass
+    group.wait()
+
+
+def refuse_strangers(group: Group, here: dict[str, Any]) -> None:
+    """All processes of a training have the same data, version and arithmetic."""
+    for name in ("apportion", "torch", "exact", "data"):
+        said = group.heard(here[name])
+        for rank in (rank for rank, value in enumerate(said) if value != said[0]):
+            raise CrewError(
+                f"'{name}' is {said[rank]} in process {rank}, {said[0]} in process 0; make them one"
+            )
 
 
 def refuse_finished(folder: Path) -> None:

@@ -27,6 +27,7 @@ def command(
     ] = None,
     set_: Settings = None,
 ) -> None:
+    import os
     from dataclasses import replace
 
     from apportion.cli import naming
@@ -41,13 +42,17 @@ def command(
         for seed in naming.seeds(seeds)
         for key, recipe in naming.find(name).items()
     ]
+    first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
     if jobs > 1 or scheduler is not None:
+        if "RANK" in os.environ:
+            raise typer.BadParameter("torchrun shares one run at a time: leave --jobs and --scheduler out")
         from apportion.cli.together import run_together
 
         run_together(cells, out, jobs, scheduler, tensorboard, given)
         return
     for key, recipe in cells:
-        with Progress() as progress, Scalars(tensorboard) as scalars:
+        with Progress() as progress, Scalars(tensorboard and first) as scalars:
             for folder, of, line in run_with_teacher(recipe, out, key, **given):
-                progress.show(str(folder.relative_to(out)), of, line)
+                if first:
+                    progress.show(str(folder.relative_to(out)), of, line)
                 scalars.show(folder, line)

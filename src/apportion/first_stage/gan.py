@@ -5,15 +5,19 @@ classifier's k logits say everything: an instance is real with probability sigmo
 generator matches the mean features of real instances.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from apportion.bags import BagBatch
 from apportion.learner import Terms, still_batchnorm
 from apportion.losses import proportion_loss
+
+
+def instance_mean(values: Tensor) -> Tensor:
+    return values.mean(0)
 
 
 class LLPGAN:
@@ -32,6 +36,7 @@ class LLPGAN:
         self.generator = generator
         self.noise = noise
         self.weight = weight
+        self.mean: Callable[[Tensor], Tensor] = instance_mean  # over all processes, where there are several
 
     def players(self) -> list[nn.Module]:
         return [self.classifier, self.generator]
@@ -48,6 +53,6 @@ class LLPGAN:
         }
         with still_batchnorm(self.classifier):
             with torch.no_grad():
-                real = self.features(batch.x).flatten(1).float().mean(0)
-            fake = self.features(made).flatten(1).float().mean(0)
+                real = self.mean(self.features(batch.x).flatten(1).float())
+            fake = self.mean(self.features(made).flatten(1).float())
         yield {"matching": (real - fake).square().mean()}

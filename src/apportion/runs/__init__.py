@@ -36,7 +36,7 @@ __all__ = [
 ]  # fmt: skip
 
 CHECKPOINT_SECONDS = 20.0  # a checkpoint at most this often: what a SIGKILL costs
-KEPT = ("apportion", "torch", "exact", "data")  # of where.json: what may not change on the way
+KEPT = ("apportion", "torch", "exact", "data", "processes")  # of where.json: what may not change on the way
 
 
 class Keeper:

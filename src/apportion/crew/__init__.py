@@ -1,0 +1,119 @@
+"""The two stages with several processes: each trains on its own bags, and all take the same steps.
+
+Both have the arguments of `pipeline`'s, and yield what one process would: the terms of all bags, and in the
+second stage the predictions and labels of all instances.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from apportion import pipeline
+from apportion.bags import Bags
+from apportion.crew.group import MAX, CrewError, Group, joined, own_device
+from apportion.crew.share import Share, Weighed, own_batch
+from apportion.first_stage import LLPGAN, ROT
+from apportion.learner import Learner
+from apportion.pipeline import Moment
+from apportion.plans import SoftLabels
+from apportion.randomness import key
+from apportion.second_stage import Memory
+
+__all__ = ["Crew", "CrewError", "Group", "Share", "joined", "own_batch", "own_device", "own_seed"]
+
+
+def own_seed(seed: int, rank: int) -> int:
+    """The seed of a process's order, noise, mixup and augmentation."""
+    return key(seed, "process", rank)
+
+
+class Crew:
+    """The stages of `pipeline`, for one process of a group."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.known: list[tuple[Tensor, Tensor]] = []  # own rows, and the same of all processes
+
+    def first_stage(
+        self, learner: Learner, bags: Bags, optimizers: Sequence[Optimizer], **given: Any
+    ) -> Iterator[Moment]:
+        share, given = self._shared(bags, learner.players(), optimizers, given)
+        if isinstance(learner, LLPGAN):
+            learner.mean = share.mean
+        weighed = Weighed(learner, share)
+        for moment in pipeline.first_stage(weighed, cast(Bags, share), optimizers, **given):
+            if isinstance(learner, ROT):
+                worst = self.group.reduced(learner.label.worst.clone(), MAX)
+                # the first process alone writes it down, and so forgets it
+                learner.label.worst = torch.zeros_like(worst) if self.group.rank else worst
+            yield replace(self._summed(moment), learner=learner)
+
+    def second_stage(
+        self, log_probs: Tensor, student: nn.Module, bags: Bags, optimizers: Sequence[Optimizer], **given: Any
+    ) -> Iterator[Moment]:
+        if given.get("stop") is not None:
+            raise CrewError("second.stop looks at all predictions at once; leave it out, or use one process")
+        share, given = self._shared(bags, [student], optimizers, given)
+        rows, loss, resume, label = share.rows, given["loss"], given["resume"], given["label"]
+        given["loss"] = lambda logits, labels: loss(logits, labels) * share.of_rows
+        if given["weights"] is not None:
+            given["weights"] = given["weights"][rows]
+        if resume is not None:
+            tables = {"rounds": [r[rows.cpu()] for r in resume["rounds"]]}
+            given["resume"] = resume | tables | {"running": resume["running"][rows.cpu()]}
+        for moment in pipeline.second_stage(log_probs[rows], student, cast(Bags, share), optimizers, **given):
+            if isinstance(label, SoftLabels):
+                label.last = self.group.reduced(label.last.clone(), MAX)
+            yield self._whole(self._summed(moment), share, len(bags.x))
+
+    def _shared(
+        self, bags: Bags, players: list[nn.Module], optimizers: Sequence[Optimizer], given: dict[str, Any]
+    ) -> tuple[Share, dict[str, Any]]:
+        """The own share of the bags, and what a stage is told; optimisers sum gradients before they step."""
+        done = 0 if given["resume"] is None else given["resume"]["epoch"]
+        share = Share(bags, self.group, given["instances_per_batch"], given["epochs"], done)
+        for player, optimizer in zip(players, optimizers, strict=True):
+            optimizer.register_step_pre_hook(partial(_sum_gradients, share, player))
+        rate = given["rate"]
+        return share, given | {
+            "rate": lambda progress: rate(share.progress),
+            "seed": own_seed(given["seed"], self.group.rank),
+            "instances_per_batch": share.batch,
+        }
+
+    def _summed(self, moment: Moment) -> Moment:
+        terms = moment.epoch.terms
+        device = next(moment.learner.classifier.parameters()).device
+        total = self.group.reduced(torch.tensor([*terms.values()], dtype=torch.float64, device=device))
+        means = dict(zip(terms, total.tolist(), strict=True))
+        return replace(moment, epoch=moment.epoch._replace(terms=means))
+
+    def _whole(self, moment: Moment, share: Share, n: int) -> Moment:
+        """The moment of all instances, which is evaluated, and resumed from."""
+        before, self.known = self.known, []
+
+        def whole(part: Tensor) -> Tensor:
+            found = [full for own, full in [*self.known, *before] if own is part]
+            if not found:
+                found = [part.new_zeros(n, part.shape[1]).index_copy(0, share.rows, part)]
+                self.group.reduced(found[0])
+            self.known.append((part, found[0]))
+            return found[0]
+
+        labels = cast(Memory, moment.labels)
+        rounds = [whole(each) for each in labels.rounds]
+        memory = Memory(rounds[0], labels.limit)
+        memory.restore(rounds)
+        log_probs = None if moment.log_probs is None else whole(moment.log_probs)
+        return replace(
+            moment, labels=memory, log_probs=log_probs, running=whole(cast(Tensor, moment.running))
+        )
+
+
+def _sum_gradients(share: Share, player: nn.Module, *_: Any) -> None:
+    share.sum_gradients(player)

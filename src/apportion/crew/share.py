@@ -1,0 +1,107 @@
+"""One process's share of the bags, and the weight of its part in every step: sums over processes are then
+the terms and gradients of one process on all bags of the step."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from apportion.bags import BagBatch, Bags
+from apportion.crew.group import CrewError, Group
+from apportion.learner import Learner, Terms
+
+BAG_MEANS = {"proportion"}
+ROW_MEANS = {"labels", "consistency", "real", "fake"}
+WHOLE = {"matching"}  # made from means over all processes
+
+
+class Share:
+    """The bags of one process, in place of Bags: what the stages ask of those, in step with other processes.
+
+    A process that has fewer batches than another repeats a bag, with no weight.
+    """
+
+    def __init__(self, bags: Bags, group: Group, instances_per_batch: int, epochs: int, done: int) -> None:
+        self.group, self.epochs, self.done = group, epochs, done
+        self.batch = own_batch(bags, group.size, instances_per_batch)
+        # by size, dealt in turn: shares differ by no more than the largest bag
+        order = bags.sizes.argsort(descending=True, stable=True)
+        which = order[group.rank :: group.size].sort().values
+        self.rows = bags.take(which).row
+        self.bags = bags.select(which)
+        self.x, self.sizes, self.proportions = self.bags.x, self.bags.sizes, self.bags.proportions
+        self.outline = replace(self.bags, x=self.x.new_empty(len(self.x), 0))  # to count without copying
+        self.of_bags = self.of_rows = self.progress = 0.0
+
+    def batches(self, instances_per_batch: int, generator: torch.Generator) -> Iterator[BagBatch]:
+        state = generator.get_state()
+        ahead = self.outline.batches(instances_per_batch, generator)
+        counts = [(len(batch.sizes), len(batch.row)) for batch in ahead]
+        generator.set_state(state)
+        table = self.group.rounded_up(counts, self.x.device)
+        fits = self.sizes.where(self.sizes <= instances_per_batch, 0).argmax()
+        own, rows, seen = self.bags.batches(instances_per_batch, generator), int(table[..., 1].sum()), 0
+        for mine, (n_bags, n_rows) in zip(
+            table[self.group.rank].tolist(), table.sum(0).tolist(), strict=True
+        ):
+            self.of_bags, self.of_rows = mine[0] / n_bags, mine[1] / n_rows
+            self.progress = (self.done + seen / rows) / self.epochs
+            seen += n_rows
+            yield next(own) if mine[0] else self.bags.take(fits.view(1))
+        self.done += 1
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of rows over all processes; its gradient is that of the own rows."""
+        own = values.mean(0) * self.of_rows
+        return own + (self.group.reduced(own.detach().clone()) - own.detach())
+
+    def weighed(self, name: str, term: Tensor) -> Tensor:
+        """A term's part in the sum over processes."""
+        if name in WHOLE:  # each process has all of its value, and its own part of the gradient
+            return term - term.detach() * (1 - 1 / self.group.size)
+        if name not in BAG_MEANS | ROW_MEANS:
+            raise CrewError(f"the term '{name}' is no known mean over bags or instances; use one process")
+        return term * (self.of_bags if name in BAG_MEANS else self.of_rows)
+
+    def sum_gradients(self, player: nn.Module) -> None:
+        """Put the sum over processes in place of a player's gradients, and the mean in place of batch-norm's
+        running statistics, which each process takes of its own instances."""
+        grads = [p.grad for p in player.parameters() if p.grad is not None]
+        norms = [m for m in player.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        kept = [b for m in norms for b in (m.running_mean, m.running_var) if b is not None]
+        for buffer in kept:
+            buffer.mul_(self.of_rows)
+        values = [*grads, *kept]
+        total = self.group.reduced(torch.cat([value.detach().reshape(-1) for value in values]))
+        for value, part in zip(values, total.split([value.numel() for value in values]), strict=True):
+            value.detach().copy_(part.view(value.shape))
+
+
+class Weighed:
+    """A learner whose terms are weighed as parts of a sum over processes."""
+
+    def __init__(self, learner: Learner, share: Share) -> None:
+        self.learner, self.share, self.classifier = learner, share, learner.classifier
+
+    def players(self) -> list[nn.Module]:
+        return self.learner.players()
+
+    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+        for terms in self.learner.steps(batch, self.share.progress):
+            yield {name: self.share.weighed(name, term) for name, term in terms.items()}
+
+
+def own_batch(bags: Bags, processes: int, instances_per_batch: int) -> int:
+    """Instances that one process adds to a step; the recipe's number is that of all processes."""
+    own = instances_per_batch // processes
+    if len(bags.sizes) < processes:
+        raise CrewError(f"{len(bags.sizes)} bags cannot be shared by {processes} processes; start fewer")
+    split = (bags.sizes > own) & (bags.sizes <= instances_per_batch)
+    for i in split.nonzero().flatten().tolist():
+        raise CrewError(
+            f"bag {bags.ids[i]!r} has {int(bags.sizes[i])} instances, but instances_per_batch = "
+            f"{instances_per_batch} leaves each of {processes} processes {own}, and bags are not split; set "
+            f"instances_per_batch to at least {processes * int(bags.sizes.max())}, or start fewer processes"
+        )
+    return own

@@ -1,0 +1,106 @@
+"""Several processes: the steps of one, whole bags, refusals; `benchmarks/processes.py` does more."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import learner_of, moon_bags, network, ragged
+from torch import nn
+
+from apportion.crew import Crew, CrewError, Share, own_batch, own_seed
+from apportion.crew.group import own_device
+from apportion.crew.share import BAG_MEANS, ROW_MEANS, WHOLE
+from apportion.first_stage import METHODS
+from apportion.randomness import stream
+
+BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "processes.py"
+
+
+class Pretended:
+    """A group whose other processes have the counts that are given, and no gradients."""
+
+    def __init__(self, rank=0, size=2, others=()):
+        self.rank, self.size, self.others = rank, size, others
+
+    def rounded_up(self, counts, device):
+        table = torch.zeros(2, max(len(counts), len(self.others)), 2, dtype=torch.int64)
+        table[self.rank, : len(counts)] = torch.tensor(counts)
+        table[1 - self.rank, : len(self.others)] = torch.tensor(self.others).view(-1, 2)
+        return table
+
+    def reduced(self, value, how=None):
+        return value
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked")
+def test_two_processes_take_the_steps_of_one_that_replays_their_order():
+    words = ("steps", "--data", "ragged", "--kinds", "dllp", "vat", "gan", "rot", "mixup", "bag weights")
+    done = subprocess.run([sys.executable, BENCHMARK, *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("the same steps\n")
+
+
+@pytest.mark.slow
+def test_a_killed_process_costs_nothing_but_time():
+    done = subprocess.run([sys.executable, BENCHMARK, "kill"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_bag_is_in_one_share_and_shares_are_alike_in_size():
+    bags = ragged([5, 1, 9, 3, 7, 7, 2, 8])
+    shares = [Share(bags, Pretended(rank), 18, 1, 0) for rank in range(2)]
+    rows = torch.cat([share.rows for share in shares])
+    assert rows.sort().values.tolist() == list(range(len(bags.x)))
+    assert all(torch.equal(share.x, bags.x[share.rows]) for share in shares)
+    assert abs(len(shares[0].x) - len(shares[1].x)) <= 9
+
+
+def test_a_process_with_fewer_batches_goes_on_with_no_weight():
+    bags = ragged([4, 4, 4, 4])
+    share = Share(bags, Pretended(others=[(1, 4), (1, 4), (2, 2), (1, 2)]), 8, 2, 1)
+    seen = []
+    for batch in share.batches(share.batch, stream(0)):
+        seen.append((len(batch.x), share.of_bags, share.of_rows, share.progress))
+    assert [weights[1:3] for weights in seen] == [(0.5, 0.5), (0.5, 0.5), (0.0, 0.0), (0.0, 0.0)]
+    assert all(n == 4 for n, *_ in seen)
+    assert [progress for *_, progress in seen] == [0.5, 0.5 + 4 / 20, 0.5 + 8 / 20, 0.5 + 9 / 20]
+
+
+def test_every_term_of_every_method_is_known_to_be_a_mean_over_bags_or_instances():
+    bags, _ = moon_bags()
+    for name in METHODS:
+        learner = learner_of(name, network())
+        names = {term for terms in learner.steps(bags.take(torch.arange(2)), 0.5) for term in terms}
+        assert names <= BAG_MEANS | ROW_MEANS | WHOLE
+    with pytest.raises(CrewError, match="'new' is no known mean"):
+        Share(bags, Pretended(), 100, 1, 0).weighed("new", torch.zeros(()))
+
+
+def test_running_statistics_become_the_mean_over_instances():
+    share = Share(ragged([2, 2]), Pretended(), 4, 1, 0)
+    share.of_rows, norm = 0.25, nn.BatchNorm1d(3)
+    norm.running_mean = torch.tensor([4.0, 8.0, 0.0])
+    share.sum_gradients(norm)  # of other processes nothing is added here
+    assert norm.running_mean.tolist() == [1.0, 2.0, 0.0]
+
+
+def test_what_several_processes_cannot_do_is_refused_with_a_remedy():
+    with pytest.raises(CrewError, match="2 bags cannot be shared by 3 processes"):
+        own_batch(ragged([2, 2]), 3, 12)
+    with pytest.raises(CrewError, match="bag 'bag 1' has 7 instances.*at least 14"):
+        own_batch(ragged([2, 7, 3]), 2, 10)
+    assert own_batch(ragged([2, 70, 3]), 2, 10) == 5  # larger than a batch: sampled anyway
+    stages = Crew(Pretended())
+    with pytest.raises(CrewError, match=r"second\.stop"):
+        next(stages.second_stage(torch.zeros(4, 3), network(3), ragged([2, 2]), [], stop=0.1))
+
+
+def test_processes_draw_apart():
+    assert len({own_seed(1, 0), own_seed(1, 1), own_seed(2, 0), 1}) == 4
+
+
+def test_without_cuda_a_process_keeps_its_device(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert own_device(torch.device("cpu")) == torch.device("cpu")

@@ -223,6 +223,24 @@ def test_held_out_bags_diagnose_a_good_model(folder):
     assert rows["margin"].min() >= 0
 
 
+def test_bags_that_are_not_those_held_out_are_not_called_so(folder):
+    """A bag of another name changes the order, and with it which bags a permutation by place would pick."""
+    assert run("fit", *SOURCES["counts"], "--out", "model", "--held-out", "0.4", *LONGER).exit_code == 0
+    config = json.loads(Path("model/config.json").read_text())
+    config["data"]["their names, hashed"] = "of others"
+    Path("model/config.json").write_text(json.dumps(config))
+    result = run("diagnose", "model", *SOURCES["counts"], "--folds", "2")
+    assert "each by one of 2 networks trained alike on other bags" in result.output
+
+
+def test_a_folder_beside_the_model_is_left_alone(folder):
+    Path("model.new").mkdir()
+    Path("model.new/mine.txt").write_text("mine")
+    assert run("fit", *SOURCES["counts"], "--out", "model", "--first-epochs", "1").exit_code == 0
+    assert Path("model.new/mine.txt").read_text() == "mine"
+    assert not [path for path in Path().iterdir() if path.name.startswith(".model")]
+
+
 def test_without_held_out_bags_networks_trained_alike_judge_each_other(folder):
     assert run("fit", *SOURCES["counts"], "--out", "model", *LONGER).exit_code == 0
     result = run("diagnose", "model", *SOURCES["counts"], "--folds", "2")

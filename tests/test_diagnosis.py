@@ -216,6 +216,9 @@ def test_predictions_of_another_library_in_any_order_are_diagnosed():
     assert again.accuracy == pytest.approx(found.accuracy)
     assert again.p_value == found.p_value
     torch.testing.assert_close(again.errors, found.errors)
+    assert torch.equal(again.classes, found.classes[order])  # rows as they were given
+    torch.testing.assert_close(again.margins, found.margins[order])
+    assert (found.classes.numpy() == y).mean() > 0.8
 
 
 def test_no_network_is_asked_about_a_bag_that_it_learnt_from(monkeypatch):

@@ -42,6 +42,7 @@ def test_a_cell_is_the_mean_and_sample_deviation_of_its_finished_seeds(tmp_path)
     for seed, last in ((1, 90.0), (2, 92.0), (10, 94.0)):
         make_run(tmp_path, "table1/dllp/16", seed, last)
     make_run(tmp_path, "table1/dllp/16", 3, 0.0, finished=False)
+    make_run(tmp_path, "table1/dllp/16", "4 copy", 0.0)
     cell = collect(tmp_path)["table1/dllp/16"]
     assert cell.numbers("test_accuracy", "last") == [90.0, 92.0, 94.0]
     assert spread(cell.numbers("test_accuracy", "last")) == "92.00 (2.00, 3)"

@@ -1,7 +1,7 @@
 """Is an answer any good? What predictions for bags that the network has not seen say, without any label."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -47,7 +47,9 @@ def diagnose(
     Such predictions come from held-out bags, or from cross-validation by bag.
     """
     bags = group_bags(probabilities, ids, proportions, counts=counts)
-    return diagnosis_of(bags.x.double().clamp_min(1e-38).log(), bags, shuffles=shuffles)
+    found = diagnosis_of(bags.x.double().clamp_min(1e-38).log(), bags, shuffles=shuffles)
+    back = bags.source.argsort()  # rows as they were given
+    return replace(found, classes=found.classes[back], margins=found.margins[back])
 
 
 def diagnosis_of(log_probs: Tensor, bags: Bags, *, shuffles: int = 1999, seed: int = 0) -> Diagnosis:

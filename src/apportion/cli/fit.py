@@ -80,5 +80,5 @@ def command(
     model = model_of(moment, parts, columns, asked, found, settings)
     save_model(model, out)
     for name, value in model.quality.items():
-        print(f"{name}: {value:.4f}")
+        print(f"{name}: {'–' if value is None else format(value, '.4f')}")
     print(f"{out}")

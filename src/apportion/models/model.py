@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,10 +66,10 @@ def save_model(model: Model, folder: Path) -> None:
         text = json.dumps(values, indent=1, allow_nan=False)
     except (TypeError, ValueError) as problem:
         raise ModelError(f"classes and settings must be texts, numbers or truth values: {problem}") from None
-    beside = folder.with_name(folder.name + ".new")
-    shutil.rmtree(beside, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))  # a name that nobody has
+    beside.chmod(0o755)
     try:
-        beside.mkdir(parents=True)
         weights = {name: w.detach().cpu().contiguous() for name, w in model.network.state_dict().items()}
         save_file(weights, beside / "model.safetensors")
         (beside / "config.json").write_text(text, "utf-8")

@@ -1,5 +1,6 @@
 """Finished runs below a folder, by cell: the only input of every table and figure."""
 
+import re
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ def collect(root: Path) -> dict[str, Cell]:
     """Every cell below the root with its finished runs, in the order of seeds; others are left out."""
     found: dict[str, list[Path]] = defaultdict(list)
     for folder in runs.all_runs(root):
-        if runs.finished(folder) and folder.name.startswith("seed="):
+        if runs.finished(folder) and re.fullmatch(r"seed=\d+", folder.name):
             found[folder.parent.relative_to(root).as_posix()].append(folder)
     cells = {}
     for name, folders in sorted(found.items(), key=lambda item: _natural(item[0])):

@@ -103,7 +103,7 @@ def _check_names(table: BagTable, bags: pl.DataFrame, asked: Asked, problems: li
         problems.append(
             told(cases, empty.height, f"no row in {asked.table.name}; drop it from {table.place}")
         )
-    return known["at"].fill_null(0).to_numpy()
+    return known["at"].fill_null(-1).to_numpy()  # -1: no row, which is told above
 
 
 def _summary(asked: Asked, sizes: np.ndarray, shares: np.ndarray, classes: tuple[str, ...]) -> str:

@@ -18,7 +18,7 @@ from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import TableError
 from apportion.tables.holding import hold
-from apportion.tabular.fit import DEFAULTS, checked, split
+from apportion.tabular.fit import DEFAULTS, checked, names_of, split
 
 
 def bags_for(model: Model, asked: Asked, found: Found) -> Bags:
@@ -69,7 +69,9 @@ def _held_out(model: Model, bags: Bags) -> Bags | None:
     if not isinstance(cut, int) or not cut or learnt != len(bags.sizes) - cut:
         return None
     trained, held = split(bags, cut, int(model.settings.get("seed", 0)))
-    return held if len(trained.x) == rows else None
+    # the order of names decides which are held out, and texts sort otherwise than numbers
+    same = len(trained.x) == rows and names_of(held) == model.data.get("their names, hashed")
+    return held if same else None
 
 
 def report(found: Diagnosis, which: str) -> list[str]:

@@ -1,5 +1,6 @@
 """From the bags of a table to a model with its card."""
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -74,6 +75,11 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     return stage_settings(**(dict(DEFAULTS) | dict(settings)))
 
 
+def names_of(bags: Bags) -> str:
+    """A sum of the bags' names in their order: whether bags are those that were held out."""
+    return hashlib.sha256("\n".join(map(str, bags.ids)).encode()).hexdigest()[:16]
+
+
 def model_of(
     moment: Moment,
     trained: tuple[Bags, Bags | None],
@@ -90,6 +96,7 @@ def model_of(
         "rows": len(bags.x),
         "bags": len(bags.sizes),
         "held-out bags": 0 if held is None else len(held.sizes),
+        "their names, hashed": "" if held is None else names_of(held),
         "smallest and largest bag": f"{int(bags.sizes.min())}, {int(bags.sizes.max())}",
         "shares from": (asked.proportions or asked.counts or asked.table).name,
         "overall shares": ", ".join(

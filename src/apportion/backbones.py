@@ -130,10 +130,10 @@ def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
 class RowNorm(nn.BatchNorm1d):
     """Batch-norm that also trains on a single row, which has no variance: by its running statistics."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if len(x) > 1 or not self.training:
-            return super().forward(x)
-        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        if len(input) > 1 or not self.training:
+            return super().forward(input)
+        return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
 class Stretch(nn.Module):

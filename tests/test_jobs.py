@@ -150,6 +150,7 @@ def test_a_scheduler_that_is_not_there_is_named():
         pass
 
 
+@pytest.mark.slow  # it has been seen to wait for good on a busy machine
 def test_a_cluster_that_loses_a_worker_loses_no_run(tmp_path, monkeypatch, capsys):
     pytest.importorskip("distributed", reason="apportion[dask] is not installed")
     monkeypatch.syspath_prepend(BENCHMARKS)

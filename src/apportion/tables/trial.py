@@ -49,24 +49,27 @@ def _tried(path: str, size: int, most: int) -> Tried:
         line = ""
     if line:
         return Tried(*json.loads(line))
-    _end(process)
-    _other.cache_clear()
+    end()
     return Tried(0, 0, "its reader crashed, ran out of memory or did not come to an end; it is damaged")
 
 
 @cache
 def _other() -> subprocess.Popen[str]:
-    made = subprocess.Popen(  # noqa: S603  this very file
+    return subprocess.Popen(  # noqa: S603  this very file
         [sys.executable, "-W", "ignore", __file__],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    atexit.register(_end, made)
-    return made
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
+def end() -> None:
+    """End the other process, if there is one; the next trial starts another."""
+    if _other.cache_info().currsize:
+        _other().kill()
+        _other().communicate()
+        _other.cache_clear()
+
+
+atexit.register(end)
 
 
 def serve() -> None:

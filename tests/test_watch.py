@@ -1,6 +1,10 @@
 """Runs as they go, and figures of them."""
 
 import json
+import signal
+import subprocess
+import sys
+import threading
 
 import pytest
 from pages import line_of, write_run
@@ -8,35 +12,67 @@ from typer.testing import CliRunner
 
 from apportion.cli import app
 from apportion.report.live import status, statuses
-from apportion.runs import RunError
+from apportion.runs import InUse, RunError
+from apportion.runs.locks import in_use, locked
 
 
-def unfinished(root, seed, epochs_done, locked):
+def unfinished(root, seed, epochs_done):
     folder = write_run(root, "g/dllp/16", seed, epochs=10)
     (folder / "result.json").unlink()
     lines = [json.dumps(line_of(epoch, 50.0)) + "\n" for epoch in range(1, epochs_done + 1)]
     (folder / "log.jsonl").write_text("".join(lines) + '{"epoch": 99, "te')  # a line that is being written
-    if locked:
-        (folder / "lock").write_text("process 1")
     return folder
 
 
 def test_a_running_run_tells_how_far_it_is_and_how_long_it_will_take(tmp_path):
-    found = status(unfinished(tmp_path, 1, 4, locked=True), "x")
+    folder = unfinished(tmp_path, 1, 4)
+    with locked(folder):
+        found = status(folder, "x")
     assert (found.state, found.epoch, found.epochs) == ("running", 4, 10)
     assert found.left == pytest.approx(6 * 0.13)
 
 
 def test_states_are_told_apart_and_running_ones_come_first(tmp_path):
     write_run(tmp_path, "g/dllp/16", 1, epochs=2)
-    unfinished(tmp_path, 2, 3, locked=False)
-    unfinished(tmp_path, 3, 0, locked=True)
+    unfinished(tmp_path, 2, 3)
     (write_run(tmp_path, "g/dllp/16", 4, epochs=2) / "recipe.json").write_text("{")
-    assert [each.state for each in statuses(tmp_path)] == ["running", "stopped", "damaged", "finished"]
+    with locked(unfinished(tmp_path, 3, 0)):
+        found = [(each.state, each.name) for each in statuses(tmp_path)]
+    assert [state for state, _ in found] == ["running", "stopped", "damaged", "finished"]
+    assert found[0][1] == "g/dllp/16/seed=3"
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a POSIX system")
+def test_a_killed_run_is_stopped_though_its_lock_lies_there_and_looking_disturbs_no_owner(tmp_path):
+    folder = unfinished(tmp_path, 1, 4)
+    hold = "import pathlib, sys, time; from apportion.runs.locks import locked\n"
+    hold += "with locked(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+    owner = subprocess.Popen([sys.executable, "-c", hold, folder], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "held\n"
+    assert [status(folder, "x").state for _ in range(3)] == ["running"] * 3
+    with pytest.raises(InUse), locked(folder):  # still the owner's
+        pass
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+    assert (folder / "lock").exists()
+    assert status(folder, "x").state == "stopped"
+    with locked(folder):
+        assert status(folder, "x").state == "running"
+
+
+def test_who_begins_in_the_moment_of_a_look_is_not_refused(tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    with (tmp_path / "lock").open("w") as look:  # as `in_use` does, but slowly
+        fcntl.flock(look, fcntl.LOCK_SH)
+        threading.Timer(0.03, look.close).start()
+        with locked(tmp_path):
+            assert in_use(tmp_path)
+    assert not in_use(tmp_path)
 
 
 def test_watch_prints_a_table_once_where_there_is_no_terminal(tmp_path):
-    unfinished(tmp_path, 1, 4, locked=True)
+    unfinished(tmp_path, 1, 4)
     write_run(tmp_path, "[red]group/dllp/16", 2, epochs=2)
     done = CliRunner().invoke(app, ["watch", str(tmp_path)], env={"COLUMNS": "200"})
     assert done.exit_code == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 from apportion import runs
 from apportion.runs.files import read_bytes
+from apportion.runs.locks import in_use
 
 RECENT = 5  # epochs whose mean time tells how long the rest will take
 
@@ -42,7 +43,7 @@ def status(folder: Path, name: str) -> Status:
         return Status(name, "damaged")
     if runs.finished(folder):
         return Status(name, "finished", epoch, epochs, line)
-    if not (folder / "lock").exists():
+    if not in_use(folder):
         return Status(name, "stopped", epoch, epochs, line)
     left = (epochs - epoch) * sum(spent) / len(spent) if spent else None
     return Status(name, "running", epoch, epochs, line, left)

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,9 @@ try:
     import fcntl
 except ImportError:  # Windows: there a second process is not kept out
     fcntl = None
+
+
+LOOKS = 5  # at a lock that is taken: whoever asks `in_use` holds it for a moment
 
 
 class InUse(RunError):
@@ -32,7 +36,22 @@ def locked(folder: Path) -> Iterator[None]:
         file.close()  # only now may another take the name
 
 
+def in_use(folder: Path) -> bool:
+    """Whether a living process holds the folder; a file alone, as SIGKILL leaves it, says nothing."""
+    try:
+        with (folder / "lock").open("rb") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: those who look do not meet
+                return False  # closing lets go of it
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass  # held; or there are no locks here, or not for us, and the file is all that can be seen
+    return True
+
+
 def _held(path: Path) -> IO[str]:
+    tries = 0
     while True:
         with writing(path):
             file = path.open("a+", encoding="utf-8", errors="replace")
@@ -42,6 +61,11 @@ def _held(path: Path) -> IO[str]:
             if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
                 break
         except BlockingIOError:
+            tries += 1
+            if tries < LOOKS:
+                file.close()
+                time.sleep(0.02)
+                continue
             file.seek(0)
             owner = file.read(200).strip() or "another process"
             file.close()

@@ -119,6 +119,9 @@ def test_what_a_model_was_told_is_in_its_files(folder):
         (("--first-epochs", "0"), "first_epochs is 0; it must be at least 1"),
         (("--device", "tpu"), "no device 'tpu'"),
         (("--held-out", "0.99"), "of 30 bags 30 would be held out"),
+        (("--choose", "likelihood"), "choose goes by bags that are held out: .*--held-out 0.1"),
+        (("--calibrate",), "calibrate goes by bags that are held out: .*--held-out 0.1"),
+        (("--choose", "luck", "--held-out", "0.2"), "choose is 'luck'; there are likelihood"),
         (("--drop", "height"), "has no column 'height'"),
         (("--out", "people.csv"), "people.csv is there already"),
     ],
@@ -205,6 +208,18 @@ def test_export_writes_one_file(folder):
 
 
 LONGER = ("--first-epochs", "150", "--second-stage", "none", "--rows-per-batch", "100")
+
+
+def test_held_out_bags_choose_the_epoch_and_the_temperature(folder):
+    words = ("--first-epochs", "12", "--second-epochs", "4", "--held-out", "0.3", "--choose", "likelihood")
+    result = run("fit", *SOURCES["counts"], "--out", "model", *words, "--calibrate")
+    assert result.exit_code == 0
+    assert "first stage, epoch 1: proportion" in result.output
+    assert "held-out likelihood -" in result.output
+    quality = json.loads(Path("model/config.json").read_text())["quality"]
+    assert quality["chosen epoch"].endswith(" stage, by likelihood")
+    assert quality["temperature"] != 1
+    assert run("predict", "model", "people.parquet", "--out", "scored.parquet").exit_code == 0
 
 
 def test_held_out_bags_diagnose_a_good_model(folder):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from apportion.optimizers import make_optimizer
     from apportion.pipeline import Moment
     from apportion.saving import load, save
-    from apportion.scoring import BagCorrelation
+    from apportion.scoring import BagCorrelation, BagScore
     from apportion.second_stage import PLOT, Memory
     from apportion.transport import Plan, assign, entropic, whole_counts
 
@@ -41,7 +41,7 @@ _HOMES = {
     "optimizers": ("make_optimizer",),
     "pipeline": ("Moment",),
     "saving": ("load", "save"),
-    "scoring": ("BagCorrelation",),
+    "scoring": ("BagCorrelation", "BagScore"),
     "second_stage": ("PLOT", "Memory"),
     "transport": ("Plan", "assign", "entropic", "whole_counts"),
 }
@@ -50,6 +50,7 @@ __all__ = [
     "BagBatch",
     "BagCorrelation",
     "BagError",
+    "BagScore",
     "Bags",
     "DLLP",
     "Diagnosis",

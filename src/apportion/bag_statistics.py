@@ -33,6 +33,17 @@ def shuffled_correlations(
     return float((predicted * known).sum()) / scale, null / scale
 
 
+def margins_of(log_probs: Tensor, sizes: Tensor, classes: Tensor, prices: Tensor) -> Tensor:
+    """(N,) by how much, at least, a bag's labels grow less likely (in nats) if the row gets another class.
+
+    Prices prove it: nobody else can gain what this one loses. Zero: another labelling is as likely.
+    Infinite: the bag has one class only.
+    """
+    worth = log_probs.double() - prices.repeat_interleave(sizes, 0)
+    own = worth.gather(1, classes.unsqueeze(1))
+    return (own - worth.scatter(1, classes.unsqueeze(1), -math.inf).amax(1, keepdim=True)).squeeze(1)
+
+
 def accuracy_from_bags(predicted: Tensor, known: Tensor, sizes: Tensor) -> tuple[float, float]:
     """The share of instances that are right, and half its interval of 95 %, from shares of classes alone.
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apportion.bag_statistics import accuracy_from_bags, shuffled_correlations, spread_of
+from apportion.bag_statistics import accuracy_from_bags, margins_of, shuffled_correlations, spread_of
 from apportion.bags import Bags, bag_means
 from apportion.evaluate import entropy
 from apportion.grouping import group_bags
@@ -81,17 +81,6 @@ def diagnosis_of(log_probs: Tensor, bags: Bags, *, shuffles: int = 1999, seed: i
     }
     supported, words = words_for(values, len(sizes))
     return Diagnosis(supported, words, **values)
-
-
-def margins_of(log_probs: Tensor, sizes: Tensor, classes: Tensor, prices: Tensor) -> Tensor:
-    """(N,) by how much, at least, a bag's labels grow less likely (in nats) if the row gets another class.
-
-    Prices prove it: nobody else can gain what this one loses. Zero: another labelling is as likely.
-    Infinite: the bag has one class only.
-    """
-    worth = log_probs.double() - prices.repeat_interleave(sizes, 0)
-    own = worth.gather(1, classes.unsqueeze(1))
-    return (own - worth.scatter(1, classes.unsqueeze(1), -math.inf).amax(1, keepdim=True)).squeeze(1)
 
 
 def words_for(values: dict[str, Any], m: int) -> tuple[bool, tuple[str, ...]]:

@@ -2,23 +2,23 @@
 
 import sys
 from copy import deepcopy
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import column_or_1d
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[attr-defined]
 
+from apportion.choosing import Chosen, check_choice, part_of
 from apportion.evaluate import predict
 from apportion.fitting import as_floats, line_of, stage_settings, two_stages
 from apportion.instances import as_instances
-from apportion.labelling import hard_labels
-from apportion.mending import mended_bags, on_belief
-from apportion.speed import pick_device, unplaced
+from apportion.mending import mended_bags, transduced
+from apportion.randomness import seed_of
+from apportion.speed import pick_device
 
 
 class ProportionClassifier(ClassifierMixin, BaseEstimator):
@@ -53,6 +53,9 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         noise: float | str | None = None,
         normalise: bool = False,
         unlabelled: bool = False,
+        held_out: float = 0.0,
+        choose: str | None = None,
+        calibrate: bool = False,
         device: str = "cpu",
         random_state: Any = None,
         verbose: bool = False,
@@ -70,6 +73,9 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self.noise = noise
         self.normalise = normalise
         self.unlabelled = unlabelled
+        self.held_out = held_out
+        self.choose = choose
+        self.calibrate = calibrate
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -84,38 +90,30 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         """
         asked = self.get_params(deep=False)
         device = pick_device(asked.pop("device"))
-        asked |= {"seed": _seed(asked.pop("random_state"))}
+        asked |= {"seed": seed_of(asked.pop("random_state"))}
         options = {name: asked.pop(name) for name in ("noise", "normalise", "unlabelled")}
+        check_choice(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
         del asked["verbose"]
         settings = stage_settings(**asked)
-        if y is not None:
-            X, y = validate_data(self, X, y, multi_output=True, **self._accepted())
-            if y.ndim == 1 or y.shape[1] == 1:
-                y = column_or_1d(y, warn=True)
-                check_classification_targets(y)
-        elif proportions is None and counts is None:
-            raise ValueError("this estimator requires y to be passed, but the target y is None; or a table")
-        else:
-            X = validate_data(self, X, **self._accepted())
+        X, y = self._validated(X, y, proportions is not None or counts is not None)
         table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
         data, self.classes_, relax = mended_bags(X, y, bags, **table, **options)
         self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(data.x)
         self.history_: list[dict[str, Any]] = []
         data = data.to(device)
+        part, held = part_of(data, self.held_out, asked["seed"])
+        chosen = Chosen(held, self.choose)
         # all devices that the seeding reaches; a GPU that is not in use is not woken for it
         reached = torch.cuda.is_initialized() or device.type == "cuda"
         with torch.random.fork_rng(range(torch.cuda.device_count()) if reached else ()):
-            for moment in two_stages(data, relax=relax, **settings):
-                self.history_.append(line_of(moment))
+            for moment in two_stages(part, relax=relax, **settings):
+                self.history_.append(line_of(moment) | chosen.see(moment))
                 if self.verbose:
                     sys.stdout.write(f"{self.history_[-1]}\n")
-        log_probs = moment.log_probs  # a stage that did not relabel has none
-        if log_probs is None:
-            log_probs = predict(moment.learner.classifier, data.x, as_floats)
-        self.classifier_ = unplaced(moment.learner.classifier).cpu().eval()
-        found, label = np.empty(len(data.x), np.int64), on_belief(hard_labels, relax)
-        found[data.source] = label(log_probs, data.sizes, data.proportions).argmax(1).cpu()
-        self.transduction_ = self.classes_[found]
+        self.classifier_, self.temperature_ = chosen.network(self.calibrate)
+        self.chosen_ = chosen.stage, chosen.epoch
+        log_probs = predict(self._network(device), data.x, as_floats)
+        self.transduction_ = self.classes_[transduced(log_probs, data, relax)]
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -125,8 +123,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         x = as_instances(validate_data(self, X, reset=False, **self._accepted()))
         if tuple(x.shape[1:]) != self.instance_shape_:
             raise ValueError(f"X has instances of shape {tuple(x.shape[1:])}, fit had {self.instance_shape_}")
-        network = self.classifier_ if device.type == "cpu" else deepcopy(self.classifier_).to(device)
-        shares = predict(network, x.to(device), as_floats).double().exp().cpu().numpy()
+        shares = predict(self._network(device), x.to(device), as_floats).double().exp().cpu().numpy()
         return shares / shares.sum(1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:
@@ -134,13 +131,20 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         shares = self.predict_proba(X)  # first, since it asks whether classes_ is there
         return self.classes_[shares.argmax(1)]
 
+    def _validated(self, X: Any, y: Any, table: bool) -> tuple[Any, Any]:
+        if y is None and not table:
+            raise ValueError("this estimator requires y to be passed, but the target y is None; or a table")
+        if y is None:
+            return validate_data(self, X, **self._accepted()), None
+        X, y = validate_data(self, X, y, multi_output=True, **self._accepted())
+        if y.ndim == 1 or y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+            check_classification_targets(y)
+        return X, y
+
+    def _network(self, device: torch.device) -> torch.nn.Module:
+        return self.classifier_ if device.type == "cpu" else deepcopy(self.classifier_).to(device)
+
     def _accepted(self) -> dict[str, Any]:
         """What X may be: float32, or bytes, which stay bytes; images where the network is not the MLP."""
         return {"dtype": [np.float32, np.uint8], "allow_nd": self.backbone != "mlp"}
-
-
-def _seed(state: Any) -> int:
-    """A seed; None takes one from the system, so that numpy's own generator is left alone."""
-    if state is None:
-        return int(np.random.default_rng().integers(2**31))
-    return int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31 - 1))

@@ -13,7 +13,7 @@ from apportion.bags import Bags, bag_means
 from apportion.forms import bags_from, groups_of, table_shares
 from apportion.given import with_given
 from apportion.grouping import BagError
-from apportion.labelling import Labeller
+from apportion.labelling import Labeller, hard_labels
 from apportion.transport import entropic
 
 Noise = float | str | None
@@ -118,3 +118,11 @@ def believed(log_probs: Tensor, sizes: Tensor, proportions: Tensor, relax: float
         return filled
     mass = entropic(log_probs, sizes, filled, reg=1.0, relax=relax).mass.to(filled)
     return bag_means(mass, sizes.to(mass.device))
+
+
+def transduced(log_probs: Tensor, bags: Bags, relax: float = math.inf) -> np.ndarray:
+    """(N,) classes in the order of the user's rows: the likeliest that have the counts of every bag."""
+    labels = on_belief(hard_labels, relax)(log_probs, bags.sizes, bags.proportions)
+    found = np.empty(len(bags.x), np.int64)
+    found[bags.source] = labels.argmax(1).cpu()
+    return found

@@ -1,7 +1,10 @@
 """Keys, not states: every use of randomness names its purpose and gets a generator of its own."""
 
 import hashlib
+from numbers import Integral
+from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -29,3 +32,12 @@ def reseed(seed: int, *purpose: object) -> torch.Generator:
     else:
         torch.default_generator.manual_seed(number)  # torch.manual_seed without a device costs a step's time
     return stream(seed, *purpose, "order")
+
+
+def seed_of(state: Any) -> int:
+    """scikit-learn's random_state as a seed; None takes one from the system, not from numpy's generator."""
+    from sklearn.utils import check_random_state
+
+    if state is None:
+        return int(np.random.default_rng().integers(2**31))
+    return int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31 - 1))

@@ -1,9 +1,12 @@
-"""A score for choosing among classifiers without labels: do predicted and known proportions go together?"""
+"""Scores for choosing among classifiers without labels, as scikit-learn's searches take them."""
 
 from typing import Any
 
+import numpy as np
+import torch
 from sklearn.utils.metadata_routing import MetadataRequest
 
+from apportion.bag_scores import SCORES
 from apportion.bags import bag_means
 from apportion.evaluate import bag_correlation
 from apportion.forms import bags_from
@@ -24,6 +27,26 @@ class BagCorrelation:
         if found is None:
             raise ValueError("the held-out bags all have the same proportions; hold out bags that differ")
         return found
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        request = MetadataRequest(owner=self)
+        request.score.add_request(param="bags", alias=True)
+        return request
+
+
+class BagScore:
+    """Any score of held-out bags by its name: `GridSearchCV(..., scoring=BagScore("likelihood"))`."""
+
+    def __init__(self, name: str = "likelihood") -> None:
+        if name not in SCORES:
+            raise ValueError(f"there is no score {name!r}; there are {', '.join(SCORES)}")
+        self.name = name
+
+    def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any) -> float:
+        """`y` (n, k) holds the shares of each row's bag, or (n,) labels, which are counted."""
+        probabilities = np.maximum(estimator.predict_proba(X), 1e-38)
+        held, _ = bags_from(probabilities, y, bags, classes=estimator.classes_)
+        return SCORES[self.name](torch.log(held.x), held)
 
     def get_metadata_routing(self) -> MetadataRequest:
         request = MetadataRequest(owner=self)

@@ -15,6 +15,10 @@ Epochs = Annotated[int | None, typer.Option(help="Epochs of the stage; by defaul
 Rate = Annotated[float, typer.Option(help="The first stage's peak learning rate.")]
 Rows = Annotated[int | None, typer.Option(help="Rows a step; by default as the bags need.")]
 HeldOut = Annotated[float, typer.Option(help="A share of the bags to measure the model on, not to learn.")]
+Choose = Annotated[
+    str, typer.Option(metavar="SCORE", help="Keep the epoch that is best on held-out bags, by likelihood, …")
+]
+Calibrate = Annotated[bool, typer.Option("--calibrate", help="Fit a temperature on held-out bags.")]
 
 
 def command(
@@ -40,14 +44,17 @@ def command(
     rate: Rate = 2e-3,
     rows_per_batch: Rows = None,
     held_out: HeldOut = 0.0,
+    choose: Choose = "",
+    calibrate: Calibrate = False,
     seed: Annotated[int, typer.Option(help="Seed of networks and batches.")] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
 ) -> None:
+    from apportion.choosing import Chosen, part_of
     from apportion.models import refuse_taken, save_model
     from apportion.speed import pick_device
     from apportion.tables.checking import check, refuse
     from apportion.tables.holding import hold
-    from apportion.tabular.fit import checked, mended, model_of, part_of, train_table
+    from apportion.tabular.fit import checked, mended, model_of, train_table
 
     refuse_taken(out)
     pick_device(device)
@@ -60,6 +67,9 @@ def command(
         "rate": rate,
         "instances_per_batch": rows_per_batch,
         "seed": seed,
+        "held_out": held_out,
+        "choose": choose or None,
+        "calibrate": calibrate,
     }
     checked(settings)
     asked = tabling.asked(
@@ -74,11 +84,13 @@ def command(
     bags, relax = mended(bags, asked)
     parts = part_of(bags, held_out, seed)
     del bags
+    chosen = Chosen(parts[1], choose or None)
     for moment in train_table(parts[0], device, settings, relax):
-        terms = ", ".join(f"{name} {value:.4g}" for name, value in moment.epoch.terms.items())
+        said = moment.epoch.terms | chosen.see(moment)
+        terms = ", ".join(f"{name} {value:.4g}" for name, value in said.items())
         print(f"{moment.stage} stage, epoch {moment.epoch.number}: {terms}", flush=True)
-    model = model_of(moment, parts, columns, asked, found, settings)
+    model = model_of(chosen, parts, columns, asked, found, settings)
     save_model(model, out)
     for name, value in model.quality.items():
-        print(f"{name}: {'–' if value is None else format(value, '.4f')}")
+        print(f"{name}: {'–' if value is None else f'{value:.4f}' if isinstance(value, float) else value}")
     print(f"{out}")

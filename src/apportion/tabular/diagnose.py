@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
+from apportion.choosing import split
 from apportion.crossfit import unseen_log_probs
 from apportion.diagnosis import LEAST_BAGS, Diagnosis, diagnosis_of
 from apportion.evaluate import predict
@@ -18,7 +19,7 @@ from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import TableError
 from apportion.tables.holding import hold
-from apportion.tabular.fit import DEFAULTS, checked, names_of, split
+from apportion.tabular.fit import DEFAULTS, checked, names_of
 
 
 def bags_for(model: Model, asked: Asked, found: Found) -> Bags:

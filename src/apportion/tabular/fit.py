@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from apportion.bags import Bags, bag_means
+from apportion.choosing import Chosen, check_choice
 from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import as_floats, stage_settings, two_stages
 from apportion.mending import denoised, known_bags
 from apportion.models import Model
 from apportion.pipeline import Moment
-from apportion.randomness import stream
-from apportion.speed import pick_device, unplaced
+from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
-from apportion.tables.columns import Column, TableError
+from apportion.tables.columns import Column
 
 DEFAULTS: Mapping[str, Any] = {
     "first_stage": "dllp",
@@ -31,24 +31,10 @@ DEFAULTS: Mapping[str, Any] = {
     "second_rate": 1e-3,
     "instances_per_batch": None,
     "seed": 0,
+    "held_out": 0.0,
+    "choose": None,
+    "calibrate": False,
 }  # as ProportionClassifier has them
-
-
-def part_of(bags: Bags, held_out: float, seed: int) -> tuple[Bags, Bags | None]:
-    """The bags to learn from, and a share of them that no learner sees."""
-    if not held_out:
-        return bags, None
-    m = len(bags.sizes)
-    cut = max(2, round(held_out * m))
-    if cut > m - 2:
-        raise TableError(f"of {m} bags {cut} would be held out; leave two at least to learn from")
-    return split(bags, cut, seed)
-
-
-def split(bags: Bags, cut: int, seed: int) -> tuple[Bags, Bags]:
-    """All bags but `cut`, and these; which ones depends on the seed alone."""
-    order = torch.randperm(len(bags.sizes), generator=stream(seed, "held-out"))
-    return bags.select(order[cut:]), bags.select(order[:cut])
 
 
 def mended(bags: Bags, asked: Asked) -> tuple[Bags, float]:
@@ -72,7 +58,9 @@ def train_table(
 
 def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What both stages are told; words and numbers that cannot be are an error."""
-    return stage_settings(**(dict(DEFAULTS) | dict(settings)))
+    told = dict(DEFAULTS) | dict(settings)
+    check_choice(*(told.pop(name) for name in ("held_out", "choose", "calibrate")))
+    return stage_settings(**told)
 
 
 def names_of(bags: Bags) -> str:
@@ -81,16 +69,17 @@ def names_of(bags: Bags) -> str:
 
 
 def model_of(
-    moment: Moment,
+    chosen: Chosen,
     trained: tuple[Bags, Bags | None],
     columns: tuple[Column, ...],
     asked: Asked,
     found: Found,
     settings: Mapping[str, Any],
 ) -> Model:
-    """The model of a stage's last moment, with what its card tells."""
+    """The model of the chosen epoch, with what its card tells."""
     bags, held = trained
-    network = unplaced(moment.learner.classifier).cpu().eval()
+    said = dict(DEFAULTS) | dict(settings)
+    network, temperature = chosen.network(said["calibrate"])
     data = {
         "table": asked.table.name,
         "rows": len(bags.x),
@@ -106,8 +95,11 @@ def model_of(
     quality = _quality(network, bags, "training bags")
     if held is not None:
         quality |= _quality(network, held, "held-out bags")
+    if chosen.choose is not None:
+        quality["chosen epoch"] = f"{chosen.epoch} of the {chosen.stage} stage, by {chosen.choose}"
+    if said["calibrate"]:
+        quality["temperature"] = temperature
     shape = tuple(bags.x.shape[1:])
-    said = dict(DEFAULTS) | dict(settings)
     return Model(
         network,
         said["backbone"],

@@ -1,0 +1,93 @@
+"""Choosing an epoch by bags that no learner sees, and making probabilities true on them."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from apportion.bag_scores import SCORES
+from apportion.bags import Bags
+from apportion.calibration import cooled, fitted_temperature
+from apportion.evaluate import predict
+from apportion.instances import BagError
+from apportion.pipeline import Moment
+from apportion.randomness import stream
+from apportion.speed import unplaced
+
+
+def check_choice(held_out: float, choose: str | None, calibrate: bool) -> None:
+    """Refuse words that are not known, and a choice by bags that are not held out."""
+    if not 0 <= held_out < 1:
+        raise BagError(f"held_out is {held_out}; it is a share of the bags, at least 0 and less than 1")
+    if choose is not None and choose not in SCORES:
+        raise BagError(f"choose is {choose!r}; there are {', '.join(SCORES)}")
+    for name, wanted in (("choose", choose is not None), ("calibrate", calibrate)):
+        if wanted and not held_out:
+            raise BagError(f"{name} goes by bags that are held out: pass held_out=0.1 (--held-out 0.1)")
+
+
+def part_of(bags: Bags, held_out: float, seed: int) -> tuple[Bags, Bags | None]:
+    """The bags to learn from, and a share of them that no learner sees."""
+    if not held_out:
+        return bags, None
+    m = len(bags.sizes)
+    cut = max(2, round(held_out * m))
+    if cut > min(m - 2, int(_eligible(bags).sum())):
+        raise BagError(f"of {m} bags {cut} would be held out; leave two at least to learn from")
+    return split(bags, cut, seed)
+
+
+def split(bags: Bags, cut: int, seed: int) -> tuple[Bags, Bags]:
+    """All bags but `cut`, and these; which ones depends on the seed alone."""
+    order = torch.randperm(len(bags.sizes), generator=stream(seed, "held-out"))
+    order = order[_eligible(bags)[order].logical_not().sort(stable=True).indices]
+    return bags.select(order[cut:]), bags.select(order[:cut])
+
+
+def _eligible(bags: Bags) -> Tensor:
+    """(m,) bags with proportions that are not made of given labels: others say nothing when held out."""
+    given = torch.tensor([isinstance(name, str) and name.startswith("given labels ") for name in bags.ids])
+    return bags.proportions.isfinite().all(1).cpu() & ~given
+
+
+class Chosen:
+    """The network of the epoch with the best score on held-out bags; of the last epoch, if nothing chooses.
+
+    `see` is told of every epoch of both stages and returns what history says of it.
+    """
+
+    def __init__(self, held: Bags | None, choose: str | None) -> None:
+        self.held, self.choose = held, choose
+        self.score, self.stage, self.epoch = -math.inf, "", 0
+        self.classifier: nn.Module = nn.Identity()
+        self.weights: dict[str, Tensor] | None = None
+
+    def see(self, moment: Moment) -> dict[str, Any]:
+        network, said = moment.learner.classifier, {}
+        if self.held is not None and self.choose is not None:
+            score = SCORES[self.choose](predict(network, self.held.x, _floats).cpu(), self.held)
+            said = {f"held-out {self.choose}": score}
+            if score <= self.score:
+                return said
+            self.score = score
+            # copies: training goes on with these very tensors
+            self.weights = {name: value.clone() for name, value in network.state_dict().items()}
+        self.classifier, self.stage, self.epoch = network, moment.stage, moment.epoch.number
+        return said
+
+    def network(self, calibrate: bool = False) -> tuple[nn.Module, float]:
+        """The chosen network on the CPU, in evaluation mode, and the temperature that its scores were
+        divided by: one, or that at which the counts of held-out bags are likeliest."""
+        if self.weights is not None:
+            self.classifier.load_state_dict(self.weights)
+        network = unplaced(self.classifier).cpu().eval()
+        if not calibrate or self.held is None:
+            return network, 1.0
+        log_probs = predict(network, self.held.x.cpu(), _floats)
+        temperature = fitted_temperature(log_probs, self.held.sizes, self.held.proportions)
+        return cooled(network, temperature), temperature
+
+
+def _floats(x: Tensor) -> Tensor:
+    return x.float()

@@ -1,0 +1,215 @@
+"""Held-out bags: the likelihood of counts, scores, the epoch they choose, the temperature they fit."""
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multinomial
+from sklearn import config_context
+from sklearn.datasets import make_moons
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from torch import Tensor, nn
+
+from apportion import BagError, BagScore, ProportionClassifier, expand
+from apportion.backbones import mlp
+from apportion.bag_scores import SCORES
+from apportion.bags import Bags
+from apportion.calibration import cooled, fitted_temperature
+from apportion.choosing import part_of, split
+from apportion.evaluate import calibration
+from apportion.likelihood import count_log_likelihood
+from apportion.mending import mended_bags
+
+X, TRUTH = make_moons(400, noise=0.2, random_state=0)
+TOWN = np.arange(400) % 20
+SHARES = np.stack([np.bincount(TOWN, c == TRUTH) for c in (0, 1)], 1) / 20
+
+
+def bags_of(m: int, n: int, k: int, seed: int = 0, sure: float = 2.0) -> tuple[Tensor, Tensor, Bags]:
+    """True log-probabilities, labels drawn from them, and the bags of those labels."""
+    generator = torch.Generator().manual_seed(seed)
+    log_probs = (sure * torch.randn(m * n, k, generator=generator, dtype=torch.float64)).log_softmax(1)
+    labels = torch.multinomial(log_probs.exp(), 1, generator=generator).squeeze(1)
+    counts = torch.nn.functional.one_hot(labels, k).view(m, n, k).sum(1)
+    sizes, shares = torch.full((m,), n), (counts / n).float()
+    return log_probs, labels, Bags(log_probs, sizes, shares, torch.arange(m * n), list(range(m)))
+
+
+# --- the likelihood of counts
+
+
+def test_the_likelihood_is_that_of_a_sum_of_unequal_coins():
+    """The oracle multiplies out the generating function of the counts."""
+    log_probs, _, bags = bags_of(20, 60, 2, sure=1.0)
+    found = count_log_likelihood(log_probs, bags.sizes, bags.proportions)
+    for i, part in enumerate(log_probs.exp().split(60)):
+        law = np.ones(1)
+        for p in part[:, 1].tolist():
+            law = np.convolve(law, [1 - p, p])
+        exact = math.log(law[round(60 * float(bags.proportions[i, 1]))])
+        assert found[i] == pytest.approx(exact, rel=0.03, abs=0.02)
+
+
+def test_the_likelihood_of_rows_that_are_all_alike_is_the_multinomial_one():
+    p = np.array([0.5, 0.3, 0.2])
+    counts = np.array([[150, 90, 60], [160, 80, 60], [140, 95, 65]])
+    log_probs = torch.from_numpy(np.log(p)).expand(900, 3)
+    found = count_log_likelihood(log_probs, torch.full((3,), 300), torch.from_numpy(counts / 300))
+    np.testing.assert_allclose(found, multinomial(300, p).logpmf(counts), atol=0.05)
+
+
+def test_true_probabilities_are_likelier_than_sharper_and_than_vaguer_ones():
+    log_probs, _, bags = bags_of(400, 16, 3)
+    scores = {
+        t: SCORES["likelihood"]((log_probs / t).log_softmax(1), bags) for t in (0.5, 0.7, 1.0, 1.5, 3.0)
+    }
+    assert max(scores, key=lambda t: scores[t]) == 1.0
+
+
+def test_sure_and_wrong_predictions_have_a_likelihood_too():
+    log_probs = torch.log(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+    found = count_log_likelihood(log_probs, torch.tensor([2]), torch.tensor([[0.0, 1.0]]))
+    assert torch.isfinite(found).all()
+    assert found < count_log_likelihood(log_probs, torch.tensor([2]), torch.tensor([[1.0, 0.0]]))
+
+
+# --- scores
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_every_score_prefers_the_truth_to_a_vague_guess(name):
+    _, labels, bags = bags_of(40, 10, 3)
+    truth = torch.nn.functional.one_hot(labels, 3) * 20.0
+    vague = 0.01 * torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
+    assert SCORES[name](truth.log_softmax(1), bags) > SCORES[name](vague.log_softmax(1), bags)
+
+
+def test_a_search_over_groups_takes_any_score_and_unknown_ones_are_refused():
+    with config_context(enable_metadata_routing=True):
+        search = GridSearchCV(
+            quick(), {"first_epochs": [1, 20]}, cv=GroupKFold(3), scoring=BagScore(), error_score="raise"
+        )
+        search.fit(X, expand(SHARES, TOWN), bags=TOWN, groups=TOWN)
+    assert search.best_params_ == {"first_epochs": 20}
+    with pytest.raises(ValueError, match="there is no score 'luck'; there are likelihood, correlation"):
+        BagScore("luck")
+
+
+# --- held-out bags
+
+
+def quick(**settings: Any) -> ProportionClassifier:
+    given: dict[str, Any] = {"first_epochs": 12, "second_epochs": 4, "instances_per_batch": 64, "rate": 2e-2}
+    return ProportionClassifier(
+        **given | {"backbone": partial(mlp, widths=(16,)), "random_state": 0} | settings
+    )
+
+
+def test_held_out_bags_are_apart_and_the_seed_decides_which():
+    bags = mended_bags(X, None, TOWN, proportions=SHARES).bags
+    learnt, held = part_of(bags, 0.2, 1)
+    assert held is not None
+    assert len(held.sizes) == 4
+    assert sorted([*learnt.ids, *held.ids]) == sorted(bags.ids)
+    assert list(part_of(bags, 0.2, 1)[1].ids) == list(held.ids) != list(split(bags, 4, 2)[1].ids)  # type: ignore
+    assert part_of(bags, 0.0, 1) == (bags, None)
+
+
+def test_only_bags_that_can_judge_are_held_out():
+    missing = SHARES.copy()
+    missing[:15] = np.nan
+    given = {int(i): int(TRUTH[i]) for i in range(0, 400, 5)}
+    bags = mended_bags(X, None, TOWN, proportions=missing, unlabelled=True, given=given).bags
+    for seed in range(5):
+        held = split(bags, 4, seed)[1]
+        assert bool(held.proportions.isfinite().all())
+        assert not any(str(name).startswith("given") for name in held.ids)
+    with pytest.raises(BagError, match="of 2. bags 1. would be held out; leave two at least"):
+        part_of(bags, 0.6, 0)
+
+
+def test_no_weight_depends_on_the_rows_of_held_out_bags():
+    settings = {"held_out": 0.25, "choose": None}
+    one = quick(**settings).fit(X, bags=TOWN, proportions=SHARES)
+    names = split(mended_bags(X, None, TOWN, proportions=SHARES).bags, 5, 0)[1].ids
+    moved = X.copy()
+    moved[np.isin(TOWN, names)] += 100
+    other = quick(**settings).fit(moved, bags=TOWN, proportions=SHARES)
+    for a, b in zip(one.classifier_.parameters(), other.classifier_.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["likelihood", "correlation"])
+def test_the_network_is_that_of_the_best_epoch(name):
+    model = quick(held_out=0.25, choose=name, first_epochs=25).fit(X, bags=TOWN, proportions=SHARES)
+    scores = [line[f"held-out {name}"] for line in model.history_]
+    held = split(mended_bags(X, None, TOWN, proportions=SHARES).bags, 5, 0)[1]
+    again = SCORES[name](torch.from_numpy(model.predict_proba(held.x)).log(), held)
+    assert again == pytest.approx(max(scores), abs=1e-5)
+    best = model.history_[int(np.argmax(scores))]
+    assert model.chosen_ == (best["stage"], best["epoch"])
+    assert max(scores) > scores[-1]  # else the test would not know it from the last epoch
+    assert len(model.transduction_) == 400
+
+
+def test_without_a_choice_the_last_epoch_is_kept_and_nothing_is_scored():
+    model = quick().fit(X, bags=TOWN, proportions=SHARES)
+    assert model.chosen_ == ("second", 4)
+    assert model.temperature_ == 1.0
+    assert not any("held-out" in key for line in model.history_ for key in line)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"choose": "likelihood"}, "choose goes by bags that are held out: pass held_out=0.1"),
+        ({"calibrate": True}, "calibrate goes by bags that are held out: pass held_out=0.1"),
+        ({"held_out": 0.1, "choose": "luck"}, "choose is 'luck'; there are likelihood, correlation"),
+        ({"held_out": 1.0}, "held_out is 1.0; it is a share of the bags"),
+        ({"held_out": 0.95}, "of 20 bags 19 would be held out; leave two at least to learn from"),
+    ],
+)
+def test_choices_that_cannot_be_are_refused_before_training(settings, message):
+    with pytest.raises(BagError, match=message):
+        quick(**settings).fit(X, bags=TOWN, proportions=SHARES)
+
+
+# --- temperature
+
+
+def calibration_error(log_probs: Tensor, labels: Tensor) -> float:
+    bins = calibration(log_probs, labels, 15)
+    return sum(n * abs(sure - right) for n, sure, right in bins) / len(labels)
+
+
+@pytest.mark.parametrize("wrong", [0.4, 1.0, 3.0])
+@pytest.mark.parametrize("k", [2, 5])
+def test_the_temperature_that_made_probabilities_wrong_is_found_from_bags_alone(wrong, k):
+    log_probs, labels, bags = bags_of(500, 16, k, seed=3)
+    spoilt = (log_probs * wrong).log_softmax(1)
+    found = fitted_temperature(spoilt, bags.sizes, bags.proportions)
+    assert found == pytest.approx(wrong, rel=0.15)
+    if wrong != 1.0:
+        mended = calibration_error((spoilt / found).log_softmax(1), labels)
+        assert mended < 0.4 * calibration_error(spoilt, labels)
+
+
+def test_a_cooled_network_divides_its_scores_and_leaves_the_first_one_alone():
+    x = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    own = nn.Sequential(nn.Linear(3, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 2), nn.Identity()))
+    for network in (mlp((3,), 4, widths=(8,)), own):
+        before = network(x).detach()
+        torch.testing.assert_close(cooled(network, 2.5)(x), before / 2.5)
+        torch.testing.assert_close(network(x), before)
+
+
+def test_calibration_moves_probabilities_and_no_class():
+    plain = quick(held_out=0.25).fit(X, bags=TOWN, proportions=SHARES)
+    made = quick(held_out=0.25, calibrate=True).fit(X, bags=TOWN, proportions=SHARES)
+    assert made.temperature_ != 1.0
+    np.testing.assert_array_equal(made.predict(X), plain.predict(X))
+    odds = [np.log(m.predict_proba(X)[:, 1] / m.predict_proba(X)[:, 0]) for m in (plain, made)]
+    np.testing.assert_allclose(odds[1] * made.temperature_, odds[0], rtol=1e-3, atol=1e-3)

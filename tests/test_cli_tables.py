@@ -210,6 +210,27 @@ def test_export_writes_one_file(folder):
 LONGER = ("--first-epochs", "150", "--second-stage", "none", "--rows-per-batch", "100")
 
 
+def test_a_column_gives_labels_of_a_few_rows_and_is_no_feature(folder):
+    frame = pl.read_csv("people.csv", schema_overrides={"town": pl.String})
+    some = [name if i % 10 == 0 else None for i, name in enumerate(TRUTH.tolist())]
+    frame.with_columns(known=pl.Series(some, dtype=pl.String)).write_csv("some.csv")
+    words = ("some.csv", "--bag", "town", "--counts", "counts.csv")
+    result = run("check", *words, "--given", "known")
+    assert "nothing is wrong: up (number), along (number) -> left, right" in result.output
+    for name, option in (("with", ("--given", "known")), ("without", ("--drop", "known"))):
+        assert run("fit", *words, *option, "--out", name, *QUICK).exit_code == 0
+    data = {name: json.loads(Path(name, "config.json").read_text())["data"] for name in ("with", "without")}
+    assert (data["with"]["rows"], data["without"]["bags"]) == (600, 30)
+    assert data["with"]["bags"] > 30  # labels are bags of one class
+    with pytest.raises(TableError, match="some.csv has no column 'sure' .--given."):
+        run("check", *words, "--given", "sure", "--drop", "known")
+    wrong = [*some[:-1], "middle"]
+    frame.with_columns(known=pl.Series(wrong, dtype=pl.String)).write_csv("some.csv")
+    with pytest.raises(TableError, match="some.csv, row 600, is given as 'middle': give one of left, right"):
+        run("fit", *words, "--given", "known", "--out", "none", *QUICK)
+    assert not Path("none").exists()
+
+
 def test_held_out_bags_choose_the_epoch_and_the_temperature(folder):
     words = ("--first-epochs", "12", "--second-epochs", "4", "--held-out", "0.3", "--choose", "likelihood")
     result = run("fit", *SOURCES["counts"], "--out", "model", *words, "--calibrate")

@@ -17,12 +17,13 @@ def command(
     normalise: tabling.Normalise = False,
     noise: tabling.Noise = "",
     unlabelled: tabling.Unlabelled = False,
+    given: tabling.Given = "",
 ) -> None:
     from apportion.tables.checking import check, refuse
 
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled,
+        noise, unlabelled, given,
     )  # fmt: skip
     found = check(asked)
     for note in found.notes:

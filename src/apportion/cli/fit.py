@@ -1,11 +1,15 @@
 """apportion fit TABLE"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from apportion.cli import tabling
+
+if TYPE_CHECKING:
+    from apportion.models import Model
+    from apportion.tables.asking import Asked, Found
 
 Out = Annotated[Path, typer.Option(metavar="DIR", help="The model's folder, which must not exist yet.")]
 FirstStage = Annotated[str, typer.Option(help="dllp, vat, gan or rot.")]
@@ -36,6 +40,7 @@ def command(
     normalise: tabling.Normalise = False,
     noise: tabling.Noise = "",
     unlabelled: tabling.Unlabelled = False,
+    given: tabling.Given = "",
     first_stage: FirstStage = "dllp",
     second_stage: SecondStage = "plot",
     labels: Labels = "soft",
@@ -49,12 +54,10 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of networks and batches.")] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
 ) -> None:
-    from apportion.choosing import Chosen, part_of
     from apportion.models import refuse_taken, save_model
     from apportion.speed import pick_device
     from apportion.tables.checking import check, refuse
-    from apportion.tables.holding import hold
-    from apportion.tabular.fit import checked, mended, model_of, train_table
+    from apportion.tabular.fit import checked
 
     refuse_taken(out)
     pick_device(device)
@@ -74,23 +77,32 @@ def command(
     checked(settings)
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled,
+        noise, unlabelled, given,
     )  # fmt: skip
     found = check(asked)
     for note in found.notes:
         print(note)
     refuse(found)
-    bags, columns = hold(asked, found)
-    bags, relax = mended(bags, asked)
-    parts = part_of(bags, held_out, seed)
-    del bags
-    chosen = Chosen(parts[1], choose or None)
-    for moment in train_table(parts[0], device, settings, relax):
-        said = moment.epoch.terms | chosen.see(moment)
-        terms = ", ".join(f"{name} {value:.4g}" for name, value in said.items())
-        print(f"{moment.stage} stage, epoch {moment.epoch.number}: {terms}", flush=True)
-    model = model_of(chosen, parts, columns, asked, found, settings)
+    model = trained(asked, found, settings, device)
     save_model(model, out)
     for name, value in model.quality.items():
         print(f"{name}: {'–' if value is None else f'{value:.4f}' if isinstance(value, float) else value}")
     print(f"{out}")
+
+
+def trained(asked: "Asked", found: "Found", settings: dict[str, Any], device: str) -> "Model":
+    """The model of checked tables; a line an epoch is printed."""
+    from apportion.choosing import Chosen, part_of
+    from apportion.tables.holding import hold
+    from apportion.tabular.fit import mended, model_of, train_table, with_labels
+
+    bags, columns = hold(asked, found)
+    bags, relax = mended(bags, asked)
+    parts = part_of(with_labels(bags, asked, found), settings["held_out"], settings["seed"])
+    del bags
+    chosen = Chosen(parts[1], settings["choose"])
+    for moment in train_table(parts[0], device, settings, relax):
+        said = moment.epoch.terms | chosen.see(moment)
+        terms = ", ".join(f"{name} {value:.4g}" for name, value in said.items())
+        print(f"{moment.stage} stage, epoch {moment.epoch.number}: {terms}", flush=True)
+    return model_of(chosen, parts, columns, asked, found, settings)

@@ -43,12 +43,15 @@ Noise = Annotated[
 Unlabelled = Annotated[
     bool, typer.Option("--unlabelled", help="Take bags whose row in FILE has no number: unlabelled ones.")
 ]
+Given = Annotated[
+    str, typer.Option(metavar="COLUMN", help="Of TABLE: the class of a few rows, empty in all others.")
+]
 
 
 def asked(
     table: Path, bag: str, proportions: Path | None, counts: Path | None, shares: str, key: str | None,
     classes: str, drop: str, categorical: str, missing: list[str] | None, normalise: bool,
-    noise: str, unlabelled: bool,
+    noise: str, unlabelled: bool, given: str = "",
 ) -> "Asked":  # fmt: skip
     from apportion.tables.asking import Asked
 
@@ -70,6 +73,7 @@ def asked(
         normalise,
         noise,
         unlabelled,
+        given,
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from apportion.tables.amounts import check_sums, check_values, shares_of
 from apportion.tables.asking import SHOWN, Asked, Found, told
 from apportion.tables.columns import TableError
+from apportion.tables.labels import check_given
 from apportion.tables.reading import ROW, numbered_rows, of_table, open_table, pl
 from apportion.tables.shares import BagTable, separate_table, shares_in_table
 from apportion.tables.values import check_features
@@ -17,7 +18,8 @@ def check(asked: Asked) -> Found:
     """Go through both tables; nothing of the instances is held in memory but one column at a time."""
     problems: list[str] = []
     notes: list[str] = []
-    frame = open_table(asked.table, texts=(asked.bag, *asked.categorical), missing=asked.missing)
+    texts = (asked.bag, asked.given, *asked.categorical)
+    frame = open_table(asked.table, texts=texts, missing=asked.missing)
     schema = frame.collect_schema()
     _check_columns(asked, schema.names(), problems)
     kinds = check_features(asked, frame, problems, notes)
@@ -33,6 +35,7 @@ def check(asked: Asked) -> Found:
     if table is None or not bags.height:
         return Found(problems, notes)
     check_values(table, asked, problems)
+    check_given(asked, frame, table.classes, problems)
     place = _check_names(table, bags, asked, problems)
     sizes = bags["len"].to_numpy().astype(np.int64)
     check_sums(table, place, sizes, asked, problems)
@@ -52,6 +55,7 @@ def check(asked: Asked) -> Found:
 def _check_columns(asked: Asked, there: Sequence[str], problems: list[str]) -> None:
     """The words of the question: columns that the table does not have, and one source of proportions."""
     named = {"--bag": (asked.bag,), "--shares": asked.shares, "--drop": asked.drop}
+    named |= {"--given": (asked.given,) if asked.given else ()}
     for option, names in (named | {"--categorical": asked.categorical}).items():
         for name in (name for name in names if name not in there):
             columns = ", ".join(map(repr, there[:20])) + (", …" if len(there) > 20 else "")

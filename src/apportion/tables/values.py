@@ -12,7 +12,7 @@ def check_features(
     """The kind of every feature column; problems and notes are added to the lists."""
     schema, kinds = frame.collect_schema(), {}
     for name, dtype in schema.items():
-        if name in (asked.bag, *asked.shares, *asked.drop):
+        if name in (asked.bag, asked.given, *asked.shares, *asked.drop):
             continue
         kind = "category" if name in asked.categorical else kind_of(dtype)
         if kind is None or (kind == "category" and dtype.is_nested()):

@@ -6,18 +6,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from apportion.bags import Bags, bag_means
 from apportion.choosing import Chosen, check_choice
 from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import as_floats, stage_settings, two_stages
+from apportion.given import with_given
 from apportion.mending import denoised, known_bags
 from apportion.models import Model
 from apportion.pipeline import Moment
 from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import Column
+from apportion.tables.labels import given_labels
 
 DEFAULTS: Mapping[str, Any] = {
     "first_stage": "dllp",
@@ -47,6 +50,12 @@ def mended(bags: Bags, asked: Asked) -> tuple[Bags, float]:
     clean, relax = denoised(values[known].numpy(), bags.sizes[known].numpy(), level, whole=whole)
     shares[known] = torch.from_numpy(clean)
     return replace(bags, proportions=shares.float()), relax
+
+
+def with_labels(bags: Bags, asked: Asked, found: Found) -> Bags:
+    """The bags, and those of rows whose class a column of the table gives."""
+    given = given_labels(asked)
+    return with_given(bags, given, np.array(found.classes), sure=not asked.noise) if given else bags
 
 
 def train_table(

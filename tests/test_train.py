@@ -2,6 +2,8 @@
 
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import islice
 
@@ -202,6 +204,39 @@ def test_optimizers_are_nesterov_and_adam_with_the_momentum_asked_for():
     assert all(g["lr"] == 0.025 for optimizer in (sgd, adam) for g in optimizer.param_groups)
     with pytest.raises(ValueError, match="no optimiser 'adagrad'; there are sgd and adam"):
         make_optimizer(network(), "adagrad", 0.1)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_optimizers_step_as_torchs_own_do(name):
+    ends = []
+    for own in (True, False):
+        net = network()  # seeds torch's generator
+        made = make_optimizer(net, name, 0.1, decay=0.01)
+        if not own:
+            kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+            options = {"momentum": 0.9, "nesterov": True} if name == "sgd" else {}
+            groups = [{key: group[key] for key in ("params", "weight_decay")} for group in made.param_groups]
+            made = kinds[name](groups, lr=0.1, **options)
+        for _ in range(5):
+            made.zero_grad()
+            net(torch.randn(30, 2)).square().mean().backward()
+            made.step()
+        ends.append(weights_of(net))
+    assert same_bits(*ends)
+
+
+def test_torchs_compiler_is_not_imported_to_train_on_the_cpu():
+    program = """
+import sys, torch
+from apportion.optimizers import make_optimizer
+net = torch.nn.Linear(2, 2)
+for optimizer in (make_optimizer(net, "adam", 0.1), make_optimizer(net, "sgd", 0.1)):
+    optimizer.zero_grad()
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_a_network_of_vectors_alone_can_be_trained():

@@ -1,9 +1,23 @@
 """One optimiser a player: SGD or Adam, whose rate is set as a share of its peak."""
 
 from collections.abc import Sequence
+from inspect import unwrap
 
+import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
+
+
+# torch wraps these methods so that its compiler leaves them alone, and imports the compiler to do so: a
+# second and more, for what is never compiled on the CPU
+class PlainSGD(SGD):
+    add_param_group, zero_grad = unwrap(SGD.add_param_group), unwrap(SGD.zero_grad)
+    step = torch.no_grad()(unwrap(SGD.step))
+
+
+class PlainAdam(Adam):
+    add_param_group, zero_grad = unwrap(Adam.add_param_group), unwrap(Adam.zero_grad)
+    step = torch.no_grad()(unwrap(Adam.step))
 
 
 def set_rate(optimizers: Sequence[Optimizer], share: float) -> None:
@@ -24,8 +38,9 @@ def make_optimizer(
     parts = ((matrices, decay), (vectors, 0.0)) if decay else ((weights, 0.0),)
     groups = [{"params": part, "weight_decay": weight, "peak": rate} for part, weight in parts if part]
     fused = next(network.parameters()).is_cuda
+    sgd, adam = (SGD, Adam) if fused else (PlainSGD, PlainAdam)
     if name == "sgd":
-        return SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=fused)
+        return sgd(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=fused)
     if name == "adam":
-        return Adam(groups, lr=rate, betas=(momentum, 0.999), fused=fused)
+        return adam(groups, lr=rate, betas=(momentum, 0.999), fused=fused)
     raise ValueError(f"no optimiser '{name}'; there are sgd and adam")

@@ -100,7 +100,7 @@ def test_bag_means_are_the_same_on_a_device_without_segments():
 
 def test_what_a_learner_receives_has_no_label_field():
     assert {f.name for f in fields(Bags)} == {"x", "sizes", "proportions", "source", "ids"}
-    assert {f.name for f in fields(BagBatch)} == {"x", "sizes", "proportions", "row"}
+    assert {f.name for f in fields(BagBatch)} == {"x", "sizes", "proportions", "row", "left"}
 
 
 def test_bags_are_frozen():

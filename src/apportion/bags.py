@@ -18,6 +18,7 @@ class BagBatch:
     sizes: Tensor  # (b,) of the bags, which sum to n
     proportions: Tensor  # (b, k)
     row: Tensor  # (n,) which row of Bags.x
+    left: Tensor | None = None  # (b,) the share of each bag that was not drawn; None: all bags are whole
 
 
 @dataclass(frozen=True)
@@ -61,29 +62,24 @@ class Bags:
         return BagBatch(self.x[row], sizes.to(device), self.proportions[which.to(device)], row)
 
     def batches(self, instances_per_batch: int, generator: torch.Generator) -> Iterator[BagBatch]:
-        """The bags in random order, each batch filled up to a number of instances: an epoch is every
-        instance once.
+        """Bags in random order, filled up to a number of instances: an epoch is every instance once.
 
-        A bag larger than a batch is a batch of its own, sampled anew in every epoch, so that memory does
-        not depend on the largest bag. All indices travel to the device once an epoch, so that no step waits
-        for a copy.
+        A bag larger than a batch is one of its own, sampled anew in every epoch, so that memory does not
+        depend on it. All indices travel to the device once an epoch, so that no step waits for a copy.
         """
         order = torch.randperm(len(self.sizes), generator=generator)
         kept = self.sizes[order].clamp_max(instances_per_batch)
-        row = self._rows(order, kept, generator)
-        ends = [0, *kept.cumsum(0).tolist()]
-        cuts = [0]  # where batches begin, in bags
+        row, left = self._rows(order, kept, generator), 1 - kept / self.sizes[order]
+        ends, cuts = [0, *kept.cumsum(0).tolist()], [0]  # where bags end, and where batches begin, in bags
         while cuts[-1] < len(order):
             cuts.append(bisect_right(ends, ends[cuts[-1]] + instances_per_batch) - 1)
         n_bags = [after - before for before, after in pairwise(cuts)]
         n_rows = [ends[after] - ends[before] for before, after in pairwise(cuts)]
-        parts = (
-            tensor.to(self.x.device).split(lengths)
-            for tensor, lengths in ((row, n_rows), (kept, n_bags), (order, n_bags))
-        )
-        for rows, sizes, which in zip(*parts, strict=True):
-            # index_select: a fourth of the time of [] for few rows
-            yield BagBatch(self.x.index_select(0, rows), sizes, self.proportions.index_select(0, which), rows)
+        parts = ((row, n_rows), (kept, n_bags), (order, n_bags), (left, n_bags))
+        on_device = (tensor.to(self.x.device).split(lengths) for tensor, lengths in parts)
+        for rows, sizes, which, undrawn in zip(*on_device, strict=True):
+            x, shares = self.x.index_select(0, rows), self.proportions.index_select(0, which)  # [] is slow
+            yield BagBatch(x, sizes, shares, rows, undrawn if len(row) < len(self.x) else None)
 
     def _rows(self, which: Tensor, kept: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Rows of the bags numbered `which`, end to end; of a larger bag only `kept` are drawn."""
@@ -91,8 +87,9 @@ class Bags:
         begin, start = (sizes.cumsum() - sizes)[which.numpy()], n.cumsum() - n
         row = torch.from_numpy(np.arange(n.sum()) + np.repeat(begin - start, n))
         for i in (sizes[which.numpy()] > n).nonzero()[0].tolist():
-            chosen = torch.randperm(int(sizes[which[i]]), generator=generator)[: n[i]]
-            row[start[i] : start[i] + n[i]] = begin[i] + chosen
+            random = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+            chosen = random.choice(sizes[which[i]], n[i], replace=False, shuffle=False)  # memory of n alone
+            row[start[i] : start[i] + n[i]] = torch.from_numpy(begin[i] + chosen)
         return row
 
 

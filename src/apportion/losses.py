@@ -6,19 +6,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from apportion.bags import bag_means
+from apportion.sampling import mean_for_log
 
 # (alpha, beta) of symmetric cross-entropy: Wang et al.'s code by data set, and the paper's eq. (9)
 SCE_WEIGHTS = {"mnist": (0.01, 1.0), "cifar10": (0.1, 1.0), "cifar100": (6.0, 0.1), "eq9": (1.0, 1.0)}
 LOG_ZERO = math.log(1e-4)  # what Wang et al.'s code puts for log 0; their paper's text says -4
 
 
-def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-    """Cross-entropy between known and predicted bag proportions, mean over bags.
+def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor | None = None) -> Tensor:
+    """Cross-entropy between known and predicted bag proportions, mean over bags; `left` is a BagBatch's.
 
     It differs from the KL divergence of DLLP only by the entropy of the known proportions, which no
     parameter can change. The probabilities of a bag are averaged before the logarithm, never after.
     """
-    predicted = bag_means(logits.float().softmax(1), sizes)
+    probabilities = logits.float().softmax(1)
+    predicted = bag_means(probabilities, sizes)
+    if left is not None:
+        predicted = mean_for_log(predicted, bag_means(probabilities.square(), sizes), sizes, left)
     # 1e-38, float32's least, not 1e-7: a sure but wrong prediction must keep its gradient
     return -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1).mean()
 
@@ -37,8 +41,7 @@ def symmetric_cross_entropy(
     logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 1.0, log_zero: float = LOG_ZERO
 ) -> Tensor:
     """Cross-entropy in both directions, eq. (9), with the weights of Wang et al., (n,)."""
-    forward = cross_entropy(logits, labels)
-    return alpha * forward + beta * reverse_cross_entropy(logits, labels, log_zero)
+    return alpha * cross_entropy(logits, labels) + beta * reverse_cross_entropy(logits, labels, log_zero)
 
 
 def divergence(clean: Tensor, moved: Tensor) -> Tensor:

@@ -20,4 +20,4 @@ class DLLP:
 
     def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
         logits = self.classifier(batch.x)
-        yield {"proportion": proportion_loss(logits, batch.sizes, batch.proportions)}
+        yield {"proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.left)}

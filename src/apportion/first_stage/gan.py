@@ -47,7 +47,7 @@ class LLPGAN:
         with still_batchnorm(self.classifier):  # the statistics used at test time are those of real instances
             judged = self.classifier(made.detach())
         yield {
-            "proportion": self.weight * proportion_loss(logits, batch.sizes, batch.proportions),
+            "proportion": self.weight * proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
             "real": F.softplus(-logits.float().logsumexp(1)).mean(),
             "fake": F.softplus(judged.float().logsumexp(1)).mean(),
         }

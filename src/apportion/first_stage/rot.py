@@ -30,6 +30,6 @@ class ROT:
         log_probs = logits.detach().float().log_softmax(1)
         labels = self.label(log_probs, batch.sizes, batch.proportions)
         yield {
-            "proportion": self.alpha * proportion_loss(logits, batch.sizes, batch.proportions),
+            "proportion": self.alpha * proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
             "labels": (1 - self.alpha) * cross_entropy(logits, labels).mean(),
         }

@@ -51,7 +51,7 @@ class LLPVAT:
         with still_batchnorm(self.classifier):
             moved = self.classifier(batch.x + self.attack(batch.x, logits))
         yield {
-            "proportion": proportion_loss(logits, batch.sizes, batch.proportions),
+            "proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
             "consistency": self.weight * ramp_up(progress, self.ramp) * divergence(logits, moved),
         }
 

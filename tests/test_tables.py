@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pl = pytest.importorskip("polars")
 from sklearn.impute import SimpleImputer  # noqa: E402
@@ -19,7 +20,7 @@ from apportion.tables import reading  # noqa: E402
 from apportion.tables.asking import Asked, Found  # noqa: E402
 from apportion.tables.checking import check, refuse  # noqa: E402
 from apportion.tables.columns import KEPT, Column, TableError, from_values, to_values  # noqa: E402
-from apportion.tables.holding import hold  # noqa: E402
+from apportion.tables.holding import hold, hold_parts  # noqa: E402
 from apportion.tables.reading import open_table, save_table  # noqa: E402
 from apportion.tables.transforms import features_of, fit_column, read_as, spoilt  # noqa: E402
 
@@ -179,6 +180,31 @@ def test_a_list_of_columns_has_some_and_each_once():
         from_values([])
     with pytest.raises(TableError, match="'a' stands twice"):
         from_values(to_values([Column("a", "number")] * 2))
+
+
+def test_transforms_know_nothing_of_the_rows_that_are_held_out(tmp_path):
+    bag, value = [i // 4 for i in range(20)], [float(i) for i in range(20)]
+    value[3::4] = [1e6] * 5  # rows of all bags
+    table = pl.DataFrame({"bag": bag, "a": value, "b": [None if i < 4 else f"c{i % 4}" for i in range(20)]})
+    table.write_parquet(tmp_path / "people.parquet")
+    shares = pl.DataFrame({"bag": range(5), "no": [0.0, 0.25, 0.5, 0.75, 1.0]})
+    shares.with_columns(yes=1 - pl.col("no")).write_csv(tmp_path / "shares.csv")
+    question = Asked(tmp_path / "people.parquet", "bag", tmp_path / "shares.csv")
+    (learnt, held), columns = hold_parts(
+        question,
+        check(question),
+        lambda bags: [bags.select(torch.tensor(which)) for which in ([3, 1], [0, 2, 4])],
+    )
+    rows = [12, 13, 14, 15, 4, 5, 6, 7]
+    assert learnt.source.tolist() == rows
+    assert columns == (
+        fit_column(pl.Series("a", [value[i] for i in rows]), "number"),
+        fit_column(table["b"][rows], "category"),
+    )
+    assert not columns[1].flag  # values are missing in held-out rows alone
+    for part in (learnt, held):
+        expected = features_of(columns, table[part.source.tolist()])
+        np.testing.assert_array_equal(part.x.numpy(), expected)
 
 
 # --- files

@@ -1,5 +1,6 @@
 """apportion fit TABLE"""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +9,7 @@ import typer
 from apportion.cli import tabling
 
 if TYPE_CHECKING:
+    from apportion.bags import Bags
     from apportion.models import Model
     from apportion.tables.asking import Asked, Found
 
@@ -93,13 +95,19 @@ def command(
 def trained(asked: "Asked", found: "Found", settings: dict[str, Any], device: str) -> "Model":
     """The model of checked tables; a line an epoch is printed."""
     from apportion.choosing import Chosen, part_of
-    from apportion.tables.holding import hold
+    from apportion.tables.holding import hold_parts
     from apportion.tabular.fit import mended, model_of, train_table, with_labels
 
-    bags, columns = hold(asked, found)
-    bags, relax = mended(bags, asked)
-    parts = part_of(with_labels(bags, asked, found), settings["held_out"], settings["seed"])
-    del bags
+    relax = math.inf
+
+    def divide(bags: "Bags") -> "list[Bags]":
+        nonlocal relax
+        bags, relax = mended(bags, asked)
+        learnt, held = part_of(with_labels(bags, asked, found), settings["held_out"], settings["seed"])
+        return [learnt] if held is None else [learnt, held]
+
+    made, columns = hold_parts(asked, found, divide)
+    parts = made[0], made[1] if len(made) > 1 else None
     chosen = Chosen(parts[1], settings["choose"])
     for moment in train_table(parts[0], device, settings, relax):
         said = moment.epoch.terms | chosen.see(moment)

@@ -74,7 +74,7 @@ def fit_column(values: pl.Series, kind: str) -> Column:
     missing = np.isnan(floats)
     there = floats[~missing] if missing.any() else floats
     if not len(there):
-        raise TableError(f"column {name!r} has no value in any row; drop it")
+        raise TableError(f"column {name!r} has no value in any row that is learnt from; drop it")
     if kind == "boolean":
         return Column(name, kind, fill=float(there.mean() > 0.5), flag=bool(missing.any()))
     fill = float(np.median(there))

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,41 +79,76 @@ class Ends:
         return [len(files) for files in self.seen.values()]
 
 
-def kill_in_the_middle(worker: subprocess.Popen[bytes], root: Path) -> list[str]:
-    """Kill a worker as soon as it holds the lock of a run that has a log; the runs that it held."""
-    while True:
-        held = [
-            lock.parent
-            for lock in root.rglob("lock")
-            if lock.exists() and f"process {worker.pid} " in lock.read_text()
-        ]
-        if held and (held[0] / "log.jsonl").exists():
-            break
-        time.sleep(0.005)
-    worker.send_signal(signal.SIGKILL)
-    worker.wait()
-    return [str(folder.relative_to(root)) for folder in held if not (folder / "result.json").exists()]
+class Attack:
+    """Kills the first worker that is in the middle of a run, once so many cells are finished.
+
+    A worker is suspended before it is looked at, so that it cannot finish its run in between. This has a
+    thread of its own: were the runs to wait for it, the last one under way could be another worker's.
+    """
+
+    def __init__(self, workers: list[subprocess.Popen[bytes]], root: Path, after: int) -> None:
+        self.workers, self.root, self.after, self.killed = workers, root, after, ""
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._look)
+        self.thread.start()
+
+    def _look(self) -> None:
+        while not self.over.wait(0.005) and not self.killed:
+            if len(list(self.root.rglob("result.json"))) >= self.after:
+                for worker in self.workers:
+                    self._try(worker)
+
+    def _try(self, worker: subprocess.Popen[bytes]) -> None:
+        if self.killed or not self._run_of(worker):
+            return
+        worker.send_signal(signal.SIGSTOP)
+        if folder := self._run_of(worker):
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+            self.killed = str(folder.relative_to(self.root))
+            print(f"killed a worker that was making {self.killed}", flush=True)
+        else:
+            worker.send_signal(signal.SIGCONT)
+
+    def _run_of(self, worker: subprocess.Popen[bytes]) -> Path | None:
+        """The run that a worker is in the middle of: it holds the lock, and has written an epoch or more."""
+        for lock in self.root.rglob("lock"):
+            with suppress(FileNotFoundError):
+                begun = (lock.parent / "log.jsonl").exists() and not (lock.parent / "result.json").exists()
+                if begun and f"process {worker.pid} " in lock.read_text():
+                    return lock.parent
+        return None
+
+    def end(self) -> str:
+        self.over.set()
+        self.thread.join()
+        return self.killed
 
 
-def attacked(grid: list[Cell], root: Path, folder: Path) -> bool:
-    """Run the grid on a cluster that loses a worker; whether nothing was lost and nothing made twice."""
+@contextmanager
+def loopback(folder: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """The address of a scheduler, and its workers."""
     address = f"tcp://127.0.0.1:{free_port()}"
     there = [started(folder, "scheduler", "--port", address.split(":")[-1], "--no-dashboard")]
     words = ("worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--name")
-    there += [started(folder, *words, str(i)) for i in range(2)]
-    ends, done, killed = Ends(root), 0, []
+    there += [started(folder, *words, str(i)) for i in range(workers)]
+    try:
+        yield address, there[1:]
+    finally:
+        for process in there:
+            process.terminate()
+            process.wait()
+
+
+def attacked(grid: list[Cell], root: Path, address: str, workers: list[subprocess.Popen[bytes]]) -> bool:
+    """Run the grid on a cluster that loses a worker; whether nothing was lost and nothing made twice."""
+    ends, attack, killed = Ends(root), Attack(workers, root, len(grid) // 2), ""
     try:
         with cluster(address, GIVEN) as engine:
             for done, each in enumerate(run_all(grid, root, engine), 1):
                 print(f"{done}: {each.job.folder.relative_to(root)}: {each.problem or 'made'}", flush=True)
-                if done == len(grid) // 2:
-                    killed = kill_in_the_middle(there[1], root)
-                    print(f"killed a worker that was making {', '.join(killed)}", flush=True)
     finally:
-        counts = ends.counts()
-        for process in there:
-            process.terminate()
-            process.wait()
+        counts, killed = ends.counts(), attack.end()
     print(f"{len(counts)} of {len(grid)} cells finished, each {sorted(set(counts))} times")
     return len(counts) == len(grid) and set(counts) == {1} and bool(killed)
 
@@ -126,7 +162,8 @@ def main() -> int:
     grid = cells(options.seeds, options.epochs)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        fine = attacked(grid, folder / "cluster", folder)
+        with loopback(folder, 2) as (address, workers):
+            fine = attacked(grid, folder / "cluster", address, workers)
         plain = processes(1, GIVEN)
         for _ in run_all(grid, folder / "plain", lambda jobs: plain(jobs)):
             torch.set_num_threads(1)

@@ -1,5 +1,9 @@
 """Many runs at once: each teacher once and first, the same files as plain runs, and workers that die."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -11,10 +15,12 @@ from typer.testing import CliRunner
 from apportion import jobs, runs
 from apportion.cli import app
 from apportion.grid import RECIPES
-from apportion.jobs import Job, JobError, do, first_jobs, run_all
+from apportion.jobs import Job, JobError, do, first_jobs, run_all, waiting
 from apportion.jobs.engines import cluster
+from apportion.jobs.stopping import signals_ask
 from apportion.recipes import First, RecipeError, Second
-from apportion.runs.locks import locked
+from apportion.runs.checkpoints import unpack
+from apportion.runs.locks import in_use, locked
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 GIVEN = {"device": "cpu", "data": None, "exact": False, "force": False}
@@ -124,6 +130,59 @@ def test_a_run_that_another_process_makes_is_waited_for(tmp_path, monkeypatch):
     assert runs.finished(job.folder)
 
 
+def test_an_owner_that_writes_nothing_is_not_waited_for_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(waiting, "QUIET_SECONDS", 0.2)
+    job = Job(TINY, tmp_path / "run")
+    job.folder.mkdir()
+    with locked(job.folder):  # by a process that is suspended, say
+        found = do(job, GIVEN).problem or ""
+    assert f"is in use by process {os.getpid()}" in found
+    assert "nothing has been written there for 0 minutes" in found
+
+
+def test_an_owner_that_writes_is_waited_for_and_slow_epochs_are_given_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(waiting, "QUIET_SECONDS", 0.05)
+    patience = waiting.Patience(tmp_path)
+    (tmp_path / "log.jsonl").write_text("")
+    assert not patience.ends()
+    time.sleep(0.1)
+    assert patience.ends()
+    (tmp_path / "log.jsonl").write_text('{"epoch": 1, "test_accuracy": 1.0, "seconds": {"train": 100}}\n')
+    assert not patience.ends()
+    time.sleep(0.1)
+    assert not patience.ends()
+    assert patience.limit() == 500
+
+
+# --- asked to stop
+
+
+def test_a_run_that_is_asked_to_stop_does_so_at_its_next_step_and_keeps_its_last_epoch(tmp_path, monkeypatch):
+    monkeypatch.setattr("apportion.jobs.stopping.LOOK_SECONDS", -1.0)
+    steps = []
+
+    def asked():
+        steps.append(None)
+        return len(steps) == 8  # 1: at the start; an epoch is 2 steps, and a look after it
+
+    job = Job(replace(TINY, first=First(epochs=100), instances_per_batch=1024), tmp_path / "run")
+    done = do(job, GIVEN, asked=asked)
+    assert (done.stopped, done.problem) == (True, "stopped")
+    assert len(steps) == 8
+    assert unpack((job.folder / "last.safetensors").read_bytes(), "it")["epoch"] == 2
+    assert not in_use(job.folder)
+    goes_on = do(replace(job, recipe=replace(job.recipe, first=First(epochs=4))), GIVEN | {"force": True})
+    assert goes_on.problem is None
+    assert [line["epoch"] for line in runs.read_log(job.folder)] == [1, 2, 3, 4]
+
+
+def test_a_run_whose_end_and_stop_meet_is_finished(tmp_path):
+    job = Job(TINY, tmp_path / "run")
+    done = do(job, GIVEN, asked=lambda: (job.folder / "log.jsonl").exists() and runs.finished(job.folder))
+    assert (done.stopped, done.problem) == (False, None)
+
+
 # --- engines
 
 
@@ -144,20 +203,133 @@ def test_jobs_of_the_command_line_end_as_plain_runs_do(tmp_path):
         assert result_of(one) == result_of(other)
 
 
+def begun(root: Path, words: list[str]) -> subprocess.Popen:
+    """Two trainings of many short steps that have done some epochs, in a group of processes of their own."""
+    long = ["--seeds", "1,2", "--set", "first.epochs=100000", "--set", "instances_per_batch=50"]
+    command = ["run", "smoke/dllp/50", "--out", str(root), "--device", "cpu", *long, *words]
+    training = subprocess.Popen(
+        [sys.executable, "-m", "apportion", *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    logs = [root / f"smoke/dllp/50/seed={seed}/log.jsonl" for seed in (1, 2)]
+    for _ in range(1200):
+        if all(log.exists() and log.read_bytes().count(b"\n") > 1 for log in logs):
+            return training
+        time.sleep(0.05)
+    os.killpg(training.pid, signal.SIGKILL)
+    raise AssertionError(training.communicate()[1])
+
+
+def check_stopped(root: Path) -> None:
+    """Both trainings have left the checkpoint of their last whole epoch, and hold nothing."""
+    for folder in (root / f"smoke/dllp/50/seed={seed}" for seed in (1, 2)):
+        kept = unpack((folder / "last.safetensors").read_bytes(), "it")["epoch"]
+        lines = (folder / "log.jsonl").read_bytes().count(b"\n")
+        assert lines - 1 <= kept <= lines
+        assert not {path.name for path in folder.iterdir()} & {"lock", "last.safetensors.new", "result.json"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX's")
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
+def test_a_signal_to_all_stops_all_jobs_with_the_code_of_a_plain_run(tmp_path, number, code):
+    training = begun(tmp_path, ["--jobs", "2"])
+    os.killpg(training.pid, number)  # as a terminal's Ctrl-C does
+    sent = time.monotonic()
+    message = training.communicate(timeout=60)[1]
+    assert time.monotonic() - sent < 15
+    assert training.returncode == code
+    assert message == "apportion: stopped; the same command goes on from the last checkpoint\n"
+    check_stopped(tmp_path)
+    nobody_is_left(training.pid)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX's")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_jobs_whose_command_alone_is_stopped_or_killed_stop_too(tmp_path, number):
+    training = begun(tmp_path, ["--jobs", "2"])
+    training.send_signal(number)
+    training.communicate(timeout=60)
+    nobody_is_left(training.pid)
+    check_stopped(tmp_path)
+
+
+def nobody_is_left(group: int) -> None:
+    for _ in range(200):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError(group)
+
+
+def test_a_signal_waits_for_the_body_and_a_second_one_does_not(tmp_path):
+    stop = tmp_path / "stop"
+    usual = signal.getsignal(signal.SIGTERM)
+    seen = []
+    signal.signal(signal.SIGTERM, lambda number, frame: seen.append(stop.exists()))
+    try:
+        with signals_ask(stop):
+            signal.raise_signal(signal.SIGTERM)
+            assert (seen, stop.exists()) == ([], True)
+            signal.raise_signal(signal.SIGTERM)
+            assert seen == [True]
+        assert seen == [True, True]
+        with signals_ask(tmp_path / "other"):
+            pass
+        assert seen == [True, True]
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+
+
 def test_a_scheduler_that_is_not_there_is_named():
     pytest.importorskip("distributed", reason="apportion[dask] is not installed")
     with pytest.raises(JobError, match="no Dask scheduler answers at nowhere"), cluster("nowhere", GIVEN):
         pass
 
 
-@pytest.mark.slow  # it has been seen to wait for good on a busy machine
-def test_a_cluster_that_loses_a_worker_loses_no_run(tmp_path, monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory):
+    """A Dask cluster over loopback: its address and its workers; the last test that has it kills one."""
     pytest.importorskip("distributed", reason="apportion[dask] is not installed")
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    import cluster as benchmark
+    if sys.platform == "win32":
+        pytest.skip("signals are POSIX's")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        import cluster as benchmark
+
+        with benchmark.loopback(tmp_path_factory.mktemp("dask"), 2) as (address, workers):
+            yield benchmark, address, workers
+
+
+def test_a_command_that_is_stopped_cancels_its_runs_on_the_cluster(tmp_path, two_workers):
+    _, address, workers = two_workers
+    training = begun(tmp_path, ["--scheduler", address])
+    folders = [tmp_path / f"smoke/dllp/50/seed={seed}" for seed in (1, 2)]
+    assert all(in_use(folder) for folder in folders)
+    training.send_signal(signal.SIGINT)
+    message = training.communicate(timeout=60)[1]
+    assert training.returncode == 130
+    assert message.endswith("apportion: stopped; the same command goes on from the last checkpoint\n")
+    for _ in range(300):
+        if not any(in_use(folder) for folder in folders):
+            break
+        time.sleep(0.05)
+    check_stopped(tmp_path)
+    assert all(worker.poll() is None for worker in workers)  # they are there for others
+
+
+def test_a_cluster_that_loses_a_worker_loses_no_run(tmp_path, two_workers, capsys):
+    benchmark, address, workers = two_workers
     from kill import contents
 
-    grid = benchmark.cells(seeds=2, epochs=4)[:8]
-    assert benchmark.attacked(grid, tmp_path / "cluster", tmp_path), capsys.readouterr().out
+    grid = benchmark.cells(seeds=1, epochs=10)[:4]  # half of them are made before the others can begin
+    assert benchmark.attacked(grid, tmp_path / "cluster", address, workers), capsys.readouterr().out
     assert all(each.problem is None for each in run_all(grid, tmp_path / "plain", in_turn))
     assert contents(tmp_path / "cluster") == contents(tmp_path / "plain")

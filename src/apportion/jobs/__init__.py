@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 from apportion import runs
 from apportion.building import check
 from apportion.experiment import run
+from apportion.jobs.stopping import Asked, Stop, stop_when
+from apportion.jobs.waiting import Patience
 from apportion.recipes import Recipe, to_json
 from apportion.stages import teacher_folder
 
@@ -39,6 +42,7 @@ class Done:
     job: Job
     seconds: float = 0.0
     problem: str | None = None
+    stopped: bool = False  # it was asked to
 
 
 Cell = tuple[str, Recipe]  # a recipe with its name, such as table1/dllp+plot/64
@@ -95,19 +99,29 @@ def _handed(jobs: Sequence[Job], engine: Engine) -> Iterator[Done]:
             yield done
 
 
-def do(job: Job, given: dict[str, Any], threads: int | None = None) -> Done:
-    """Make one run in this process; where another process is making it, wait for that."""
-    with _TURN:
+def do(job: Job, given: dict[str, Any], threads: int | None = None, asked: Asked = lambda: False) -> Done:
+    """Make one run in this process; where another process is making it, wait for that. Once `asked` to stop
+    it leaves the checkpoint of the last whole epoch."""
+    with _TURN, stop_when(asked) as look:
         if threads is not None:
             torch.set_num_threads(threads)
-        started = time.monotonic()
-        while not runs.finished(job.folder):
-            try:
-                for _ in run(job.recipe, job.folder, teacher=job.teacher, **given):
-                    pass
-            except runs.InUse:
-                time.sleep(WAIT_SECONDS)
-            except (ValueError, RuntimeError, ArithmeticError, OSError) as problem:
-                if not runs.finished(job.folder):  # else by another process, in this moment
-                    return Done(job, time.monotonic() - started, f"{problem}")
+        started, patience = time.monotonic(), Patience(job.folder)
+        try:
+            while not runs.finished(job.folder):
+                look()
+                try:
+                    lines: Any = run(job.recipe, job.folder, teacher=job.teacher, **given)
+                    with closing(lines):
+                        for _ in lines:
+                            look()
+                except runs.InUse as problem:
+                    if patience.ends():
+                        return Done(job, time.monotonic() - started, f"{problem}; {patience}")
+                    time.sleep(WAIT_SECONDS)
+                except (ValueError, RuntimeError, ArithmeticError, OSError) as problem:
+                    if not runs.finished(job.folder):  # else by another process, in this moment
+                        return Done(job, time.monotonic() - started, f"{problem}")
+        except Stop:
+            if not runs.finished(job.folder):
+                return Done(job, time.monotonic() - started, "stopped", stopped=True)
         return Done(job, time.monotonic() - started)

@@ -20,10 +20,12 @@ def command(
     from apportion.grid import FIGURE_2, FIGURE_2_EARLY
     from apportion.report.figures import save
     from apportion.report.moons import moons_figure, moons_table
+    from apportion.runs.files import writing
     from apportion.stages import run_with_teacher
 
     torch.set_num_threads(1)  # networks this small are slower on two threads
-    out.mkdir(parents=True, exist_ok=True)
+    with writing(out, "or name another place"):
+        out.mkdir(parents=True, exist_ok=True)
     print("40 bags of 50 points. Known of a bag: the share of either moon. No point's own label is used.\n")
     with tempfile.TemporaryDirectory() as folder:
         for grid, title in (

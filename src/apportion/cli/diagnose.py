@@ -34,6 +34,7 @@ def command(
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
 ) -> None:
     from apportion.models import load_model
+    from apportion.runs.files import check_place
     from apportion.tables.checking import check, refuse
     from apportion.tables.reading import check_ending, pl, save_table
     from apportion.tabular.diagnose import bags_for, by_bag, by_row, judged, report
@@ -41,6 +42,7 @@ def command(
 
     for path in (path for path in (bags_out, rows_out) if path is not None):
         check_ending(path)
+        check_place(path)
     loaded = load_model(model)
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,

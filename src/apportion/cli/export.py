@@ -14,7 +14,9 @@ def command(
 ) -> None:
     from apportion.models import load_model
     from apportion.models.exporting import export_onnx
+    from apportion.runs.files import check_place
 
     path = onnx or model / "model.onnx"
+    check_place(path)
     export_onnx(load_model(model), path)
     print(f"{path}")

@@ -29,10 +29,13 @@ def command(
     import matplotlib
 
     from apportion.report.collect import collect
-    from apportion.report.curves import STYLE, confusion_figure, curves_figure, save_as
+    from apportion.report.curves import STYLE, check_ending, confusion_figure, curves_figure, save_as
     from apportion.report.figures import figure_3, figure_4
     from apportion.runs import RunError
+    from apportion.runs.files import check_place
 
+    check_ending(out)
+    check_place(out)
     wanted = cell or [""]
     cells = {
         name: found

@@ -57,10 +57,12 @@ def command(
     device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
 ) -> None:
     from apportion.models import refuse_taken, save_model
+    from apportion.runs.files import check_place
     from apportion.speed import pick_device
     from apportion.tables.checking import check, refuse
     from apportion.tabular.fit import checked
 
+    check_place(out, folder=True)
     refuse_taken(out)
     pick_device(device)
     settings = {

@@ -15,9 +15,11 @@ def command(
     missing: tabling.Missing = None,
 ) -> None:
     from apportion.models import load_model
+    from apportion.runs.files import check_place
     from apportion.tables.reading import check_ending, save_table
     from apportion.tabular.score import score_table
 
     check_ending(out)
+    check_place(out)
     save_table(score_table(load_model(model), table, tuple(missing or ())), out)
     print(f"{out}")

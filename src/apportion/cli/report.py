@@ -15,7 +15,8 @@ def command(
     data: Annotated[Path | None, typer.Option(help="Folder of the image data sets, for thumbnails.")] = None,
     thumbnails: Annotated[bool, typer.Option(help="Draw images where their data set is at hand.")] = True,
 ) -> None:
-    from apportion.runs import RunError, write
+    from apportion.runs import RunError
+    from apportion.runs.files import check_place, whole_file
 
     if not root.is_dir():
         raise RunError(f"{root} is not a folder; pass the folder that holds the runs, such as results")
@@ -23,14 +24,16 @@ def command(
         raise typer.BadParameter("say what to write: --html report.html, --md results.md, or both")
     for path in (md, html):
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            check_place(path)
     if md is not None:
         from apportion.report.page import results_page
 
-        write(md, results_page(root, md))
+        with whole_file(md) as beside:
+            beside.write_text(results_page(root, md), "utf-8")
         print(f"{md}")
     if html is not None:
         from apportion.report.html import html_page
 
-        write(html, html_page(root, data, thumbnails))
+        with whole_file(html) as beside:
+            beside.write_text(html_page(root, data, thumbnails), "utf-8")
         print(f"{html}, {html.stat().st_size / 1e6:.2f} MB")

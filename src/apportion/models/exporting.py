@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from apportion.models.model import Model, ModelError
+from apportion.runs.files import whole_file
 
 
 class Probabilities(nn.Module):
@@ -32,11 +33,9 @@ def export_onnx(model: Model, path: Path) -> None:
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
         raise ModelError("ONNX files are written with onnx and onnxscript; pip install 'apportion[onnx]'")
     example = torch.zeros(2, *model.shape)
-    beside = path.with_name(path.name + ".new")
     level = logging.getLogger("torch.onnx").level
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it speaks of packages that are not needed
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
@@ -45,8 +44,7 @@ def export_onnx(model: Model, path: Path) -> None:
             )  # fmt: skip
             if program is None:
                 raise RuntimeError("torch exported nothing")
-            program.save(beside, external_data=False)
-        beside.replace(path)
+            with whole_file(path) as beside:
+                program.save(beside, external_data=False)
     finally:
         logging.getLogger("torch.onnx").setLevel(level)
-        beside.unlink(missing_ok=True)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 import apportion
 from apportion.backbones import BACKBONES
 from apportion.models.card import card
+from apportion.runs.files import writing
 from apportion.tables.columns import Column, to_values
 
 FORMAT = 1
@@ -66,14 +67,19 @@ def save_model(model: Model, folder: Path) -> None:
         text = json.dumps(values, indent=1, allow_nan=False)
     except (TypeError, ValueError) as problem:
         raise ModelError(f"classes and settings must be texts, numbers or truth values: {problem}") from None
+    with writing(folder, "or name another place"):
+        _write(model, folder, text, card(values))
+
+
+def _write(model: Model, folder: Path, text: str, about: str) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))  # a name that nobody has
     beside.chmod(0o755)
     try:
         weights = {name: w.detach().cpu().contiguous() for name, w in model.network.state_dict().items()}
-        save_file(weights, beside / "model.safetensors")
+        (beside / "model.safetensors").write_bytes(save(weights))
         (beside / "config.json").write_text(text, "utf-8")
-        (beside / "README.md").write_text(card(values), "utf-8")
+        (beside / "README.md").write_text(about, "utf-8")
         beside.replace(folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

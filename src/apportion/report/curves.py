@@ -12,6 +12,7 @@ from apportion import runs
 from apportion.report.collect import Cell
 from apportion.report.numbers import curves
 from apportion.runs import RunError
+from apportion.runs.files import whole_file
 
 STYLE: dict[str, Any] = {
     "font.size": 9,
@@ -94,10 +95,16 @@ def confusion_figure(cell: Cell) -> Figure:
     return figure
 
 
+DATES: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
+
+
+def check_ending(path: Path) -> None:
+    if path.suffix not in DATES:
+        raise RunError(f"{path} must end in .png, .svg or .pdf")
+
+
 def save_as(figure: Figure, path: Path) -> None:
     """PNG, SVG or PDF by the name's ending; the same bytes for the same figure."""
-    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
-    if path.suffix not in dates:
-        raise RunError(f"{path} must end in .png, .svg or .pdf")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=200, metadata=dates[path.suffix])
+    check_ending(path)
+    with whole_file(path) as beside:
+        figure.savefig(beside, dpi=200, format=path.suffix[1:], metadata=DATES[path.suffix])

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import secrets
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,15 +20,44 @@ class RunError(RuntimeError):
     """A run folder that cannot be used; the message says why and what to do."""
 
 
+GOES_ON = "and the same command goes on from the last checkpoint"
+
+
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, then: str = GOES_ON) -> Iterator[None]:
     """What the system says when it cannot write, in words; a full disk by its name."""
     try:
         yield
     except OSError as problem:
-        what = "the disk is full" if problem.errno in FULL else str(problem.strerror or problem)
-        remedy = "make room, and the same command goes on from the last checkpoint"
+        full = problem.errno in FULL
+        what = "the disk is full" if full else str(problem.strerror or problem)
+        remedy = f"{'make room' if full else 'mend that'}, {then}"
         raise RunError(f"{path} cannot be written: {what}; {remedy}") from problem
+
+
+def check_place(path: Path, *, folder: bool = False) -> None:
+    """Refuse a user's file, or folder, that cannot be written, before there is any work for it to hold."""
+    with writing(path, "or name another place"):
+        if path.is_dir() and not folder:
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        place = path.parent
+        while not place.exists():
+            place = place.parent
+        tempfile.TemporaryFile(dir=place).close()
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file of nobody's name beside the path, which takes its place at the end; a failure leaves nothing."""
+    with writing(path, "or name another place"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
+        try:
+            beside.open("xb").close()
+            yield beside
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, content: bytes) -> None:

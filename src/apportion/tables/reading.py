@@ -6,6 +6,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from apportion.runs.files import whole_file
 from apportion.tables.asking import Asked
 from apportion.tables.columns import TableError
 from apportion.tables.trial import tried
@@ -104,17 +105,12 @@ def _claimed(path: Path) -> tuple[int, int]:
 
 def save_table(frame: pl.LazyFrame, path: Path) -> None:
     """Write a table beside its place, then move it there: a failure leaves nothing behind."""
-    beside = path.with_name(path.name + ".new")
-    try:
-        with plainly(f"{path} cannot be written"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if check_ending(path) == ".csv":
-                frame.sink_csv(beside)
-            else:
-                frame.sink_parquet(beside)
-            beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    ending = check_ending(path)
+    with whole_file(path) as beside, plainly(f"{path} cannot be written"):
+        if ending == ".csv":
+            frame.sink_csv(beside)
+        else:
+            frame.sink_parquet(beside)
 
 
 def check_ending(path: Path) -> str:

@@ -52,6 +52,10 @@ def normed(k: int = 2, features: int = 2, width: int = 16) -> nn.Sequential:
     return nn.Sequential(body, nn.Linear(width, k))
 
 
+# two views of an instance are another x: tests/test_two_views.py
+ONE_VIEW = [name for name in METHODS if name != "two-views"]
+
+
 def learner_of(name: str, classifier: nn.Module, shape: Sequence[int] = (2,), **options: Any) -> Learner:
     """A method of the first stage on this classifier; LLP-GAN gets its generator."""
     if name == "gan":

@@ -17,7 +17,7 @@ import torch
 from data_files import cifar_bin, cifar_py, idx_bytes, npy_bytes, npz_bytes, tiny, webp, write_pack
 
 from apportion.bags import Bags
-from apportion.building import check
+from apportion.checks import check
 from apportion.data import DataError
 from apportion.data.archives import read_file, read_tar, read_zip, unxz
 from apportion.data.formats import cifar_rows, idx, npy, npy_file, npz

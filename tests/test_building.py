@@ -5,22 +5,21 @@ import math
 
 import pytest
 import torch
-from conftest import network
+from conftest import ONE_VIEW, network
 from torch import nn
 
 from apportion.backbones import BACKBONES
 from apportion.building import (
-    BAGGINGS,
-    LABELS,
     build_labeller,
     build_learner,
     build_loss,
     build_network,
     build_optimizers,
     build_rate,
-    check,
 )
+from apportion.checks import BAGGINGS, LABELS, check
 from apportion.data import SOURCES
+from apportion.data.views import AUGMENTATIONS
 from apportion.first_stage import METHODS
 from apportion.labelling import hard_labels, soft_labels
 from apportion.losses import cross_entropy, symmetric_cross_entropy
@@ -43,7 +42,8 @@ NAMES = {
     "second.optimizer": ("adam", "sgd"),
     "second.schedule": SCHEDULES,
     "second.network.name": BACKBONES,
-    "augment": ("none", "crop+flip", "strong"),
+    "augment": AUGMENTATIONS,
+    "second.augment": AUGMENTATIONS,
 }
 
 
@@ -54,7 +54,8 @@ WHOLE = Recipe(data=Data("cifar10"), second=Second())  # images, so that all net
 def test_a_name_that_does_not_exist_is_refused_with_those_that_do(path):
     known = NAMES[path]
     for name in known:
-        check(changed(WHOLE, {path: name}))
+        if name not in ("two-views", "weak+strong"):  # which go together
+            check(changed(WHOLE, {path: name}))
     with pytest.raises(RecipeError) as refusal:
         check(changed(WHOLE, {path: "nonsense"}))
     assert str(refusal.value) == f"{path} is 'nonsense'; there are {', '.join(known)}"
@@ -142,11 +143,12 @@ def test_an_option_out_of_its_range_or_of_another_type_is_refused(method, option
 
 
 def test_every_number_of_a_recipe_and_of_the_options_has_its_range():
-    whole = Recipe(second=Second(relax=1.0, stop=1.0))
+    whole = Recipe(first=First(clip=1.0), second=Second(relax=1.0, stop=1.0))
     assert {path for path, _ in numbers(whole, "")} == set(RANGES)
     for maker, given in [(m, 2) for m in BACKBONES.values()] + [(m, 1) for m in METHODS.values()]:
         for option in list(inspect.signature(maker).parameters.values())[given:]:
-            assert option.name in OPTIONS or isinstance(option.default, bool) or option.name == "generator"
+            built = option.default is inspect.Parameter.empty
+            assert option.name in OPTIONS or isinstance(option.default, bool) or built
 
 
 @pytest.mark.parametrize(
@@ -157,6 +159,16 @@ def test_every_number_of_a_recipe_and_of_the_options_has_its_range():
         (
             Recipe(second=Second(network=Network("resnet18"))),
             "second.network.name is 'resnet18', which",
+        ),
+        (Recipe(second=Second(augment="strong")), "second.augment is 'strong', but moons has no images"),
+        (
+            Recipe(Data("mnist"), first=First("two-views")),
+            "first.method is 'two-views' and augment is 'none'; .* go together: set both or neither",
+        ),
+        (Recipe(Data("mnist"), augment="weak+strong"), "first.method is 'dllp' and augment is 'weak.strong'"),
+        (
+            Recipe(Data("mnist"), first=First("two-views"), augment="weak+strong", second=Second()),
+            "a second stage learns from one view; set second.augment to one, not to weak",
         ),
         (
             Recipe(second=Second(student="teacher", network=Network("mlp", {"widths": (8,)}))),
@@ -195,7 +207,7 @@ def test_a_network_is_built_with_its_options():
     assert {m.p for m in built.modules() if isinstance(m, nn.Dropout)} == {0.25}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ONE_VIEW)
 def test_a_learner_is_built_around_the_classifier_with_its_options(name):
     options = {"dllp": {}, "vat": {"radius": 0.5}, "gan": {"noise": 3}, "rot": {"alpha": 0.1}}[name]
     classifier = network()

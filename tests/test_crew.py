@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import learner_of, moon_bags, network, ragged
+from conftest import ONE_VIEW, learner_of, moon_bags, network, ragged
 from torch import nn
 
 from apportion.crew import Crew, CrewError, Share, own_batch, own_seed
 from apportion.crew.group import own_device
 from apportion.crew.share import BAG_MEANS, ROW_MEANS, WHOLE
-from apportion.first_stage import METHODS
 from apportion.randomness import stream
 
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "processes.py"
@@ -70,7 +69,7 @@ def test_a_process_with_fewer_batches_goes_on_with_no_weight():
 
 def test_every_term_of_every_method_is_known_to_be_a_mean_over_bags_or_instances():
     bags, _ = moon_bags()
-    for name in METHODS:
+    for name in ONE_VIEW:
         learner = learner_of(name, network())
         names = {term for terms in learner.steps(bags.take(torch.arange(2)), 0.5) for term in terms}
         assert names <= BAG_MEANS | ROW_MEANS | WHOLE

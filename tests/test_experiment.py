@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import same_bits
+from conftest import ONE_VIEW, same_bits
 
 from apportion import experiment, runs
 from apportion.bagging import make_bags
-from apportion.building import LABELS
+from apportion.checks import LABELS
 from apportion.data import SOURCES
 from apportion.experiment import run
-from apportion.first_stage import METHODS
 from apportion.grid import RECIPES
 from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed
 from apportion.report.collect import collect
@@ -477,13 +476,13 @@ def test_the_number_of_checkpoints_is_limited_by_the_clock(tmp_path, monkeypatch
 # --- honesty
 
 
-@pytest.mark.parametrize("name", [*METHODS, *LABELS])
+@pytest.mark.parametrize("name", [*ONE_VIEW, *LABELS])
 def test_hidden_labels_reach_the_numbers_of_a_run_and_not_its_weights(tmp_path, teacher, monkeypatch, name):
     def with_wrong_labels(*given, **named):
         bags, hidden = make_bags(*given, **named)
         return bags, (hidden + 1) % 10
 
-    if name in METHODS:
+    if name in ONE_VIEW:
         recipe, of = replace(TINY, first=First(name, epochs=2)), None
     else:
         recipe, of = replace(TINY, second=Second(epochs=2, hold=1, labels=name, mixup=1.0)), teacher

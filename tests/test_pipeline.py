@@ -7,13 +7,23 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import learner_of, moon_bags, network, ragged, same_bits, shuffled_inside, steady, weights_of
+from conftest import (
+    ONE_VIEW,
+    learner_of,
+    moon_bags,
+    network,
+    ragged,
+    same_bits,
+    shuffled_inside,
+    steady,
+    weights_of,
+)
 
 from apportion.bagging import make_bags
 from apportion.bags import Bags
 from apportion.data.synthetic import blobs, moons
 from apportion.evaluate import accuracy, predict
-from apportion.first_stage import DLLP, METHODS
+from apportion.first_stage import DLLP
 from apportion.grouping import group_bags
 from apportion.labelling import argmax_labels, hard_labels, predicted_labels, soft_labels
 from apportion.losses import cross_entropy, symmetric_cross_entropy
@@ -219,7 +229,7 @@ def test_hidden_labels_cannot_reach_the_students_weights(label):
 # --- resuming
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ONE_VIEW)
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_first_stage_interrupted_after_any_epoch_ends_with_the_same_bits(name, after):
     bags = moon_bags()[0]

@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 
 import pytest
 
-from apportion.building import check
+from apportion.checks import check
 from apportion.grid import RECIPES
 from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed, from_json, to_json
 
@@ -79,7 +79,7 @@ def test_a_stage_can_be_taken_out_and_a_change_leaves_the_original_alone():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"second.mixupp": "0.4"}, r"no setting 'second.mixupp'; second has epochs, labels, reg.*network$"),
+        ({"second.mixupp": "0.4"}, r"no setting 'second.mixupp'; second has epochs, labels, reg.*augment$"),
         ({"sed": "1"}, r"no setting 'sed'; a recipe has data, network, first, second"),
         ({"data.bagsize": "8"}, r"no setting 'data.bagsize'; data has name, bag_size, bagging, held_out"),
         ({"frist.epochs": "8"}, r"no settings 'frist'; there are data, network, first"),

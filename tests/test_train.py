@@ -10,11 +10,11 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from conftest import learner_of, moon_bags, network, ragged, same_bits, steady, trained, weights_of
+from conftest import ONE_VIEW, learner_of, moon_bags, network, ragged, same_bits, steady, trained, weights_of
 from torch import nn
 
 from apportion.bags import BagBatch
-from apportion.first_stage import DLLP, METHODS
+from apportion.first_stage import DLLP
 from apportion.learner import Terms
 from apportion.losses import proportion_loss
 from apportion.optimizers import make_optimizer, set_rate
@@ -95,7 +95,7 @@ def test_epochs_are_numbered_from_one_and_go_on_after_those_that_are_done():
     assert trained(DLLP(network()), bags, 3, done=3) == []
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ONE_VIEW)
 def test_training_in_two_parts_gives_the_bits_of_training_in_one(name):
     bags, ends = moon_bags()[0], []
     for parts in ((4,), (1, 3), (3, 1)):

@@ -127,6 +127,11 @@ def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def projector(width: int) -> nn.Module:
+    """From features to the 128 values in which two views are contrasted."""
+    return nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 128))
+
+
 class RowNorm(nn.BatchNorm1d):
     """Batch-norm that also trains on a single row, which has no variance: by its running statistics."""
 

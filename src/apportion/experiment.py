@@ -12,8 +12,8 @@ from apportion.building import (
     build_network,
     build_optimizers,
     build_rate,
-    check,
 )
+from apportion.checks import check
 from apportion.crew import Crew, CrewError, Group, joined, own_batch, own_device
 from apportion.evaluate import predict
 from apportion.labelling import Labeller

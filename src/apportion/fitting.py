@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from apportion.backbones import BACKBONES
 from apportion.bags import Bags
-from apportion.building import LABELS, build_labeller, build_learner, build_optimizers
+from apportion.building import build_labeller, build_learner, build_optimizers
+from apportion.checks import LABELS
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
 from apportion.labelling import Labeller

@@ -5,6 +5,7 @@ from inspect import unwrap
 
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, Optimizer
 
 
@@ -29,18 +30,36 @@ def set_rate(optimizers: Sequence[Optimizer], share: float) -> None:
 
 
 def make_optimizer(
-    network: nn.Module, name: str, rate: float, *, decay: float = 0.0, momentum: float = 0.9
+    network: nn.Module,
+    name: str,
+    rate: float,
+    *,
+    decay: float = 0.0,
+    momentum: float = 0.9,
+    clip: float | None = None,
 ) -> Optimizer:
-    """SGD with Nesterov momentum, or Adam with β₁ = `momentum`; only matrices decay, not biases and norms."""
-    weights = list(network.parameters())
+    """SGD with Nesterov momentum, or Adam with β₁ = `momentum`; only matrices decay, not biases and norms.
+
+    A gradient longer than `clip` is shortened to it. Weights that need no gradient are left out.
+    """
+    weights = [p for p in network.parameters() if p.requires_grad]
     matrices, vectors = [p for p in weights if p.ndim > 1], [p for p in weights if p.ndim <= 1]
     # one group where nothing decays: a second one costs small networks a tenth of their step
     parts = ((matrices, decay), (vectors, 0.0)) if decay else ((weights, 0.0),)
     groups = [{"params": part, "weight_decay": weight, "peak": rate} for part, weight in parts if part]
     fused = next(network.parameters()).is_cuda
     sgd, adam = (SGD, Adam) if fused else (PlainSGD, PlainAdam)
-    if name == "sgd":
-        return sgd(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=fused)
-    if name == "adam":
-        return adam(groups, lr=rate, betas=(momentum, 0.999), fused=fused)
-    raise ValueError(f"no optimiser '{name}'; there are sgd and adam")
+    if name not in ("sgd", "adam"):
+        raise ValueError(f"no optimiser '{name}'; there are sgd and adam")
+    optimizer = (
+        sgd(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=fused)
+        if name == "sgd"
+        else adam(groups, lr=rate, betas=(momentum, 0.999), fused=fused)
+    )
+    if clip is not None:
+
+        def shorten(*_: object) -> None:
+            clip_grad_norm_(weights, clip)
+
+        optimizer.register_step_pre_hook(shorten)
+    return optimizer

@@ -3,10 +3,8 @@
 A first stage learns from the bags' proportions. Its log-probabilities are all that the second stage takes
 over, so that predictions from anywhere can start one. The second stage turns them into labels that meet
 every bag's proportions, teaches those to a student, and relabels after every epoch (algorithm 1; algorithm
-2 with soft labels and `stop`).
-
-Both stages are generators: evaluating, logging, checkpoints and early stopping are the body of the caller's
-for statement.
+2 with soft labels and `stop`). Both are generators: evaluating, logging, checkpoints and early stopping are
+the body of the caller's for statement.
 """
 
 import time
@@ -104,8 +102,8 @@ def second_stage(
     it learns.
 
     The first labels are kept for `hold` epochs: a new student is not asked before it has learnt. Labels are
-    made from a running mean of log-probabilities with `momentum`, and the student learns the mean of the
-    last `rounds` of them.
+    made from a running mean of log-probabilities, whose `momentum` falls with the rate; the student learns
+    the mean of the last `rounds` of them.
     """
     running, before = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device), None
     memory = Memory(label(running, bags.sizes, bags.proportions), rounds)
@@ -123,7 +121,10 @@ def second_stage(
         if epoch.number >= hold:
             fresh = predict(student, bags.x, prepare, instances_per_batch)
             # a floor of -100, since predictions from elsewhere may hold -inf, which no mean survives
-            running = torch.lerp(fresh, running.clamp_min(-100.0), momentum) if momentum else fresh
+            lag = momentum * rate(
+                epoch.number / epochs
+            )  # a student that has come to rest is believed at once
+            running = torch.lerp(fresh, running.clamp_min(-100.0), lag) if lag else fresh
             memory.add(label(running, bags.sizes, bags.proportions))
         if stop is not None and fresh is not None:
             change, before = prediction_change(fresh, before, bags.sizes), fresh

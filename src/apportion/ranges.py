@@ -36,6 +36,7 @@ RANGES: dict[str, Range] = {
     "data.held_out": SHARE,
     **{f"{stage}.{name}": range_ for stage in ("first", "second") for name, range_ in STAGE.items()},
     "first.generator_rate": NONNEGATIVE,
+    "first.clip": POSITIVE,
     "second.reg": POSITIVE,
     "second.relax": POSITIVE,
     "second.alpha": NONNEGATIVE,
@@ -61,6 +62,11 @@ OPTIONS: dict[str, Range] = {  # of networks and methods, whichever has one of t
     "ramp": POSITIVE,
     "alpha": UNIT,
     "reg": POSITIVE,
+    "bag_first": NONNEGATIVE,
+    "bag_last": NONNEGATIVE,
+    "contrast": NONNEGATIVE,
+    "temperature": POSITIVE,
+    "momentum": SHARE,
     "relax": Range(0, low_open=True, high_open=False),  # infinite: the proportions are met
 }
 

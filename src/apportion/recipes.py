@@ -39,6 +39,7 @@ class First:
     schedule: str = "one-cycle"
     options: Options = field(default_factory=dict)  # of the method
     generator_rate: float = 3e-4  # LLP-GAN's second player: Adam, β₁ = 0.5
+    clip: float | None = None  # largest norm of a step's gradient
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Second:
     weighting: str = "instance"  # eq. (22), or bag: eq. (3)
     mixup: float = 0.0  # alpha of the Beta distribution; 1.0 for images, 0 for points and tables
     memory: int = 5  # rounds of labels that are averaged
-    running: float = 0.0  # momentum of the log-probabilities that are labelled
+    running: float = 0.0  # momentum of the log-probabilities that are labelled, at the peak rate
     student: str = "new"  # or teacher: continue the first stage's network
     hold: int = 10  # epochs on the teacher's labels before the first relabelling
     stop: float | None = None  # δ of algorithm 2
@@ -66,6 +67,7 @@ class Second:
     momentum: float = 0.9
     schedule: str = "flat"
     network: Network | None = None  # None: the first stage's
+    augment: str | None = None  # None: the first stage's
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Recipe:
     first: First = First()
     second: Second | None = None
     instances_per_batch: int = 100
-    augment: str = "none"  # or crop+flip, strong
+    augment: str = "none"  # or crop+flip, strong, weak+strong (two views)
     seed: int = 1
 
 

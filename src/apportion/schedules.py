@@ -19,6 +19,11 @@ def one_cycle(progress: float, epochs: int) -> float:
     return cosine((progress - 0.3) / 0.7, epochs)
 
 
+def ramp_cosine(progress: float, epochs: int) -> float:
+    """Up to the peak during the first 5 %, then along a cosine to zero."""
+    return progress / 0.05 if progress < 0.05 else cosine((progress - 0.05) / 0.95, epochs)
+
+
 def constant(progress: float, epochs: int) -> float:
     return 1.0
 
@@ -28,4 +33,11 @@ def halving(progress: float, epochs: int) -> float:
     return 0.5 ** math.floor(progress * epochs / 100 + 1e-9)
 
 
-SCHEDULES = {"flat": flat, "cosine": cosine, "one-cycle": one_cycle, "constant": constant, "halving": halving}
+SCHEDULES = {
+    "flat": flat,
+    "cosine": cosine,
+    "one-cycle": one_cycle,
+    "ramp-cosine": ramp_cosine,
+    "constant": constant,
+    "halving": halving,
+}

@@ -1,7 +1,7 @@
 """What makes a network fast on a GPU: bfloat16, channels-last, a forward pass compiled for one batch size."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -62,6 +62,22 @@ def arithmetic(exact: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0])
         torch.backends.cudnn.benchmark = before[1]
+
+
+def fetched(*values: Tensor) -> Callable[[], list[Tensor]]:
+    """Begin to copy values to the host; the answer waits for these copies alone, not for what is asked of the
+    device in between."""
+    if not values[0].is_cuda:
+        return lambda: [value.detach() for value in values]
+    copies = [value.detach().to("cpu", non_blocking=True) for value in values]  # into pinned memory
+    done = torch.cuda.Event()
+    done.record()
+
+    def wait() -> list[Tensor]:
+        done.synchronize()
+        return copies
+
+    return wait
 
 
 class DeviceError(ValueError):

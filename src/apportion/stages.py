@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion import runs
-from apportion.building import check
+from apportion.checks import check
 from apportion.experiment import run
 from apportion.recipes import Recipe, to_json
 
@@ -81,6 +81,6 @@ def find_run(root: Path, recipe: Recipe, needed: list[str]) -> Path | None:
     for folder in runs.all_runs(root):
         if runs.finished(folder) and all((folder / file).exists() for file in needed):
             with suppress(runs.RunError):  # a damaged folder is nobody's teacher
-                if runs.read_recipe(folder) == wanted:
+                if not runs.differences(runs.read_recipe(folder), wanted):
                     return folder
     return None

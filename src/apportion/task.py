@@ -9,7 +9,7 @@ from torch import Tensor
 
 from apportion.bagging import make_bags
 from apportion.bags import Bags
-from apportion.building import BAGGINGS
+from apportion.checks import BAGGINGS
 from apportion.data import SOURCES, Instances
 from apportion.data.views import views
 from apportion.randomness import stream
@@ -30,6 +30,12 @@ class Task:
     device: torch.device
 
 
+def augmentation(recipe: Recipe) -> str:
+    """The views of the stage that this recipe trains."""
+    own = None if recipe.second is None else recipe.second.augment
+    return recipe.augment if own is None else own
+
+
 def load_task(recipe: Recipe, device: torch.device, folder: Path | None = None) -> Task:
     """The data on its device, in bags that depend on the data, the bag size and the seed only."""
     data = SOURCES[recipe.data.name](folder, recipe.seed)
@@ -44,7 +50,7 @@ def load_task(recipe: Recipe, device: torch.device, folder: Path | None = None) 
             raise RecipeError(f"data.held_out is {recipe.data.held_out}; of {cut} bags it leaves none")
         kept_out, bags = bags.select(order[:cut]), bags.select(order[cut:])
         hidden = data.y[bags.source]
-    augment, prepare = views(data.mean, data.std, device, recipe.augment)
+    augment, prepare = views(data.mean, data.std, device, augmentation(recipe))
     data = replace(data, test_x=data.test_x.to(device), test_y=data.test_y.to(device))
     kept_out = kept_out.to(device) if kept_out is not None else None
     return Task(data, bags.to(device), hidden.to(device), kept_out, augment, prepare, device)

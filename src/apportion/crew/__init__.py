@@ -17,7 +17,7 @@ from apportion import pipeline
 from apportion.bags import Bags
 from apportion.crew.group import MAX, CrewError, Group, joined, own_device
 from apportion.crew.share import Share, Weighed, own_batch
-from apportion.first_stage import LLPGAN, ROT
+from apportion.first_stage import LLPGAN, ROT, TwoViews
 from apportion.learner import Learner
 from apportion.pipeline import Moment
 from apportion.plans import SoftLabels
@@ -42,6 +42,8 @@ class Crew:
     def first_stage(
         self, learner: Learner, bags: Bags, optimizers: Sequence[Optimizer], **given: Any
     ) -> Iterator[Moment]:
+        if isinstance(learner, TwoViews):
+            raise CrewError("two views are contrasted with all instances of a batch; use one process")
         share, given = self._shared(bags, learner.players(), optimizers, given)
         if isinstance(learner, LLPGAN):
             learner.mean = share.mean

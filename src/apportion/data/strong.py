@@ -14,6 +14,9 @@ from apportion.data.augment import crop_flip
 
 LUMINANCE = (0.299, 0.587, 0.114)
 YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
+RGB = (
+    torch.tensor(YIQ, dtype=torch.float64).inverse().tolist()
+)  # here: on a GPU an inverse has to be waited for
 
 
 def strong(x: Tensor, hole: int = 15) -> Tensor:
@@ -74,8 +77,7 @@ def turned(hue: Tensor) -> Tensor:
     """Matrices (n, 3, 3) that turn the colours of RGB by an angle about grey, in YIQ."""
     cos, sin, zero, one = hue.cos(), hue.sin(), torch.zeros_like(hue), torch.ones_like(hue)
     turn = torch.stack([one, zero, zero, zero, cos, -sin, zero, sin, cos], 1).view(-1, 3, 3)
-    basis = hue.new_tensor(YIQ)
-    return torch.linalg.inv(basis) @ turn @ basis
+    return hue.new_tensor(RGB) @ turn @ hue.new_tensor(YIQ)
 
 
 def covered(images: Tensor, row: Tensor, column: Tensor, hole: int) -> Tensor:

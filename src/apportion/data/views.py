@@ -9,7 +9,18 @@ from apportion.data.augment import crop_flip, scaled
 from apportion.data.instances import DataError
 from apportion.data.strong import strong
 
-AUGMENTATIONS = {"none": lambda x: x, "crop+flip": crop_flip, "strong": strong}
+
+def weak_and_strong(x: Tensor) -> Tensor:
+    """Two views of each image, (n, 2, c, h, w): crop and flip, and a strong one."""
+    return torch.stack([crop_flip(x).float(), strong(x)], 1)
+
+
+AUGMENTATIONS = {
+    "none": lambda x: x,
+    "crop+flip": crop_flip,
+    "strong": strong,
+    "weak+strong": weak_and_strong,
+}
 
 
 def views(

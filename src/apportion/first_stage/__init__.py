@@ -3,8 +3,9 @@
 from apportion.first_stage.dllp import DLLP
 from apportion.first_stage.gan import LLPGAN
 from apportion.first_stage.rot import ROT
+from apportion.first_stage.two_views import TwoViews
 from apportion.first_stage.vat import LLPVAT
 
-METHODS = {"dllp": DLLP, "vat": LLPVAT, "gan": LLPGAN, "rot": ROT}
+METHODS = {"dllp": DLLP, "vat": LLPVAT, "gan": LLPGAN, "rot": ROT, "two-views": TwoViews}
 
-__all__ = ["DLLP", "LLPGAN", "LLPVAT", "METHODS", "ROT"]
+__all__ = ["DLLP", "LLPGAN", "LLPVAT", "METHODS", "ROT", "TwoViews"]

@@ -1,5 +1,6 @@
 """The named recipes: the paper's tables and figures as Python. `apportion list` prints them."""
 
+from apportion.grid.beyond import BEYOND
 from apportion.grid.images import (
     FIGURE_4,
     MNIST,
@@ -23,6 +24,7 @@ RECIPES: dict[str, Recipe] = (
     | TABLE_3
     | FIGURE_4
     | MNIST
+    | BEYOND
     | SMOKE
 )
 

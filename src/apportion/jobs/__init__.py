@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from apportion import runs
-from apportion.building import check
+from apportion.checks import check
 from apportion.experiment import run
 from apportion.jobs.stopping import Asked, Stop, stop_when
 from apportion.jobs.waiting import Patience

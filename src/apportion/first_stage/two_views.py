@@ -1,0 +1,103 @@
+"""Two views: labels by transport from a weak view of each instance, taught to a strong view of it.
+
+Beside them stand the bag loss, of the weak view, and for the first half a contrast that draws the two views
+of an instance together and pushes other instances apart, which is what lets large bags begin at all.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from apportion.bags import BagBatch
+from apportion.learner import Terms, still_batchnorm
+from apportion.losses import cross_entropy, proportion_loss
+from apportion.speed import fetched
+from apportion.transport import certified, whole_counts
+
+
+class TwoViews:
+    """The classifier is `average`, a running mean of the weights of `network`, which is what trains.
+
+    Both are nn.Sequential(features, head); `projector` maps features to where they are contrasted. A batch's
+    x is (n, 2, ...): weak and strong. The bag loss's weight falls from `bag_first` to `bag_last`.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        average: nn.Module,
+        projector: nn.Module,
+        bag_first: float = 8.0,
+        bag_last: float = 2.0,
+        contrast: float = 1.0,
+        temperature: float = 0.2,
+        momentum: float = 0.99,
+    ) -> None:
+        if not isinstance(network, nn.Sequential) or len(network) != 2:
+            raise TypeError(
+                "two views contrast the features before the last layer: pass a network of two parts, "
+                "nn.Sequential(features, head)"
+            )
+        self.classifier = average.requires_grad_(False)
+        self.network = network
+        self.player = nn.ModuleList([network, projector, average])  # one optimiser; all of it is saved
+        self.projector = projector
+        self.bag_weights = bag_first, bag_last
+        self.contrast = contrast
+        self.temperature = temperature
+        self.momentum = momentum
+
+    def players(self) -> list[nn.Module]:
+        return [self.player]
+
+    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+        (features, head), (weak, strong) = self.network, batch.x.unbind(1)
+        weak_features = features(weak)
+        logits = head(weak_features)
+        asked = fetched(logits.float(), batch.sizes, batch.proportions)
+        with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
+            strong_features = features(strong)
+        labels, weights = (each.to(logits) for each in sure_labels(*asked()))
+        first, last = self.bag_weights
+        terms = {
+            "proportion": (first + (last - first) * progress)
+            * proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
+            "labels": (weights * cross_entropy(head(strong_features), labels)).mean(),
+        }
+        if progress < 0.5:
+            pairs = self.projector(weak_features), self.projector(strong_features)
+            terms["contrast"] = self.contrast * (1 - 2 * progress) * contrast(*pairs, self.temperature)
+        yield terms
+        follow(self.classifier, self.network, self.momentum)
+
+
+def sure_labels(scores: Tensor, sizes: Tensor, proportions: Tensor) -> tuple[Tensor, Tensor]:
+    """Exact transport labels (n, k) of a batch, and how far to trust each, exp(-10 H²), (n,).
+
+    H in [0, 1] is the entropy over log k of the prediction at the prices that prove the labels,
+    softmax(scores - prices): the label is its largest class, and in doubt where another class is as cheap.
+    """
+    found = certified(scores, sizes, whole_counts(proportions, sizes))
+    prices = found.prices.to(scores.dtype).repeat_interleave(sizes, 0)
+    k = scores.shape[1]
+    doubt = torch.special.entr((scores - prices).softmax(1)).sum(1) / math.log(max(2, k))
+    return F.one_hot(found.classes, k).to(scores.dtype), torch.exp(-10 * doubt.square())
+
+
+def contrast(one: Tensor, other: Tensor, temperature: float) -> Tensor:
+    """InfoNCE in both directions: of all instances in the batch, which is the other view of this one?"""
+    one, other = F.normalize(one.float(), dim=1), F.normalize(other.float(), dim=1)
+    alike = one @ other.T / temperature
+    same = torch.arange(len(one), device=one.device)
+    return (F.cross_entropy(alike, same) + F.cross_entropy(alike.T, same)) / 2
+
+
+@torch.no_grad()
+def follow(average: nn.Module, network: nn.Module, momentum: float) -> None:
+    """One step of the running mean: weights and batch-norm's statistics; counts are copied."""
+    pairs = zip(average.state_dict().values(), network.state_dict().values(), strict=True)
+    means, values = zip(*((m, v) for m, v in pairs if m.is_floating_point()), strict=True)
+    torch._foreach_lerp_(list(means), list(values), 1 - momentum)

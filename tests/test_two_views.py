@@ -1,0 +1,246 @@
+"""Two views: labels by transport from the weak one, taught to the strong one; their running mean answers."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import moon_bags, network, normed, ragged, same_bits, steady, weights_of
+from torch import nn
+
+from apportion.backbones import projector
+from apportion.building import build_learner, build_optimizers
+from apportion.crew import Crew, CrewError
+from apportion.data.augment import crop_flip
+from apportion.data.views import AUGMENTATIONS
+from apportion.evaluate import accuracy, predict
+from apportion.first_stage import TwoViews
+from apportion.first_stage.two_views import contrast, follow, sure_labels
+from apportion.labelling import hard_labels
+from apportion.losses import proportion_loss
+from apportion.optimizers import make_optimizer
+from apportion.pipeline import first_stage
+from apportion.randomness import reseed, stream
+from apportion.recipes import First
+from apportion.speed import fetched
+
+
+def jittered(x):
+    """Two views of points: a little noise, and more of it."""
+    return torch.stack([x + 0.02 * torch.randn_like(x), x + 0.2 * torch.randn_like(x)], 1)
+
+
+def learner(**options) -> TwoViews:
+    reseed(0, "projector")
+    return TwoViews(normed(), normed(), projector(16), **options)
+
+
+def batch_of(which=(0, 1, 2)):
+    batch = moon_bags()[0].take(torch.tensor(which))
+    reseed(0, "views")
+    return replace(batch, x=jittered(batch.x).requires_grad_())
+
+
+# --- labels
+
+
+def test_the_labels_are_those_of_exact_transport_and_the_largest_class_at_their_prices():
+    bags = ragged((7, 1, 30, 4), k=4)
+    scores = torch.randn(42, 4, generator=stream(0))
+    labels, trust = sure_labels(scores, bags.sizes, bags.proportions)
+    assert torch.equal(labels, hard_labels(scores, bags.sizes, bags.proportions))
+    assert ((trust > 0) & (trust <= 1)).all()
+
+
+def test_trust_is_one_where_prices_leave_no_doubt_and_small_where_two_classes_cost_the_same():
+    sizes, shares = torch.tensor([4]), torch.tensor([[0.5, 0.5]])
+    sure = torch.tensor([[30.0, 0.0], [30.0, 0.0], [0.0, 30.0], [0.0, 30.0]])
+    assert sure_labels(sure, sizes, shares)[1].tolist() == pytest.approx([1.0] * 4)
+    doubtful = sure_labels(torch.zeros(4, 2), sizes, shares)[1]
+    assert doubtful.tolist() == pytest.approx([math.exp(-10)] * 4)
+
+
+def test_a_price_is_taken_off_before_doubt_is_measured():
+    # all four lean to class 0 by five, two must go to class 1: what one class must give up is in doubt
+    scores, sizes = torch.tensor([[9.0, 0.0], [9.0, 0.0], [5.0, 0.0], [5.0, 0.0]]), torch.tensor([4])
+    labels, trust = sure_labels(scores, sizes, torch.tensor([[0.5, 0.5]]))
+    assert labels.argmax(1).tolist() == [0, 0, 1, 1]
+    assert trust.min() < 0.9
+
+
+# --- the contrast
+
+
+def test_the_contrast_is_the_cross_entropy_of_finding_the_other_view_in_both_directions():
+    one, other = (torch.randn(6, 3, generator=stream(i)) for i in (1, 2))
+    total = 0.0
+    for first, second in ((one, other), (other, one)):
+        for i in range(6):
+            alike = [float(torch.cosine_similarity(first[i], second[j], 0)) / 0.2 for j in range(6)]
+            total += (math.log(sum(math.exp(a) for a in alike)) - alike[i]) / 12
+    assert float(contrast(one, other, 0.2)) == pytest.approx(total, rel=1e-5)
+
+
+def test_at_a_high_temperature_nothing_is_told_apart():
+    one = torch.randn(8, 3, generator=stream(0))
+    assert float(contrast(one, one, 1e6)) == pytest.approx(math.log(8), rel=1e-5)
+
+
+# --- the terms
+
+
+def test_labels_are_learnt_from_the_strong_view_and_proportions_from_the_weak_one():
+    batch = batch_of()
+    (terms,) = learner().steps(batch, 0.2)
+    for name, view in (("proportion", 0), ("labels", 1)):
+        (gradient,) = torch.autograd.grad(terms[name], batch.x, retain_graph=True)
+        assert gradient[:, view].abs().sum() > 0
+        assert gradient[:, 1 - view].abs().sum() == 0
+    (gradient,) = torch.autograd.grad(terms["contrast"], batch.x)
+    assert (gradient.abs().sum((0, 2)) > 0).all()
+
+
+@pytest.mark.parametrize(("progress", "weight"), [(0.0, 8.0), (0.5, 5.0), (1.0, 2.0)])
+def test_the_bag_losses_weight_falls_and_the_contrast_ends_at_half(progress, weight):
+    batch = batch_of()
+    (terms,) = learner().steps(batch, progress)
+    plain = proportion_loss(normed()(batch.x[:, 0]), batch.sizes, batch.proportions)
+    torch.testing.assert_close(terms["proportion"], weight * plain)
+    assert ("contrast" in terms) == (progress < 0.5)
+
+
+def test_the_contrasts_weight_falls_in_a_line():
+    at = [next(learner().steps(batch_of(), progress))["contrast"] for progress in (0.0, 0.25)]
+    torch.testing.assert_close(at[1], at[0] / 2)
+
+
+def test_running_statistics_are_those_of_the_weak_views():
+    batch, trained, plain = batch_of(), normed(), normed()
+    next(TwoViews(trained, normed(), projector(16)).steps(batch, 0.9))
+    plain(batch.x[:, 0])
+    assert same_bits(dict(trained.named_buffers()).values(), dict(plain.named_buffers()).values())
+
+
+# --- the running mean
+
+
+def test_the_mean_follows_weights_and_statistics_and_copies_them_without_momentum():
+    average, moved = normed(), normed()
+    with torch.no_grad():
+        for value in moved.state_dict().values():
+            value += 1
+    before = copy.deepcopy(average.state_dict())
+    follow(average, moved, 0.75)
+    for name, value in average.state_dict().items():
+        expected = before[name] + 0.25 if value.is_floating_point() else before[name]
+        torch.testing.assert_close(value, expected)
+    follow(average, moved, 0.0)
+    for name, value in average.state_dict().items():
+        assert not value.is_floating_point() or torch.equal(value, moved.state_dict()[name])
+
+
+def test_the_answer_is_the_mean_which_moves_only_after_a_step_and_learns_from_no_gradient():
+    method = learner(momentum=0.5)
+    before = weights_of(method.classifier)
+    steps = method.steps(batch_of(), 0.2)
+    sum(next(steps).values()).backward()
+    assert all(p.grad is None for p in method.classifier.parameters())
+    assert all(p.grad is not None for p in [*method.network.parameters(), *method.projector.parameters()])
+    assert same_bits(before, weights_of(method.classifier))
+    with torch.no_grad():
+        for p in method.network.parameters():
+            p += 1
+    assert list(steps) == []
+    assert not same_bits(before, weights_of(method.classifier))
+
+
+# --- in the loop
+
+
+def moments(epochs=4, resume=None):
+    method = learner(momentum=0.9)
+    optimizers = [make_optimizer(p, "sgd", 0.05, decay=5e-4, clip=5.0) for p in method.players()]
+    return list(
+        first_stage(
+            method,
+            moon_bags()[0],
+            optimizers,
+            epochs=epochs,
+            rate=steady,
+            seed=0,
+            instances_per_batch=64,
+            augment=jittered,
+            resume=resume,
+        )  # fmt: skip
+    )
+
+
+def test_interrupted_it_ends_with_the_same_bits():
+    whole, state = moments(), None
+    method = learner(momentum=0.9)
+    optimizers = [make_optimizer(p, "sgd", 0.05, decay=5e-4, clip=5.0) for p in method.players()]
+    for moment in first_stage(
+        method, moon_bags()[0], optimizers, epochs=4, rate=steady, seed=0, instances_per_batch=64,
+        augment=jittered,
+    ):  # fmt: skip
+        if moment.epoch.number == 2:
+            state = copy.deepcopy(moment.state())
+    rest = moments(resume=state)
+    assert [m.epoch.terms for m in rest] == [m.epoch.terms for m in whole[2:]]
+    assert same_bits(weights_of(*whole[-1].learner.players()), weights_of(*rest[-1].learner.players()))
+
+
+def test_it_learns_two_moons_from_bags():
+    bags, hidden = moon_bags(400, 20)
+    method = TwoViews(network(), network(), projector(32), momentum=0.9)
+    optimizers = [make_optimizer(p, "adam", 1e-2) for p in method.players()]
+    for moment in first_stage(
+        method, bags, optimizers, epochs=60, rate=steady, seed=0, instances_per_batch=100, augment=jittered
+    ):
+        last = moment
+    assert accuracy(predict(last.learner.classifier, bags.x), hidden) > 0.9
+
+
+def test_it_is_built_with_a_mean_that_starts_at_the_network_and_one_optimiser_that_leaves_the_mean_out():
+    plain, placed = normed(), []
+    built = build_learner(First("two-views"), plain, (2,), lambda n: placed.append(n) or n)
+    assert placed == [built.classifier]
+    assert built.network is plain
+    assert same_bits(weights_of(plain), weights_of(built.classifier))
+    (optimizer,) = build_optimizers(built.players(), First("two-views", clip=0.5))
+    learnt = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert learnt == {id(p) for p in [*plain.parameters(), *built.projector.parameters()]}
+
+
+def test_a_gradient_longer_than_the_clip_is_shortened_to_it_and_a_short_one_is_left():
+    weights = nn.Linear(3, 1, bias=False)
+    for length, kept in ((10.0, 0.5), (0.1, 0.1)):
+        optimizer = make_optimizer(weights, "sgd", 1.0, momentum=0.0, clip=0.5)
+        before = weights.weight.detach().clone()
+        weights.weight.grad = torch.tensor([[length, 0.0, 0.0]])
+        optimizer.step()
+        assert float((before - weights.weight.detach()).norm()) == pytest.approx(kept, rel=1e-4)
+
+
+def test_a_network_without_parts_and_several_processes_are_refused():
+    with pytest.raises(TypeError, match=r"nn.Sequential\(features, head\)"):
+        TwoViews(nn.Linear(2, 2), normed(), projector(16))
+    with pytest.raises(CrewError, match="contrasted with all instances of a batch; use one process"):
+        next(Crew(None).first_stage(learner(), moon_bags()[0], []))
+
+
+def test_two_views_of_images_are_a_crop_and_a_strong_view_drawn_in_this_order():
+    x = torch.randint(0, 256, (5, 3, 32, 32), generator=stream(0), dtype=torch.uint8)
+    reseed(0, "views")
+    both = AUGMENTATIONS["weak+strong"](x)
+    reseed(0, "views")
+    weak, strong = crop_flip(x).float(), AUGMENTATIONS["strong"](x)
+    assert torch.equal(both, torch.stack([weak, strong], 1))
+
+
+def test_what_is_fetched_on_the_cpu_is_the_value_without_its_history():
+    value = torch.ones(3, requires_grad=True) * 2
+    (copied,) = fetched(value)()
+    assert copied.tolist() == [2.0] * 3
+    assert not copied.requires_grad

@@ -234,7 +234,7 @@ def check_stopped(root: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="groups of processes are POSIX's")
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
 )
 def test_a_signal_to_all_stops_all_jobs_with_the_code_of_a_plain_run(tmp_path, number, code):
     training = begun(tmp_path, ["--jobs", "2"])

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,7 @@ from apportion.speed import pick_device
 
 # Ctrl-C, and what is sent to a whole group, reach the processes too: they are to hear of it from this one
 DEAF: dict[str, Any] = {}
-if hasattr(signal, "pthread_sigmask"):
+if sys.platform != "win32":
     DEAF = {"initializer": signal.pthread_sigmask, "initargs": (signal.SIG_BLOCK, SIGNALS)}
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import ONE_VIEW, learner_of, moon_bags, network, ragged
@@ -12,6 +13,7 @@ from torch import nn
 from apportion.crew import Crew, CrewError, Share, own_batch, own_seed
 from apportion.crew.group import own_device
 from apportion.crew.share import BAG_MEANS, ROW_MEANS, WHOLE
+from apportion.grouping import group_bags
 from apportion.randomness import stream
 
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "processes.py"
@@ -54,6 +56,39 @@ def test_every_bag_is_in_one_share_and_shares_are_alike_in_size():
     assert rows.sort().values.tolist() == list(range(len(bags.x)))
     assert all(torch.equal(share.x, bags.x[share.rows]) for share in shares)
     assert abs(len(shares[0].x) - len(shares[1].x)) <= 9
+
+
+def test_the_first_process_puts_together_what_all_have_found():
+    bags = ragged([5, 1, 9, 3, 7, 7, 2, 8])
+    shares = [Share(bags, Pretended(rank), 18, 1, 0) for rank in range(2)]
+    longest = max(len(share.rows) for share in shares)
+    found = torch.arange(2.0 * len(bags.x)).view(-1, 2)
+
+    def gathered(part, n):
+        assert torch.equal(part, found[shares[0].rows])
+        assert n == longest
+        return [torch.cat([found[each.rows], torch.full((n - len(each.rows), 2), -1.0)]) for each in shares]
+
+    shares[0].group.gathered = gathered
+    assert torch.equal(shares[0].gathered(found[shares[0].rows]), found)
+    shares[1].group.gathered = lambda part, n: []
+    assert torch.equal(shares[1].gathered(found[shares[1].rows]), found[shares[1].rows])
+
+
+def test_of_a_mapped_file_a_process_copies_its_own_share_alone(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((42, 3), dtype=np.float32))
+    ids = np.repeat(np.arange(8), [5, 1, 9, 3, 7, 7, 2, 8])
+    file = np.load(tmp_path / "x.npy", mmap_mode="r")
+    bags = group_bags(file, ids, np.full((8, 2), 0.5))
+    copied = []
+    with pytest.MonkeyPatch.context() as patch:
+        take = type(bags).take
+        patch.setattr(
+            type(bags), "take", lambda self, which: copied.append(self.x.shape) or take(self, which)
+        )
+        share = Share(bags, Pretended(), 18, 1, 0)
+    assert torch.equal(share.x, torch.tensor(np.asarray(file))[share.rows])
+    assert [shape for shape in copied if shape[1]] == [(42, 3)]  # once; the others have no width
 
 
 def test_a_process_with_fewer_batches_goes_on_with_no_weight():

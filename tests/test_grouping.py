@@ -307,3 +307,36 @@ def test_an_instance_without_a_usable_id_is_refused(value, message):
 def test_instances_in_one_row_are_refused_with_the_remedy():
     with pytest.raises(BagError, match=r"instances have shape \(6,\);.*x.reshape\(-1, 1\)"):
         group_bags(X[:, 0], IDS, SHARES)
+
+
+# --- instances in a mapped file
+
+
+def mapped(tmp_path, values: np.ndarray) -> np.memmap:
+    np.save(tmp_path / "x.npy", values)
+    return np.load(tmp_path / "x.npy", mmap_mode="r")
+
+
+def test_instances_of_a_mapped_file_that_lie_bag_after_bag_stay_there(tmp_path):
+    values = np.random.default_rng(0).random((6, 3), dtype=np.float32)
+    ids, shares = np.array([1, 1, 4, 4, 4, 9]), np.full((3, 2), 0.5)
+    file = mapped(tmp_path, values)
+    bags = group_bags(file, ids, shares)
+    assert bags.x.data_ptr() == file.ctypes.data  # the file's own memory, not a copy
+    held = group_bags(values.copy(), ids.tolist(), shares)
+    assert torch.equal(bags.x, held.x)
+    assert torch.equal(bags.sizes, held.sizes)
+    assert bags.ids == held.ids == [1, 4, 9]
+
+
+def test_instances_of_a_mapped_file_in_another_order_are_copied_into_that_of_their_bags(tmp_path):
+    values = np.arange(12, dtype=np.float32).reshape(6, 2)
+    bags = group_bags(mapped(tmp_path, values), np.array([2, 1, 2, 1, 2, 1]), np.full((2, 2), 0.5))
+    assert bags.x[:, 0].tolist() == [2, 6, 10, 0, 4, 8]
+
+
+def test_what_is_no_number_in_a_mapped_file_is_named(tmp_path):
+    values = np.zeros((4, 2), np.float32)
+    values[2, 1] = np.nan
+    with pytest.raises(BagError, match="instance 2 has the value nan"):
+        group_bags(mapped(tmp_path, values), np.array([0, 0, 1, 1]), np.full((2, 2), 0.5))

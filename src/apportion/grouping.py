@@ -27,9 +27,9 @@ def group_bags(
 ) -> Bags:
     """Bags from instances, the bag id of each, and a table with the proportions or the counts of every bag.
 
-    `ids` (N,) may be of any hashable dtype. The table is a dict {bag: vector}, a DataFrame with one row a
-    bag (indexed by bag, or with the ids in `bag_column`), or an array whose rows follow the sorted ids.
-    Instances keep their order inside a bag; `Bags.source` says where each came from.
+    `ids` (N,) are of any hashable type. The table is a dict {bag: vector}, a DataFrame with a row a bag
+    (indexed by bag, or named in `bag_column`), or an array whose rows follow the sorted ids. Instances keep
+    their order inside a bag; `Bags.source` says where each was.
     """
     if (proportions is None) == (counts is None):
         raise BagError("pass either proportions or counts, one row a bag")
@@ -42,10 +42,13 @@ def group_bags(
         table = shares_of_counts(table, sizes, names)
     shares = checked_shares(table, names, normalise)
     order = torch.from_numpy(np.argsort(number, kind="stable"))
-    return Bags(x[order], torch.from_numpy(sizes), torch.from_numpy(shares).float(), order, names)
+    x = x if bool((order.diff() == 1).all()) else x[order]  # where they are in order, in a mapped file too
+    return Bags(x, torch.from_numpy(sizes), torch.from_numpy(shares).float(), order, names)
 
 
-def keys_of(ids: Any) -> list[Hashable]:
+def keys_of(ids: Any) -> Sequence[Hashable] | np.ndarray:
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.ndim == 1:
+        return ids  # a list of millions of numbers takes gigabytes
     values = ids.tolist() if isinstance(ids, np.ndarray | Tensor) else list(ids)
     for i, value in enumerate(values):
         try:
@@ -59,8 +62,11 @@ def keys_of(ids: Any) -> list[Hashable]:
     return values
 
 
-def numbered(keys: Sequence[Hashable]) -> tuple[list[Hashable], np.ndarray, np.ndarray]:
+def numbered(keys: Sequence[Hashable] | np.ndarray) -> tuple[list[Hashable], np.ndarray, np.ndarray]:
     """Sorted names (as they appear where they cannot be sorted), the number of each key, the sizes."""
+    if isinstance(keys, np.ndarray):
+        found, number, sizes = np.unique(keys, return_inverse=True, return_counts=True)
+        return found.tolist(), number, sizes
     names = list(dict.fromkeys(keys))
     with suppress(TypeError):  # ids of mixed types keep the order in which they appear
         names = sorted(names)  # type: ignore[type-var]
@@ -118,12 +124,9 @@ def _check_names(keys: Sequence[Hashable], names: Sequence[Hashable]) -> None:
 
 
 def shares_of_counts(counts: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable]) -> np.ndarray:
-    totals = counts.sum(1)
-    for i in np.flatnonzero(~np.isclose(totals, sizes)).tolist():
-        remedy = (
-            "pass proportions if the counts are of a larger group than the instances at hand, noise= if noisy"
-        )
-        _refuse(names[i], f"has counts that sum to {totals[i]:g} but {sizes[i]} instances; {remedy}")
+    for i in np.flatnonzero(~np.isclose(counts.sum(1), sizes)).tolist():
+        remedy = "pass proportions if counts are of a larger group than the instances, noise= if noisy"
+        _refuse(names[i], f"has counts that sum to {counts[i].sum():g} but {sizes[i]} instances; {remedy}")
     return counts / sizes[:, None]
 
 

@@ -1,5 +1,6 @@
 """Instances as people have them become tensors that networks take, or an error that names the row."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ def as_instances(x: Any) -> Tensor:
             array = _numbers(array)
         elif array.dtype.itemsize > 8 or array.dtype.byteorder not in "=|":
             array = array.astype(np.float32)  # numpy's types that torch does not have
-        x = torch.from_numpy(array if array.flags.writeable else array.copy())
+        x = _shared(array) if isinstance(x, np.memmap) else torch.from_numpy(_writeable(array))
     if x.ndim < 2:
         raise BagError(f"instances have shape {tuple(x.shape)}; pass a row each, such as x.reshape(-1, 1)")
     if x.dtype == torch.uint8 and x.ndim > 2:
@@ -30,6 +31,18 @@ def as_instances(x: Any) -> Tensor:
             value = x[i].flatten()[~x[i].flatten().isfinite()][0]
             raise BagError(f"instance {i} has the value {value:g}; fill it in, or drop the instance")
     return x
+
+
+def _writeable(array: np.ndarray) -> np.ndarray:
+    return array if array.flags.writeable else array.copy()
+
+
+def _shared(array: np.ndarray) -> Tensor:
+    """A tensor on the memory of a mapped file, which is not read before it is used; instances are not
+    written to, and torch need not warn of it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The two stages with several processes: each trains on its own bags, and all take the same steps.
 
 Both have the arguments of `pipeline`'s, and yield what one process would: the terms of all bags, and in the
-second stage the predictions and labels of all instances.
+second stage, to the first process, the predictions and labels of all instances.
 """
 
 from collections.abc import Iterator, Sequence
@@ -71,7 +71,7 @@ class Crew:
         for moment in pipeline.second_stage(log_probs[rows], student, cast(Bags, share), optimizers, **given):
             if isinstance(label, SoftLabels):
                 label.last = self.group.reduced(label.last.clone(), MAX)
-            yield self._whole(self._summed(moment), share, len(bags.x))
+            yield self._whole(self._summed(moment), share)
 
     def _shared(
         self, bags: Bags, players: list[nn.Module], optimizers: Sequence[Optimizer], given: dict[str, Any]
@@ -95,15 +95,14 @@ class Crew:
         means = dict(zip(terms, total.tolist(), strict=True))
         return replace(moment, epoch=moment.epoch._replace(terms=means))
 
-    def _whole(self, moment: Moment, share: Share, n: int) -> Moment:
-        """The moment of all instances, which is evaluated, and resumed from."""
+    def _whole(self, moment: Moment, share: Share) -> Moment:
+        """In the first process the moment of all instances, which is evaluated, and resumed from."""
         before, self.known = self.known, []
 
         def whole(part: Tensor) -> Tensor:
             found = [full for own, full in [*self.known, *before] if own is part]
             if not found:
-                found = [part.new_zeros(n, part.shape[1]).index_copy(0, share.rows, part)]
-                self.group.reduced(found[0])
+                found = [share.gathered(part)]
             self.known.append((part, found[0]))
             return found[0]
 

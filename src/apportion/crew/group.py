@@ -31,6 +31,16 @@ class Group:
         self.seconds += time.perf_counter() - started
         return value
 
+    def gathered(self, part: Tensor, longest: int) -> list[Tensor]:
+        """The parts of all processes, filled up to `longest` rows, for the first of them; others get none."""
+        started = time.perf_counter()
+        filled = part.new_zeros(longest, *part.shape[1:])
+        filled[: len(part)] = part
+        parts = [] if self.rank else [torch.empty_like(filled) for _ in range(self.size)]
+        dist.gather(filled, parts or None)
+        self.seconds += time.perf_counter() - started
+        return parts
+
     def told(self, value: Any) -> Any:
         """What the first process says."""
         box = [value]

@@ -25,13 +25,14 @@ class Share:
     def __init__(self, bags: Bags, group: Group, instances_per_batch: int, epochs: int, done: int) -> None:
         self.group, self.epochs, self.done = group, epochs, done
         self.batch = own_batch(bags, group.size, instances_per_batch)
-        # by size, dealt in turn: shares differ by no more than the largest bag
-        order = bags.sizes.argsort(descending=True, stable=True)
-        which = order[group.rank :: group.size].sort().values
-        self.rows = bags.take(which).row
-        self.bags = bags.select(which)
+        dealt, outline = deal(bags, group.size), replace(bags, x=bags.x.new_empty(len(bags.x), 0))
+        self.bags = bags.select(dealt[group.rank])  # all that is read of instances in a mapped file
+        self.outline = outline.select(dealt[group.rank])  # to count without copying
         self.x, self.sizes, self.proportions = self.bags.x, self.bags.sizes, self.bags.proportions
-        self.outline = replace(self.bags, x=self.x.new_empty(len(self.x), 0))  # to count without copying
+        self.rows = outline.take(dealt[group.rank]).row
+        # the first process puts together what all have found
+        self.all_rows = [] if group.rank else [outline.take(which).row for which in dealt]
+        self.longest = max(int(bags.sizes[which].sum()) for which in dealt)
         self.of_bags = self.of_rows = self.progress = 0.0
 
     def batches(self, instances_per_batch: int, generator: torch.Generator) -> Iterator[BagBatch]:
@@ -50,6 +51,16 @@ class Share:
             seen += n_rows
             yield next(own) if mine[0] else self.bags.take(fits.view(1))
         self.done += 1
+
+    def gathered(self, part: Tensor) -> Tensor:
+        """The values of all rows (N, k), from those of each process; the first alone has them."""
+        parts = self.group.gathered(part, self.longest)
+        if not parts:
+            return part
+        whole = part.new_empty(sum(map(len, self.all_rows)), *part.shape[1:])
+        for rows, own in zip(self.all_rows, parts, strict=True):
+            whole[rows] = own[: len(rows)]
+        return whole
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean of rows over all processes; its gradient is that of the own rows."""
@@ -90,6 +101,12 @@ class Weighed:
     def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
         for terms in self.learner.steps(batch, self.share.progress):
             yield {name: self.share.weighed(name, term) for name, term in terms.items()}
+
+
+def deal(bags: Bags, processes: int) -> list[Tensor]:
+    """The numbers of each process's bags: by size, in turn, so that shares differ by no more than a bag."""
+    order = bags.sizes.argsort(descending=True, stable=True)
+    return [order[rank::processes].sort().values for rank in range(processes)]
 
 
 def own_batch(bags: Bags, processes: int, instances_per_batch: int) -> int:

@@ -231,6 +231,28 @@ def test_a_column_gives_labels_of_a_few_rows_and_is_no_feature(folder):
     assert not Path("none").exists()
 
 
+def test_classes_without_a_number_are_refused_with_the_option_and_filled_with_it(folder):
+    counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
+    gaps = counts.with_columns(right=pl.when(pl.col("town") < "10").then(None).otherwise(pl.col("right")))
+    gaps.write_csv("gaps.csv")
+    words = ("people.csv", "--bag", "town", "--counts", "gaps.csv")
+    with pytest.raises(TableError, match="row 1, bag '00', has nan for class 'right'.*pass --fill"):
+        run("check", *words, "--unlabelled")
+    assert run("fit", *words, "--fill", "--out", "filled", *QUICK).exit_code == 0
+    assert run("fit", *SOURCES["counts"], "--out", "whole", *QUICK).exit_code == 0
+    assert len({(folder / name / "model.safetensors").read_bytes() for name in ("filled", "whole")}) == 1
+    gaps.with_columns(left=pl.col("left") + 21).write_csv("gaps.csv")
+    with pytest.raises(TableError, match="bag '00'.*some classes alone are more than the bag"):
+        run("check", *words, "--fill")
+
+
+def test_intervals_are_refused_with_what_to_pass(folder):
+    shares = pl.read_parquet("shares.parquet").with_columns(left=pl.lit("0.4-0.6"), right=pl.lit("0.4–0.6"))
+    shares.write_csv("wide.csv")
+    with pytest.raises(TableError, match="has '0.4-0.6' for class 'left'.*middle of an interval.*--noise"):
+        run("check", "people.parquet", "--bag", "town", "--proportions", "wide.csv")
+
+
 def test_held_out_bags_choose_the_epoch_and_the_temperature(folder):
     words = ("--first-epochs", "12", "--second-epochs", "4", "--held-out", "0.3", "--choose", "likelihood")
     result = run("fit", *SOURCES["counts"], "--out", "model", *words, "--calibrate")

@@ -11,6 +11,7 @@ from sklearn.datasets import make_moons
 
 from apportion import BagError, ProportionClassifier
 from apportion.backbones import mlp
+from apportion.filling import filled
 from apportion.labelling import hard_labels, soft_labels
 from apportion.mending import believed, denoised, known_bags, mended_bags, on_belief
 
@@ -153,7 +154,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "unlabelled=True",
     ),
     "other totals": ({}, {"counts": COUNTS * 3}, "larger group"),
-    "no table": ({"noise": 1.0}, {"y": TRUTH}, "noise, normalise and unlabelled are for tables"),
+    "no table": ({"noise": 1.0}, {"y": TRUTH}, "noise, normalise, unlabelled, fill are for tables"),
     "no noise": ({"noise": "much"}, {"counts": COUNTS}, "noise is 'much'; give a standard deviation"),
     "nothing": ({"unlabelled": True}, {"proportions": SHARES * np.nan}, "no bag has proportions"),
     "no such row": ({}, {"counts": COUNTS, "given": {400: 0}}, "row 400, but there are 400 rows"),
@@ -176,3 +177,70 @@ def test_what_needs_an_option_is_refused_with_its_name(what):
 def test_counts_of_a_larger_group_are_rescaled_when_asked():
     bags, _, _ = mended_bags(X, ids=TOWN, counts=COUNTS * 3, normalise=True)
     torch.testing.assert_close(bags.proportions, torch.from_numpy(SHARES).float())
+
+
+# --- classes without a number, intervals, weights
+
+
+def test_one_missing_class_has_exactly_what_is_left():
+    whole = random_counts(50, 20)
+    gaps = whole.copy()
+    gaps[np.arange(50), np.arange(50) % 3] = np.nan
+    np.testing.assert_allclose(filled(gaps, np.full(50, 20.0)), whole)
+    np.testing.assert_allclose(filled(gaps / 20, np.ones(50)), whole / 20)
+
+
+def test_several_missing_classes_share_what_is_left_as_they_are_overall():
+    shares = np.array([[0.5, 0.4, 0.1], [0.5, 0.2, 0.3], [0.4, np.nan, np.nan], [np.nan] * 3])
+    found = filled(shares, np.ones(4))
+    np.testing.assert_allclose(found[2], [0.4, 0.6 * 0.6, 0.6 * 0.4])  # overall 0.3 to 0.2
+    assert np.isnan(found[3]).all()
+    np.testing.assert_array_equal(found[:2], shares[:2])
+    never = filled(np.array([[0.2, np.nan, np.nan], [0.6, np.nan, np.nan]]), np.ones(2))
+    np.testing.assert_allclose(never, [[0.2, 0.4, 0.4], [0.6, 0.2, 0.2]])
+
+
+def test_filled_shares_train_as_the_whole_ones_where_one_class_is_missing():
+    gaps = SHARES.copy()
+    gaps[::2, 1] = np.nan
+    small: dict[str, Any] = {"backbone": partial(mlp, widths=(8,)), "first_epochs": 2, "second_epochs": 1}
+    models = [
+        ProportionClassifier(fill=fill, random_state=0, **small).fit(X, bags=TOWN, proportions=table)
+        for fill, table in ((False, SHARES), (True, gaps))
+    ]
+    one, other = (model.predict_proba(X) for model in models)
+    np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_gaps_intervals_and_weights_are_refused_with_what_to_pass(as_dict):
+    def told(table: np.ndarray, pattern: str, **given: Any) -> None:
+        with pytest.raises(BagError, match=pattern):
+            mended_bags(X, None, TOWN, proportions=dict(enumerate(table)) if as_dict else table, **given)
+
+    gaps = SHARES.copy()
+    gaps[3, 1] = np.nan
+    told(gaps, "bag 3 has no number for 1 of its 2 classes; pass fill=True")
+    told(gaps, "bag 3 has no number for 1 of its 2 classes; pass fill=True", unlabelled=True)
+    gaps[4] = [1.2, np.nan]
+    told(gaps, "bag 4 has 1.2 for some of its classes, more than 1 for all; mend it", fill=True)
+    wide = np.stack([SHARES - 0.1, SHARES + 0.1], 2)
+    told(wide, r"bag \d+ has intervals for shares, up to 0.2 wide; pass their middles with noise=0.0577")
+    areas = np.linspace(1, 2, 400)
+    told(SHARES, "rows weigh differently.*repeat each row by its weight", weights=areas)
+    even = mended_bags(X, None, TOWN, proportions=SHARES, weights=np.ones(400)).bags
+    assert torch.equal(even.proportions, mended_bags(X, None, TOWN, proportions=SHARES).bags.proportions)
+    with pytest.raises(BagError, match="rows weigh differently"):
+        ProportionClassifier().fit(X, bags=TOWN, proportions=SHARES, weights=areas)
+    with pytest.raises(BagError, match="unlabelled, fill are for tables"):
+        mended_bags(X, TRUTH, TOWN, fill=True)
+
+
+def test_rows_repeated_by_their_weight_make_shares_of_areas_those_of_rows():
+    """The remedy that the error names: the counts of repeated rows are the areas of the classes."""
+    areas = np.random.default_rng(3).integers(1, 5, 400)
+    shares = np.stack([np.bincount(TOWN, areas * (c == TRUTH)) for c in (0, 1)], 1).astype(float)
+    shares /= shares.sum(1, keepdims=True)
+    bags = mended_bags(np.repeat(X, areas, axis=0), None, np.repeat(TOWN, areas), proportions=shares).bags
+    counted = mended_bags(np.repeat(X, areas, axis=0), np.repeat(TRUTH, areas), np.repeat(TOWN, areas)).bags
+    torch.testing.assert_close(bags.proportions, counted.proportions)

@@ -30,11 +30,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
     # a table has no row an instance: folds would cut it wrongly or not at all; expand makes it rows
     __metadata_request__fit = {
-        "bags": True,
-        "classes": True,
-        "proportions": UNUSED,
-        "counts": UNUSED,
-        "given": UNUSED,
+        **{"bags": True, "classes": True},
+        **dict.fromkeys(("proportions", "counts", "given", "weights"), UNUSED),
     }
 
     def __init__(
@@ -53,6 +50,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         noise: float | str | None = None,
         normalise: bool = False,
         unlabelled: bool = False,
+        fill: bool = False,
         held_out: float = 0.0,
         choose: str | None = None,
         calibrate: bool = False,
@@ -73,6 +71,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self.noise = noise
         self.normalise = normalise
         self.unlabelled = unlabelled
+        self.fill = fill
         self.held_out = held_out
         self.choose = choose
         self.calibrate = calibrate
@@ -82,7 +81,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(
         self, X: Any, y: Any = None, *, bags: Any = None, proportions: Any = None, counts: Any = None,
-        classes: Any = None, given: Any = None,
+        classes: Any = None, given: Any = None, weights: Any = None,
     ) -> Self:  # fmt: skip
         """Learn from labels, labels in bags, shares `y` (n, k) of each row's bag, or a table of the bags.
 
@@ -91,13 +90,13 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         asked = self.get_params(deep=False)
         device = pick_device(asked.pop("device"))
         asked |= {"seed": seed_of(asked.pop("random_state"))}
-        options = {name: asked.pop(name) for name in ("noise", "normalise", "unlabelled")}
+        options = {name: asked.pop(name) for name in ("noise", "normalise", "unlabelled", "fill")}
         check_choice(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
         del asked["verbose"]
         settings = stage_settings(**asked)
         X, y = self._validated(X, y, proportions is not None or counts is not None)
         table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
-        data, self.classes_, relax = mended_bags(X, y, bags, **table, **options)
+        data, self.classes_, relax = mended_bags(X, y, bags, **table, weights=weights, **options)
         self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(data.x)
         self.history_: list[dict[str, Any]] = []
         data = data.to(device)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from apportion.bags import Bags, bag_means
 from apportion.forms import bags_from, groups_of, table_shares
+from apportion.gaps import complete, refuse_other_forms
 from apportion.given import with_given
 from apportion.grouping import BagError
 from apportion.labelling import Labeller, hard_labels
@@ -28,22 +29,25 @@ class Mended(NamedTuple):
 def mended_bags(
     x: Any, y: Any = None, ids: Any = None, *, proportions: Any = None, counts: Any = None,
     classes: Any = None, noise: Noise = None, normalise: bool = False, unlabelled: bool = False,
-    given: Mapping[int, Hashable] | None = None,
+    fill: bool = False, given: Mapping[int, Hashable] | None = None, weights: Any = None,
 ) -> Mended:  # fmt: skip
     """`bags_from` for tables that need an option; without any it is the same.
 
     `noise` is the standard deviation of the error of each number in the table, or "estimate". `normalise`
-    rescales counts of another total. `unlabelled` takes bags whose row is all NaN. `given` are classes of
-    single rows.
+    rescales counts of another total. `unlabelled` takes bags whose row is all NaN. `fill` takes rows of which
+    some are: these classes have what is left. `given` are classes of single rows.
     """
     relax, known = math.inf, None
-    if noise is not None or normalise or unlabelled:
-        table = counts if proportions is None else proportions
+    table = counts if proportions is None else proportions
+    refuse_other_forms(table, weights, fill=fill)
+    if noise is not None or normalise or unlabelled or fill:
         if table is None or ids is None:
-            raise BagError("noise, normalise and unlabelled are for tables; pass proportions= or counts=")
+            raise BagError("noise, normalise, unlabelled, fill are for tables; pass proportions= or counts=")
         groups = groups_of(ids, len(x))
         values, classes = table_shares(table, None, groups, classes)
         whole = counts is not None
+        if fill:
+            values = complete(values, groups[2] if whole else np.ones(len(values)), groups[0])
         known = ~np.isnan(values).all(1) if unlabelled else np.ones(len(values), bool)
         if not known.any():
             raise BagError("no bag has proportions, so that there is nothing to learn from")

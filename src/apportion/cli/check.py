@@ -17,13 +17,14 @@ def command(
     normalise: tabling.Normalise = False,
     noise: tabling.Noise = "",
     unlabelled: tabling.Unlabelled = False,
+    fill: tabling.Fill = False,
     given: tabling.Given = "",
 ) -> None:
     from apportion.tables.checking import check, refuse
 
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled, given,
+        noise, unlabelled, fill, given,
     )  # fmt: skip
     found = check(asked)
     for note in found.notes:

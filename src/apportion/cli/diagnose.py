@@ -25,6 +25,7 @@ def command(
     normalise: tabling.Normalise = False,
     noise: tabling.Noise = "",
     unlabelled: tabling.Unlabelled = False,
+    fill: tabling.Fill = False,
     new: Annotated[bool, typer.Option("--new", help="The model has learnt from no bag of TABLE.")] = False,
     folds: Annotated[int, typer.Option(min=2, help="Networks to train, if no bag was held out.")] = 4,
     bags_out: Annotated[Path | None, typer.Option(metavar="FILE", help="The error of every bag.")] = None,
@@ -46,7 +47,7 @@ def command(
     loaded = load_model(model)
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled,
+        noise, unlabelled, fill,
     )  # fmt: skip
     found = check(asked)
     refuse(found)

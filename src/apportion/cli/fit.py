@@ -42,6 +42,7 @@ def command(
     normalise: tabling.Normalise = False,
     noise: tabling.Noise = "",
     unlabelled: tabling.Unlabelled = False,
+    fill: tabling.Fill = False,
     given: tabling.Given = "",
     first_stage: FirstStage = "dllp",
     second_stage: SecondStage = "plot",
@@ -81,7 +82,7 @@ def command(
     checked(settings)
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled, given,
+        noise, unlabelled, fill, given,
     )  # fmt: skip
     found = check(asked)
     for note in found.notes:

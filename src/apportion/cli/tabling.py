@@ -43,6 +43,9 @@ Noise = Annotated[
 Unlabelled = Annotated[
     bool, typer.Option("--unlabelled", help="Take bags whose row in FILE has no number: unlabelled ones.")
 ]
+Fill = Annotated[
+    bool, typer.Option("--fill", help="Give classes without a number what is left of their bag.")
+]
 Given = Annotated[
     str, typer.Option(metavar="COLUMN", help="Of TABLE: the class of a few rows, empty in all others.")
 ]
@@ -51,7 +54,7 @@ Given = Annotated[
 def asked(
     table: Path, bag: str, proportions: Path | None, counts: Path | None, shares: str, key: str | None,
     classes: str, drop: str, categorical: str, missing: list[str] | None, normalise: bool,
-    noise: str, unlabelled: bool, given: str = "",
+    noise: str, unlabelled: bool, fill: bool = False, given: str = "",
 ) -> "Asked":  # fmt: skip
     from apportion.tables.asking import Asked
 
@@ -73,6 +76,7 @@ def asked(
         normalise,
         noise,
         unlabelled,
+        fill,
         given,
     )
 

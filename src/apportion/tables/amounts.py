@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from apportion.filling import filled, overfull, partly
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.shares import BagTable
 
@@ -21,9 +22,14 @@ def check_values(table: BagTable, asked: Asked, problems: list[str]) -> None:
     exact, told_of = not asked.noise, table.told[:, None]
     if asked.unlabelled:
         told_of = told_of | np.isnan(table.values).all(1, keepdims=True)
+    gaps = partly(table.values)[:, None] & np.isnan(table.values)
     rules: list[tuple[Callable[[np.ndarray], np.ndarray], str]] = [
         (
-            lambda v: ~np.isfinite(v),
+            lambda v: gaps & (not asked.fill),
+            "give a number, or pass --fill to give it what is left",
+        ),
+        (
+            lambda v: ~np.isfinite(v) & ~gaps,
             "give a finite number, or drop the bag from both tables, or pass --unlabelled",
         ),
         (
@@ -58,6 +64,11 @@ def check_sums(
         cases = (table.case(place[i]) for i in bad[:SHOWN].tolist())
         problems.append(told(cases, len(bad), "all classes are zero; drop the bag from both tables"))
     wanted = sizes if whole else np.ones(len(sizes))
+    over = overfull(table.values[place], wanted)
+    over = over[(place >= 0)[over]]
+    if len(over) and asked.fill:
+        cases = (table.case(place[i]) for i in over[:SHOWN].tolist())
+        problems.append(told(cases, len(over), "some classes alone are more than the bag; mend them"))
     off = (abs(totals - wanted) > (0.5 if whole else 1e-4)) & (totals > 0)  # four printed digits
     bad = known[off[known]]
     if len(bad) and not asked.normalise and len(table.classes) > 1:
@@ -72,6 +83,8 @@ def check_sums(
 
 def shares_of(values: np.ndarray, sizes: np.ndarray, asked: Asked) -> np.ndarray:
     """Shares (m, k) that sum to one; noisy numbers as they are, over the size of the bag."""
+    if asked.fill:
+        values = filled(values, sizes if asked.counts is not None else np.ones(len(sizes)))
     if not asked.noise:
         return values / values.sum(1, keepdims=True)
     return values / sizes[:, None] if asked.counts is not None else values

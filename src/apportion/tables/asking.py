@@ -27,6 +27,7 @@ class Asked:
     normalise: bool = False  # rescale shares or counts that do not sum to one or to the size of the bag
     noise: str = ""  # deviation of the error of each number, or "estimate"; such numbers may be negative
     unlabelled: bool = False  # bags whose numbers are all missing are taken
+    fill: bool = False  # classes whose numbers are missing have what is left of their bag
     given: str = ""  # a column of the table that gives the class of a few rows and is empty in all others
 
 

@@ -1,5 +1,6 @@
 """The proportions of the bags, from a table of their own or from columns of the instances' table."""
 
+import re
 from itertools import islice
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.columns import TableError
 from apportion.tables.reading import ROW, numbered_rows, open_table, pl, plainly
 from apportion.tables.transforms import kind_of, read_as
+
+INTERVAL = re.compile(r"\s*[\[(]?\s*[\d.]+\s*%?\s*(-|–|,|;|to|\.\.)\s*[\d.]+\s*%?\s*[\])]?\s*")
 
 
 class BagTable(NamedTuple):
@@ -75,6 +78,8 @@ def _name_texts(frame: pl.DataFrame, table: BagTable, problems: list[str]) -> No
         if len(bad) and column.dtype == pl.String:
             cases = (f"{table.case(i)}, has {column[i]!r} for class {name!r}" for i in bad.tolist())
             remedy = f"give a number; if {name!r} is no class, name the classes with --classes"
+            if all(INTERVAL.fullmatch(column[i]) for i in bad.tolist()):
+                remedy = "give the middle of an interval, and its width over 3.46 (the root of 12) as --noise"
             problems.append(told(islice(cases, SHOWN), len(bad), remedy))
             table.told[bad] = True
 

@@ -1,5 +1,6 @@
 """A diagnosis without labels, on data whose labels are known: every figure, and when it must say no."""
 
+import math
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from apportion import diagnose
-from apportion.bag_statistics import accuracy_from_bags, shuffled_correlations, spread_of
+from apportion.bag_statistics import accuracy_from_bags, shuffled_correlations, spread_of, uneven
 from apportion.bagging import dirichlet_groups, make_bags
 from apportion.bags import Bags, bag_means
 from apportion.crossfit import unseen_log_probs
@@ -67,6 +68,32 @@ def test_the_interval_of_the_accuracy_holds_as_often_as_it_says():
         accuracy, error = accuracy_from_bags(shares, bags.proportions, bags.sizes)
         held.append(abs(accuracy - float((guess == hidden).double().mean())) <= error)
     assert 0.9 <= np.mean(held) <= 0.99  # 95 % of 200, within three deviations
+
+
+def test_mistakes_that_differ_from_bag_to_bag_widen_the_interval():
+    """Guessed by place: a class is mistaken otherwise in each of four places, which bags mix."""
+    held, narrow = [], []
+    truth, guess = np.array([0.1, 0.3, 0.6, 0.9]), np.array([0.0, 0.6, 0.3, 1.0])
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        mixture = random.dirichlet(np.ones(4), 60)
+        place = np.stack([random.choice(4, 30, p=p) for p in mixture])
+        y, told = (random.random((60, 30)) < rate[place] for rate in (truth, guess))
+        known, predicted = (torch.from_numpy(np.stack([1 - v.mean(1), v.mean(1)], 1)) for v in (y, told))
+        accuracy, error = accuracy_from_bags(predicted, known, torch.full((60,), 30))
+        miss, extra = abs(accuracy - (y == told).mean()), uneven(predicted, known, torch.full((60,), 30))
+        held.append(miss <= error)
+        narrow.append(miss <= math.sqrt(error**2 - extra**2))
+    assert np.mean(narrow) < 0.6
+    assert np.mean(held) > 0.9
+
+
+def test_nothing_is_added_in_random_bags_and_little_where_classes_are_mistaken_alike():
+    y = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 4000, True, generator=seeded())
+    for groups, most in ((None, 0.0), (dirichlet_groups, 0.03)):
+        bags, hidden = bagged(y, 40, 3, groups=groups)
+        guess = torch.nn.functional.one_hot(mistaken(hidden, CONFUSION), 3).double()
+        assert uneven(bag_means(guess, bags.sizes), bags.proportions.double(), bags.sizes) <= most
 
 
 def test_the_accuracy_of_perfect_predictions_is_one_and_of_bags_of_one_is_counted():

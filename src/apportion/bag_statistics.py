@@ -48,7 +48,8 @@ def accuracy_from_bags(predicted: Tensor, known: Tensor, sizes: Tensor) -> tuple
     """The share of instances that are right, and half its interval of 95 %, from shares of classes alone.
 
     `predicted` (m, k) are the shares of the most probable classes. If a class is mistaken alike in every
-    bag, they follow the known shares linearly, and the slopes say how often. The interval is a jackknife's.
+    bag, they follow the known shares linearly, and the slopes say how often. The interval is a jackknife's,
+    and wider where the bags show that a class is not mistaken alike.
     """
     n = sizes.double().unsqueeze(1)
     known, predicted = known.double(), predicted.double()
@@ -64,11 +65,42 @@ def accuracy_from_bags(predicted: Tensor, known: Tensor, sizes: Tensor) -> tuple
         return accuracy, 1.0
     each = _accuracy(whole - sums, m)
     deviation = math.sqrt((groups - 1) / groups * float((each - each.mean()).square().sum()))
-    return accuracy, float(stdtrit(groups - 1, 0.975)) * deviation
+    half = float(stdtrit(groups - 1, 0.975)) * deviation
+    return accuracy, math.hypot(half, uneven(predicted, known, sizes))
+
+
+def uneven(predicted: Tensor, known: Tensor, sizes: Tensor) -> float:
+    """How far accuracy may be off because a class is mistaken otherwise from bag to bag; 0 in random bags.
+
+    The slopes see what goes along with the known shares. What does not shows as residuals that vary more than
+    chance lets them; as much again is taken to be hidden in the slopes.
+    """
+    spread, chance = spread_of(known, sizes)
+    if spread <= 1 + chance:
+        return 0.0  # rows came into bags by chance, so that no mistake goes along with shares
+    n, (m, k) = sizes.double().unsqueeze(1), known.shape
+    joint = torch.cat([torch.ones_like(n), known, predicted], 1)
+    sums = joint[:, : k + 1].T @ (n * joint)
+    pi, q, slopes, total = (part[0] for part in _slopes(sums[None], m))
+    left = predicted - q - (known - pi) @ slopes
+    rates = (q - pi @ slopes + slopes).clamp(0, 1)  # (k, k) how often a class is taken for another
+    by_chance = float(pi @ (rates * (1 - rates)).sum(1))  # variance of residuals, times the size of a bag
+    reach = 1 + 2 * math.sqrt(2 / ((m - 1) * (k - 1)))  # of chance, two deviations
+    beyond = float((n * left.square()).sum()) / (m - 1) - reach * by_chance
+    hidden = max(0.0, beyond) / float(n.mean()) / float(total)
+    return math.sqrt(hidden) * (1 - float(pi.square().sum()))
 
 
 def _accuracy(sums: Tensor, m: int) -> Tensor:
-    """Accuracies (r,) from weighted sums (r, 1 + k, 1 + 2k) of products of [1, known, predicted] over bags.
+    """Accuracies (r,) from the sums that `_slopes` takes."""
+    pi, q, slopes, _ = _slopes(sums, m)
+    spread = torch.diag_embed(pi) - pi[:, :, None] * pi[:, None, :]  # covariance of one instance's class
+    return (pi * q).sum(1) + (spread * slopes.transpose(1, 2)).sum((1, 2))
+
+
+def _slopes(sums: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean known and predicted shares, slopes (r, k, k) and the variance of known shares (r,), from weighted
+    sums (r, 1 + k, 1 + 2k) of products of [1, known, predicted] over bags.
 
     All classes have one slope, and each pair of classes one of its own beside it as far as the number of bags
     bears it: a ridge of k² / m.
@@ -78,9 +110,8 @@ def _accuracy(sums: Tensor, m: int) -> Tensor:
     pi, q = means[:, 0, 1 : k + 1], means[:, 0, k + 1 :]
     own = means[:, 1:, 1 : k + 1] - pi[:, :, None] * pi[:, None, :]  # covariance of known shares
     joint = means[:, 1:, k + 1 :] - pi[:, :, None] * q[:, None, :]  # of known with predicted ones
-    total = own.diagonal(dim1=1, dim2=2).sum(1).clamp_min(1e-12)[:, None, None]
-    slope = joint.diagonal(dim1=1, dim2=2).sum(1)[:, None, None] / total
-    ridge = total / k * (k * k / m) * torch.eye(k, dtype=sums.dtype)
+    total = own.diagonal(dim1=1, dim2=2).sum(1).clamp_min(1e-12)
+    slope = (joint.diagonal(dim1=1, dim2=2).sum(1) / total)[:, None, None]
+    ridge = total[:, None, None] / k * (k * k / m) * torch.eye(k, dtype=sums.dtype)
     slopes = slope * torch.eye(k, dtype=sums.dtype) + torch.linalg.solve(own + ridge, joint - slope * own)
-    spread = torch.diag_embed(pi) - pi[:, :, None] * pi[:, None, :]  # covariance of one instance's class
-    return (pi * q).sum(1) + (spread * slopes.transpose(1, 2)).sum((1, 2))
+    return pi, q, slopes, total

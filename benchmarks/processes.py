@@ -41,7 +41,8 @@ from apportion.randomness import key, reseed, stream
 from apportion.second_stage import PLOT, bag_weights
 
 PROCESSES, STEPS, SEED = 2, 50, 1
-KINDS = (*METHODS, "hard", "mixup", "soft", "bag weights")
+REFUSED = ("two-views",)  # which contrasts the instances of a batch with each other
+KINDS = (*(name for name in METHODS if name not in REFUSED), "hard", "mixup", "soft", "bag weights")
 Losses = list[dict[str, float]]
 
 
@@ -270,14 +271,14 @@ def launched(root: Path, log: Any) -> subprocess.Popen[bytes]:
 
 
 def kill() -> bool:
-    """Kill each of the two processes once, the one that writes and the one that does not."""
+    """Kill the process that follows, so that the other has time for a checkpoint, and the one that writes."""
     with tempfile.TemporaryDirectory() as name, (Path(name) / "log").open("wb") as log:
         killed, alone = Path(name) / "killed", Path(name) / "alone"
         torchrun = launched(killed, log)
-        for stage, writer in (("rot", False), ("rot+plot", True)):
+        for stage, writer, after in (("rot", False, 10), ("rot+plot", False, 10), ("rot+plot", True, 20)):
             folder = killed / "digits" / stage / "16" / "seed=1"
             path = folder / "log.jsonl"
-            while not path.exists() or len(path.read_bytes().splitlines()) < 10:
+            while not path.exists() or len(path.read_bytes().splitlines()) < after:
                 if torchrun.poll() is not None:
                     raise SystemExit((Path(name) / "log").read_text()[-20000:])
                 time.sleep(0.01)

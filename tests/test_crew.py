@@ -14,6 +14,7 @@ from apportion.crew import Crew, CrewError, Share, own_batch, own_seed
 from apportion.crew.group import own_device
 from apportion.crew.share import BAG_MEANS, ROW_MEANS, WHOLE
 from apportion.grouping import group_bags
+from apportion.optimizers import make_optimizer
 from apportion.randomness import stream
 
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "processes.py"
@@ -33,6 +34,9 @@ class Pretended:
 
     def reduced(self, value, how=None):
         return value
+
+    def gathered(self, part, longest):
+        return []
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked")
@@ -129,6 +133,17 @@ def test_what_several_processes_cannot_do_is_refused_with_a_remedy():
     stages = Crew(Pretended())
     with pytest.raises(CrewError, match=r"second\.stop"):
         next(stages.second_stage(torch.zeros(4, 3), network(3), ragged([2, 2]), [], stop=0.1))
+
+
+def test_what_is_not_said_is_as_it_is_for_one_process():
+    (bags, _), given = moon_bags(), {"epochs": 1, "rate": lambda progress: 1.0, "seed": 0}
+    stages, net = Crew(Pretended()), network()
+    optimizer = make_optimizer(net, "adam", 1e-3)
+    for stage in (
+        stages.first_stage(learner_of("dllp", net), bags, [optimizer], **given),
+        stages.second_stage(torch.zeros(len(bags.x), 2), net, bags, [optimizer], **given),
+    ):
+        assert [moment.epoch.number for moment in stage] == [1]
 
 
 def test_processes_draw_apart():

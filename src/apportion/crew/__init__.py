@@ -4,9 +4,10 @@ Both have the arguments of `pipeline`'s, and yield what one process would: the t
 second stage, to the first process, the predictions and labels of all instances.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import Any, cast
 
 import torch
@@ -44,6 +45,7 @@ class Crew:
     ) -> Iterator[Moment]:
         if isinstance(learner, TwoViews):
             raise CrewError("two views are contrasted with all instances of a batch; use one process")
+        given = _defaults(pipeline.first_stage) | given
         share, given = self._shared(bags, learner.players(), optimizers, given)
         if isinstance(learner, LLPGAN):
             learner.mean = share.mean
@@ -58,7 +60,8 @@ class Crew:
     def second_stage(
         self, log_probs: Tensor, student: nn.Module, bags: Bags, optimizers: Sequence[Optimizer], **given: Any
     ) -> Iterator[Moment]:
-        if given.get("stop") is not None:
+        given = _defaults(pipeline.second_stage) | given
+        if given["stop"] is not None:
             raise CrewError("second.stop looks at all predictions at once; leave it out, or use one process")
         share, given = self._shared(bags, [student], optimizers, given)
         rows, loss, resume, label = share.rows, given["loss"], given["resume"], given["label"]
@@ -114,6 +117,11 @@ class Crew:
         return replace(
             moment, labels=memory, log_probs=log_probs, running=whole(cast(Tensor, moment.running))
         )
+
+
+def _defaults(stage: Callable[..., Any]) -> dict[str, Any]:
+    named = signature(stage).parameters.items()
+    return {name: given.default for name, given in named if given.default is not given.empty}
 
 
 def _sum_gradients(share: Share, player: nn.Module, *_: Any) -> None:

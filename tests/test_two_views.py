@@ -126,18 +126,18 @@ def test_running_statistics_are_those_of_the_weak_views():
 
 
 def test_the_mean_follows_weights_and_statistics_and_copies_them_without_momentum():
-    average, moved = normed(), normed()
-    with torch.no_grad():
-        for value in moved.state_dict().values():
-            value += 1
-    before = copy.deepcopy(average.state_dict())
-    follow(average, moved, 0.75)
-    for name, value in average.state_dict().items():
-        expected = before[name] + 0.25 if value.is_floating_point() else before[name]
-        torch.testing.assert_close(value, expected)
-    follow(average, moved, 0.0)
-    for name, value in average.state_dict().items():
-        assert not value.is_floating_point() or torch.equal(value, moved.state_dict()[name])
+    for momentum, share in ((0.75, 0.25), (0.0, 1.0)):
+        average, moved = normed(), normed()
+        method = TwoViews(moved, average, projector(16), momentum=momentum)
+        with torch.no_grad():
+            for value in moved.state_dict().values():
+                value += 1
+        before = copy.deepcopy(average.state_dict())
+        follow(method.pairs, momentum)
+        for name, value in average.state_dict().items():
+            expected = before[name] + share if value.is_floating_point() else before[name]
+            torch.testing.assert_close(value, expected)
+    assert len(method.pairs) == len(before) - 1  # all but the number of batches
 
 
 def test_the_answer_is_the_mean_which_moves_only_after_a_step_and_learns_from_no_gradient():

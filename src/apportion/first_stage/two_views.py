@@ -5,7 +5,7 @@ of an instance together and pushes other instances apart, which is what lets lar
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +49,8 @@ class TwoViews:
         self.contrast = contrast
         self.temperature = temperature
         self.momentum = momentum
+        pairs = zip(average.state_dict().values(), network.state_dict().values(), strict=True)
+        self.pairs = [pair for pair in pairs if pair[0].is_floating_point()]  # weights and statistics
 
     def players(self) -> list[nn.Module]:
         return [self.player]
@@ -71,7 +73,7 @@ class TwoViews:
             pairs = self.projector(weak_features), self.projector(strong_features)
             terms["contrast"] = self.contrast * (1 - 2 * progress) * contrast(*pairs, self.temperature)
         yield terms
-        follow(self.classifier, self.network, self.momentum)
+        follow(self.pairs, self.momentum)
 
 
 def sure_labels(scores: Tensor, sizes: Tensor, proportions: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,8 +98,7 @@ def contrast(one: Tensor, other: Tensor, temperature: float) -> Tensor:
 
 
 @torch.no_grad()
-def follow(average: nn.Module, network: nn.Module, momentum: float) -> None:
-    """One step of the running mean: weights and batch-norm's statistics; counts are copied."""
-    pairs = zip(average.state_dict().values(), network.state_dict().values(), strict=True)
-    means, values = zip(*((m, v) for m, v in pairs if m.is_floating_point()), strict=True)
+def follow(pairs: Sequence[tuple[Tensor, Tensor]], momentum: float) -> None:
+    """One step of running means, in place, for all pairs of a mean and its value at once."""
+    means, values = zip(*pairs, strict=True)
     torch._foreach_lerp_(list(means), list(values), 1 - momentum)

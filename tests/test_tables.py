@@ -440,7 +440,7 @@ def test_only_the_first_cases_of_a_thing_are_named_and_all_are_counted(tmp_path)
     ("changes", "pattern"),
     [
         ({"left": [50.0, 0.3, 1.0]}, "row 1, bag 'a', has 50 for class 'left': divide percentages by 100"),
-        ({"left": [None, 1 / 3, 1.0]}, "row 1, bag 'a', has nan for class 'left': give a number, or pass --fill"),
+        ({"left": [None, 1 / 3, 1.0]}, "row 1, bag 'a', has nan for class 'left': give a number, or pass"),
         ({"left": ["half", "0.3", "1"]}, "row 1, bag 'a', has 'half' for class 'left': give a number"),
         ({"left": [0.4, 1 / 3, 1.0]}, "row 1, bag 'a', sums to 0.9: mend them, or pass --normalise"),
         ({"left": [0.0, 1 / 3, 1.0], "right": [0.0, 2 / 3, 0]}, "row 1, bag 'a': all classes are zero"),

@@ -8,7 +8,9 @@ and through the standard library's. A finding is kept in fuzz/ and becomes a tes
 """
 
 import argparse
+import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -34,10 +36,48 @@ def fuzz(name: str, inputs: int, corpus: str) -> None:
         with suppress(error):
             read(data)
 
+    def other_values(data: bytes, most: int, seed: int) -> bytes:
+        """JSON of which a value is another, half of the time: changed bytes are seldom JSON."""
+        changed = with_another(data, seed) if seed % 2 else b""
+        return changed[:most] or atheris.Mutate(data, most)
+
     findings = f"-artifact_prefix={HERE.parent / 'fuzz'}/{name.replace(' ', '-')}-"
     flags = [f"-runs={inputs}", "-seed=1", "-print_final_stats=1", findings, *LIMITS, corpus]
-    atheris.Setup([sys.argv[0], *flags], holds)
+    options = {"custom_mutator": other_values} if with_another(good, 1) else {}
+    atheris.Setup([sys.argv[0], *flags], holds, **options)
     atheris.Fuzz()
+
+
+HOSTILE: tuple[object, ...] = (
+    None, True, -1, 0, 1, 0.5, 2**31, 2**63, 10**400, 1e308, -1e-300, float("nan"), float("inf"), "", "x",
+    "\ud800", "1" * 5000, [], {}, [[]], {"": {}}, [1] * 2000, "=\n|<script>\x1b[2J",
+)  # fmt: skip
+
+
+def with_another(data: bytes, seed: int) -> bytes:
+    """JSON, or lines of it, with another value at one place; nothing where it is no JSON."""
+    chance = random.Random(seed)  # noqa: S311
+    lines = data.splitlines() if data.count(b"}\n{") else [data]
+    which = chance.randrange(max(1, len(lines)))
+    try:
+        place = values = json.loads(lines[which])
+    except (ValueError, RecursionError, IndexError):
+        return b""
+    while isinstance(place, dict | list) and place:
+        key = chance.choice(list(place) if isinstance(place, dict) else range(len(place)))
+        if not isinstance(place[key], dict | list) or chance.random() < 0.2:
+            kind = chance.randrange(10)
+            if kind == 0:
+                del place[key]
+            else:
+                place[key] = chance.choice(HOSTILE) if kind > 1 else values
+            break
+        place = place[key]
+    try:
+        lines[which] = json.dumps(values).encode()
+    except ValueError:  # it holds itself
+        return b""
+    return b"\n".join(lines) + (b"\n" if len(lines) > 1 else b"")
 
 
 def all_names() -> list[str]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from data_files import cifar_bin, cifar_py, idx_bytes, npy_bytes, npz_bytes, tiny, webp, write_pack
+from run_folders import folder_readers
 
 from apportion.bags import Bags
 from apportion.checks import check
@@ -272,7 +273,7 @@ def model_readers() -> dict[str, tuple[bytes, Callable[[bytes], object], tuple[t
 def all_readers() -> dict[str, Reader]:
     recipe = to_json(Recipe(second=Second())).encode()
     found = {name: Reader(*pair, DataError) for name, pair in data_readers().items()}
-    found |= {name: Reader(*pair, RunError) for name, pair in run_readers().items()}
+    found |= {name: Reader(*pair, RunError) for name, pair in (run_readers() | folder_readers()).items()}
     found["manifest"] = Reader(manifest(), on_disk(lambda path: load_manifest(path, X), "it.json"), BagError)
     found["recipe"] = Reader(recipe, read_recipe_text, RecipeError)
     if find_spec("polars"):

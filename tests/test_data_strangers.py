@@ -95,8 +95,10 @@ def tampered(draw: st.DrawFn, good: bytes) -> bytes:
     return json.dumps(values).encode()
 
 
-JSON = [n for n in ("pack", "result", "where", "recipe file", "manifest", "recipe", "model") if n in READERS]
-WHOLE_LINES = ("adult", "log", "csv", "scored")  # half of these may be a good file
+FILES = ("recipe", "where", "result", "sample")
+JSON = ["pack", "result", "where", "recipe file", "manifest", "recipe"]
+JSON += [f"run {name}" for name in FILES] + [name for name in ("model",) if name in READERS]
+WHOLE_LINES = ("adult", "log", "csv", "scored", "run log")  # half of these may be a good file
 
 
 @pytest.mark.parametrize("name", JSON)

@@ -29,11 +29,11 @@ def command(
         from apportion.report.page import results_page
 
         with whole_file(md) as beside:
-            beside.write_text(results_page(root, md), "utf-8")
+            beside.write_bytes(results_page(root, md).encode("utf-8", "replace"))
         print(f"{md}")
     if html is not None:
         from apportion.report.html import html_page
 
         with whole_file(html) as beside:
-            beside.write_text(html_page(root, data, thumbnails), "utf-8")
+            beside.write_bytes(html_page(root, data, thumbnails).encode("utf-8", "replace"))
         print(f"{html}, {html.stat().st_size / 1e6:.2f} MB")

@@ -1,7 +1,7 @@
 """apportion watch ROOT"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,14 +53,15 @@ def shown(found: list) -> "Table":
         terms = ", ".join(f"{name} {value:.4g}" for name, value in line.get("terms", {}).items())
         cells = [each.name, each.state, f"{each.epoch}/{each.epochs}", number(line.get("test_accuracy"))]
         cells += [number(line.get("proportion_error")), terms, clock(each.left)]
-        table.add_row(*(Text(cell) for cell in cells))  # Text: a folder's name is no markup
+        # Text: a folder's name is no markup; nor does a name of a stranger's steer the terminal
+        table.add_row(*(Text("".join(c if c.isprintable() else "?" for c in cell)) for cell in cells))
     if len(found) > ROWS:
         table.add_row(f"… and {len(found) - ROWS} more")
     return table
 
 
-def number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+def number(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, int | float) and abs(value) < 1e6 else "–"
 
 
 def clock(seconds: float | None) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion import runs
+from apportion.runs.files import NUMBER, check_shape
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,11 @@ class Cell:
     def numbers(self, *path: str) -> list[float]:
         """One number of every seed's result, such as ("test_accuracy", "last")."""
         found = []
-        for result in self.results:
+        for folder, result in zip(self.folders, self.results, strict=True):
             value: Any = result
             for key in path:
-                value = value[key]
+                value = value.get(key, "missing") if isinstance(value, dict) else "missing"
+            check_shape(value, NUMBER, f"{folder / 'result.json'}: {' '.join(path)}")
             found.append(float(value))
         return found
 
@@ -42,13 +44,13 @@ def collect(root: Path) -> dict[str, Cell]:
         if runs.finished(folder) and re.fullmatch(r"seed=\d+", folder.name):
             found[folder.parent.relative_to(root).as_posix()].append(folder)
     cells = {}
-    for name, folders in sorted(found.items(), key=lambda item: _natural(item[0])):
+    for name, folders in sorted(found.items(), key=lambda item: natural(item[0])):
         folders.sort(key=lambda folder: int(folder.name.removeprefix("seed=")))
         cells[name] = Cell(name, tuple(folders), tuple(runs.read_result(folder) for folder in folders))
     return cells
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, str]]:
     """Bags of 16 come before bags of 128."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in name.split("/")]
 

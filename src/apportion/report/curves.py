@@ -77,7 +77,7 @@ def _band(lines: Sequence[Sequence[float | None]]) -> tuple[list[float], list[fl
 def confusion_figure(cell: Cell) -> Figure:
     """The test part of a cell's first seed, by true and predicted class, each row in per cent."""
     matrix = cell.results[0].get("confusion")
-    if matrix is None:
+    if not matrix:
         raise RunError(f"{cell.folders[0]} has no confusion matrix; run it again")
     shares = [[100 * n / max(1, sum(row)) for n in row] for row in matrix]
     k = len(matrix)

@@ -1,5 +1,6 @@
 """The paper's figures 3 and 4 from the logs of runs, in one style."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,7 +26,13 @@ def figure_3(cells: Mapping[str, Cell], name: str = "table1/dllp+plot/64") -> Fi
     panel = figure.subplots()
     for key, (colour, dash, label) in STYLES.items():
         epochs = [line["epoch"] for line in log]
-        panel.plot(epochs, [line["label_accuracy"][key] for line in log], dash, color=colour, label=label)
+        panel.plot(
+            epochs,
+            [line["label_accuracy"].get(key, math.nan) for line in log],
+            dash,
+            color=colour,
+            label=label,
+        )
     panel.set_xlabel("epoch of the second stage")
     panel.set_ylabel("right among training instances, %")
     panel.set_title(f"{name}, {cells[name].folders[0].name}", fontsize=9)

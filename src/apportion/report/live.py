@@ -1,13 +1,13 @@
 """How runs are getting on, from their folders: what `apportion watch` shows."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from apportion import runs
-from apportion.runs.files import read_bytes
+from apportion.runs.files import check_shape, parsed, read_bytes
 from apportion.runs.locks import in_use
+from apportion.runs.reading import LINE
 
 RECENT = 5  # epochs whose mean time tells how long the rest will take
 
@@ -33,14 +33,14 @@ def status(folder: Path, name: str) -> Status:
     """A run's status; a folder that cannot be read is damaged, and the others are still shown."""
     try:
         recipe = runs.read_recipe(folder)
-        stage = recipe.get("second") or recipe["first"]
-        epochs = int(stage["epochs"])
+        stage: Any = recipe.get("second") or recipe.get("first")
+        check_shape(stage, {"epochs": int}, str(folder / "recipe.json"))
         log = whole_lines(folder / "log.jsonl")
-        line = log[-1] if log else None
-        epoch = int(line["epoch"]) if line else 0
-        spent = [sum(each["seconds"].values()) for each in log[-RECENT:]]
-    except (runs.RunError, ValueError, TypeError, KeyError, AttributeError):
+    except runs.RunError:
         return Status(name, "damaged")
+    line, epochs = log[-1] if log else None, stage["epochs"]
+    epoch = line["epoch"] if line else 0
+    spent = [sum(each.get("seconds", {}).values()) for each in log[-RECENT:]]
     if runs.finished(folder):
         return Status(name, "finished", epoch, epochs, line)
     if not in_use(folder):
@@ -53,4 +53,7 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a log that may be growing: one that has no end yet is left out."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in read_bytes(path).splitlines(keepends=True) if line.endswith(b"\n")]
+    lines = read_bytes(path).splitlines(keepends=True)
+    return [
+        parsed(line, LINE, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.endswith(b"\n")
+    ]

@@ -4,13 +4,15 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from apportion.runs.files import LARGEST
+
 
 def numbers(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number, nested ones under a dotted name."""
+    """Every number, nested ones under a dotted name; what is too large for one is left out."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from numbers(value, f"{path}{name}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        elif isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > LARGEST:
             yield f"{path}{name}", float(value)
 
 

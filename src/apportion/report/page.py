@@ -1,5 +1,6 @@
 """docs/results.md, made from run folders alone."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -94,5 +95,7 @@ def _places(cells: dict[str, Cell]) -> str:
     for cell in cells.values():
         for folder in cell.folders:
             where = runs.read_where(folder)
-            places[f"{where['device']}, torch {where['torch']}, commit {str(where['commit'])[:10]}"] += 1
+            told = (str(where.get(name, "?"))[:60] for name in ("device", "torch", "commit"))
+            device, torch, commit = (re.sub(r"[^\w .:,+()/-]", "?", text) for text in told)
+            places[f"{device}, torch {torch}, commit {commit[:10]}"] += 1
     return "; ".join(f"{place} ({n} runs)" for place, n in places.most_common())

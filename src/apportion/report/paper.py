@@ -39,6 +39,7 @@ NAMES = {
     "vat": "LLP-VAT",
     "rot": "ROT",
     "plot": "PLOT",
+    "two-views": "two views",
     "supervised": "supervised",
 }
 

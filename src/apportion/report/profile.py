@@ -4,7 +4,8 @@ import statistics
 from typing import Any
 
 from apportion import runs, sample
-from apportion.report.tables import Cells, by_size, markdown
+from apportion.report.collect import natural
+from apportion.report.tables import Cells, markdown
 
 PARTS = ("network", "augmentation", "prediction", "transport", "evaluation")
 
@@ -30,14 +31,18 @@ def profile_table(cells: Cells, group: str) -> str:
     The median epoch counts, so that compiling the network, in the first epoch, is left out.
     """
     rows = []
-    for name, cell in sorted(cells.items(), key=lambda item: by_size(item[0])):
+    for name, cell in sorted(cells.items(), key=lambda item: natural(item[0])):
         folder = cell.folders[0]
         if name.startswith(f"{group}/") and (folder / "sample.json").exists():
-            log = runs.read_log(folder)
+            log = [line for line in runs.read_log(folder) if line.get("seconds")]
+            if not log:
+                continue
             lines = [line["seconds"] for line in log]
-            seconds = {part: len(log) * statistics.median(line[part] for line in lines) for part in lines[0]}
+            seconds = {
+                part: len(log) * statistics.median(line.get(part, 0.0) for line in lines) for part in lines[0]
+            }
             parts = time_by_part(seconds, log, sample.read(folder, whole=True))
             spent = [parts.get(part, 0.0) / len(log) for part in PARTS]
-            shares = [f"{each:.3f} ({100 * each / sum(spent):.0f} %)" for each in spent]
+            shares = [f"{each:.3f} ({100 * each / (sum(spent) or 1):.0f} %)" for each in spent]
             rows.append([f"`{name}`", f"{sum(spent):.3f}", *shares])
     return markdown(["run", "an epoch", *PARTS], rows) if rows else ""

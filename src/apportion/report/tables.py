@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from apportion.report.collect import Cell, spread
+from apportion.report.collect import Cell, natural, spread
 from apportion.report.paper import SIZES, TABLE_3, TABLES, title_of
 
 Cells = Mapping[str, Cell]
@@ -76,7 +76,7 @@ def run_table(cells: Cells, group: str) -> str:
         "evaluation",
     ]
     rows = []
-    for name, cell in sorted(cells.items(), key=lambda item: by_size(item[0])):
+    for name, cell in sorted(cells.items(), key=lambda item: natural(item[0])):
         if name.startswith(f"{group}/"):
             rows.append(
                 [
@@ -101,8 +101,3 @@ def held_out_table(cells: Cells) -> str:
             kinds = ("last", "held_out", "oracle")
             rows.append([f"`{name}`", *(spread(cell.numbers("test_accuracy", kind)) for kind in kinds)])
     return markdown(head, rows) if rows else ""
-
-
-def by_size(name: str) -> tuple[str, str, int]:
-    group, method, size = name.split("/")
-    return group, method, int(size)

@@ -13,7 +13,8 @@ from typing import Any
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NUMBER = (int, float)
 DEPTH = 16
-LIMIT = 1 << 26  # bytes of a text; the log of ten thousand epochs has 4 million
+LIMIT = 1 << 25  # bytes of a text; the log of ten thousand epochs has 4 million
+LARGEST = 1e100  # of numbers, whose sums and squares are then numbers too
 
 
 class RunError(RuntimeError):
@@ -125,18 +126,22 @@ def _inside(value: Any) -> Any:
 
 
 def check_shape(values: Any, shape: Any, what: str) -> None:
-    """Refuse values of another shape: a dict has its keys (... stands for all others), a list has one shape
-    for all its items, and a type or a tuple of them is what a value must be; more keys than named are fine.
+    """Refuse values of another shape: a dict has its keys (... stands for all others; one in a tuple may be
+    missing), a list has one shape for all its items, and a type or a tuple of them is what a value must be;
+    more keys than named are fine. Numbers are finite and none is huge.
     """
     kind = dict if isinstance(shape, dict) else list if isinstance(shape, list) else shape
-    if not isinstance(values, kind) or (isinstance(values, bool) and kind is not bool):
+    number = isinstance(values, NUMBER) and not isinstance(values, bool)
+    huge = number and not abs(values) < (1 << 63 if isinstance(values, int) else LARGEST)
+    if huge or not isinstance(values, kind) or (isinstance(values, bool) and kind is not bool):
         raise RunError(f"{what} is damaged: it is {str(values)[:40]!r}, which is not what a run writes there")
     if isinstance(shape, list) and isinstance(values, list):
         for i, item in enumerate(values):
             check_shape(item, shape[0], f"{what}[{i}]")
     if isinstance(shape, dict) and isinstance(values, dict):
-        for name in (name for name in shape if name is not ... and name not in values):
+        for name in (name for name in shape if isinstance(name, str) and name not in values):
             raise RunError(f"{what} is damaged: it has no {name!r}")
         for name, value in values.items():
-            if name in shape or ... in shape:
-                check_shape(value, shape.get(name, shape.get(...)), f"{what}: {name}")
+            inner = shape.get(name, shape.get((name,), shape.get(...)))
+            if inner is not None:
+                check_shape(value, inner, f"{what}: {name}")

@@ -20,8 +20,10 @@ RESULT = {
     "epochs": int,
     "train": {"proportion_error": NUMBER, "entropy": NUMBER, "label_accuracy": {...: NUMBER}},
     "seconds": {...: NUMBER},
+    ("confusion",): [[int]],
 }
-LINE = {"epoch": int, "test_accuracy": NUMBER}
+_PARTS = {("terms",): {...: NUMBER}, ("seconds",): {...: NUMBER}, ("label_accuracy",): {...: NUMBER}}
+LINE = {"epoch": int, "test_accuracy": NUMBER, **_PARTS}
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '<(f[248])', 'fortran_order': False, "
     rb"'shape': \((\d{1,12}), (\d{1,9})\), \} *\n",
@@ -34,7 +36,12 @@ def finished(folder: Path) -> bool:
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    return read_json(folder / "result.json", RESULT)
+    path = folder / "result.json"
+    result = read_json(path, RESULT)
+    matrix = result.get("confusion", [])
+    if any(len(row) != len(matrix) or min(row) < 0 for row in matrix):
+        raise RunError(f"{path} is damaged: its confusion matrix is not as wide as it is high, or below zero")
+    return result
 
 
 def read_where(folder: Path) -> dict[str, Any]:

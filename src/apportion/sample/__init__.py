@@ -17,15 +17,14 @@ from apportion.evaluate import calibration, confusion, predict
 from apportion.pipeline import Moment
 from apportion.randomness import stream
 from apportion.recipes import First, Recipe, Second
-from apportion.runs.files import read_json
 from apportion.sample.packing import bits_for, pack
-from apportion.sample.pieces import BAG, END, LINE, bag_of, grid_of, grid_points, regions, seconds_of, sparse
+from apportion.sample.pieces import bag_of, grid_of, grid_points, regions, seconds_of, sparse
+from apportion.sample.strangers import read_sample
 from apportion.task import Task
 
 LIMIT = 20_000  # bytes of the file
 BAGS, EPOCHS, ROWS = 12, 20, 4096  # at most; rows are what a first stage has to predict
 BITS = 112  # of a bag's labels: 112 instances of two classes, 28 of ten, 16 of a hundred
-SHAPE = {"classes": [str], "instances": int, "bags": [BAG], "shown": [int], "source": str, "epochs": [LINE]}
 ACROSS, UP = 28, 20  # points of the grid that shows the regions of two-dimensional data
 
 
@@ -120,7 +119,7 @@ def _thinned(kept: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 def read(folder: Path, whole: bool = False) -> dict[str, Any]:
     """The sample of a run, `whole` with what is added when it finishes; it may be a stranger's."""
-    return read_json(folder / "sample.json", SHAPE | END if whole else SHAPE)
+    return read_sample(folder / "sample.json", whole)
 
 
 def stage_of(recipe: Recipe) -> First | Second:

@@ -18,6 +18,9 @@ def pack(values: np.ndarray, bits: int) -> str:
 
 
 def unpack(text: str, bits: int, n: int) -> np.ndarray:
-    """The n numbers that `pack` was given."""
-    each = np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=n * bits)
+    """The n numbers that `pack` was given; a text of other numbers is an error."""
+    packed = np.frombuffer(base64.b64decode(text), np.uint8)
+    if len(packed) != -(-n * bits // 8):
+        raise ValueError(f"{len(packed)} bytes are not those of {n} numbers of {bits} bits")
+    each = np.unpackbits(packed, count=n * bits)
     return each.reshape(n, bits).astype(np.int64) @ (1 << np.arange(bits)[::-1])

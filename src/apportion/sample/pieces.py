@@ -8,16 +8,8 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.runs.files import NUMBER
 
 FULL, TOP = 12, 10  # shares of all classes up to FULL of them, else of the TOP largest of each bag
-BAG = {"name": str, "size": int, "classes": [int], "known": [NUMBER]}  # shapes, as a stranger's must be too
-LINE = {"epoch": int, "shares": str, "predicted": str}
-END = {
-    "evaluation": {"truth": str, "confusion": {...: [(list, int)]}, "calibration": [[NUMBER]]},
-    "seconds": {...: NUMBER},
-    "timed": {"share": NUMBER, "predict": NUMBER, "augment": NUMBER},
-}
 PAIRS = 150  # the confusions kept where there are more than FULL classes
 
 

@@ -65,8 +65,8 @@ def _run(
         "epochs": [line["epoch"] for line in log],
         "curves": curves(log),
         "time": time_by_part(result["seconds"], log, kept),
-        "recipe": recipe,
-        "where": where,
+        "recipe": _plain(recipe),
+        "where": _plain(where),
         "command": command_of(cell, recipe),
         "confusion": _confusion(result, kept),
     }
@@ -75,10 +75,20 @@ def _run(
     return out
 
 
+def _plain(value: Any) -> Any:
+    """The value, with texts for numbers that JSON has not, or that no browser would show as they are."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if number and not abs(value) < 1 << 53 else value
+
+
 def _confusion(result: dict[str, Any], kept: Any) -> dict[str, Any] | None:
     if kept:
         return kept["evaluation"]["confusion"]
-    if "confusion" in result:
+    if result.get("confusion"):
         import torch
 
         return sparse(torch.tensor(result["confusion"]))

@@ -28,18 +28,23 @@ class Pictures:
     def of(self, recipe: dict[str, Any], kept: dict[str, Any]) -> str | None:
         """The key of a run's pictures among sprites or points, None where there are none."""
         told, seed = recipe.get("data"), recipe.get("seed")
-        if not isinstance(told, dict) or told.get("name") not in SOURCES or not isinstance(seed, int):
+        name = told.get("name") if isinstance(told, dict) else None
+        if (
+            not isinstance(name, str)
+            or name not in SOURCES
+            or type(seed) is not int
+            or not 0 <= seed < 1 << 32
+        ):
             return None
         if not self.thumbnails and "grid" not in kept:  # no data set is read in vain
             return None
-        key = f"{told['name']} {kept['source']}"[:200]
+        key = f"{name} {kept['source']}"[:200]
         if key not in self.sprites and key not in self.points:
-            data = self._data(str(told["name"]), seed)
+            data = self._data(name, seed)
             if data is None or len(data.x) != kept["instances"]:
                 return None
-            try:
-                source = unpack(kept["source"], bits_for(kept["instances"]), sum(kept["shown"]))
-            except ValueError:  # not what a run writes there
+            source = unpack(kept["source"], bits_for(kept["instances"]), sum(kept["shown"]))
+            if not len(source) or source.max() >= len(data.x):  # not what a run writes there
                 return None
             self._draw(key, data, source, kept["shown"])
         return key if key in self.sprites or key in self.points else None

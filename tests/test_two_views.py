@@ -4,26 +4,32 @@ import copy
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from conftest import moon_bags, network, normed, ragged, same_bits, steady, weights_of
+from sklearn.datasets import make_blobs
 from torch import nn
 
+from apportion import ProportionClassifier, runs
 from apportion.backbones import projector
 from apportion.building import build_learner, build_optimizers
 from apportion.crew import Crew, CrewError
 from apportion.data.augment import crop_flip
+from apportion.data.instances import DataError
 from apportion.data.views import AUGMENTATIONS
 from apportion.evaluate import accuracy, predict
 from apportion.first_stage import TwoViews
 from apportion.first_stage.two_views import contrast, follow, sure_labels
+from apportion.grid import RECIPES
 from apportion.labelling import hard_labels
 from apportion.losses import proportion_loss
 from apportion.optimizers import make_optimizer
 from apportion.pipeline import first_stage
 from apportion.randomness import reseed, stream
-from apportion.recipes import First
+from apportion.recipes import First, Second
 from apportion.speed import fetched
+from apportion.stages import run_with_teacher
 
 
 def jittered(x):
@@ -244,3 +250,50 @@ def test_what_is_fetched_on_the_cpu_is_the_value_without_its_history():
     (copied,) = fetched(value)()
     assert copied.tolist() == [2.0] * 3
     assert not copied.requires_grad
+
+
+# --- rows of values
+
+
+def test_a_strong_view_of_rows_swaps_a_share_of_values_within_their_columns():
+    x = torch.arange(4000.0).view(1000, 4)
+    reseed(0, "views")
+    views = AUGMENTATIONS["weak+strong"](x)
+    assert torch.equal(views[:, 0], x)
+    assert torch.equal(views[:, 1] % 4, x % 4)  # no value has left its column
+    assert float((views[:, 1] != x).float().mean()) == pytest.approx(0.3, abs=0.03)
+
+
+def test_views_of_anything_else_are_refused():
+    with pytest.raises(DataError, match=r"images as bytes .* not of torch.float32 \(2, 3, 8"):
+        AUGMENTATIONS["weak+strong"](torch.zeros(2, 3, 8, 8))
+
+
+def test_without_transport_the_label_is_the_largest_class():
+    scores, sizes = torch.tensor([[9.0, 0.0], [9.0, 0.0], [5.0, 0.0], [5.0, 0.0]]), torch.tensor([4])
+    labels, trust = sure_labels(scores, sizes, torch.tensor([[0.5, 0.5]]), transport=False)
+    assert labels.argmax(1).tolist() == [0, 0, 0, 0]
+    assert trust.min() > 0.9
+
+
+def test_the_estimator_answers_with_the_mean_and_teaches_its_student_by_it():
+    x, y = make_blobs(400, centers=[[0, 0, 0], [4, 4, 0], [0, 4, 4]], random_state=0)
+    bags = np.arange(400) // 10
+    for second in (None, "plot"):
+        model = ProportionClassifier(
+            "two-views", second, first_epochs=40, second_epochs=10, random_state=0
+        ).fit(x, y, bags=bags)
+        assert model.score(x, y) > 0.95
+    whole = nn.Linear(3, 3)
+    with pytest.raises(TypeError, match="pass a network of two parts"):
+        ProportionClassifier("two-views", backbone=lambda shape, k: whole).fit(x, y, bags=bags)
+
+
+def test_a_recipe_runs_both_stages_on_rows(tmp_path):
+    recipe = replace(
+        RECIPES["digits/dllp/16"], first=First("two-views", epochs=2), augment="weak+strong",
+        second=Second(epochs=2, hold=1, augment="none"),
+    )  # fmt: skip
+    list(run_with_teacher(recipe, tmp_path, "digits/two-views+plot/16", device="cpu"))
+    for method in ("two-views", "two-views+plot"):
+        assert runs.finished(tmp_path / "digits" / method / "16" / "seed=1")

@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from torch import nn
 from torch.optim import Optimizer
 
 from apportion.backbones import BACKBONES, generator, projector
 from apportion.first_stage import METHODS
+from apportion.first_stage.two_views import in_two_parts
 from apportion.labelling import Labeller, argmax_labels, hard_labels, predicted_labels
 from apportion.learner import Learner
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
@@ -36,9 +37,10 @@ def build_learner(
     if first.method == "gan":
         options["generator"] = place(generator(shape, int(options.get("noise", 100))))
     if first.method == "two-views":
-        plain = unplaced(classifier)
+        plain = in_two_parts(unplaced(classifier))
         options["average"] = place(deepcopy(plain))
-        options["projector"] = projector(cast(Any, plain)[1].in_features).to(next(plain.parameters()).device)
+        width = cast(nn.Linear, plain[1]).in_features
+        options["projector"] = projector(width).to(next(plain.parameters()).device)
     return METHODS[first.method](classifier, **options)
 
 

@@ -57,7 +57,7 @@ def _check_together(recipe: Recipe) -> None:
     second, points = recipe.second, recipe.data.name not in IMAGE_SETS
     own = None if second is None else second.augment
     for path, augment in (("augment", recipe.augment), ("second.augment", own)):
-        if augment not in ("none", None) and points:
+        if augment not in ("none", "weak+strong", None) and points:
             raise RecipeError(f"{path} is '{augment}', but {recipe.data.name} has no images: set it to none")
     _check_views(recipe)
     for path, network in _networks(recipe).items():

@@ -11,12 +11,14 @@ from apportion.backbones import BACKBONES
 from apportion.bags import Bags
 from apportion.building import build_labeller, build_learner, build_optimizers
 from apportion.checks import LABELS
+from apportion.data.views import weak_and_strong
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
 from apportion.labelling import Labeller
 from apportion.mending import known_bags, on_belief
 from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed
+from apportion.ranges import wrong_settings
 from apportion.recipes import First, Second
 from apportion.schedules import one_cycle
 from apportion.speed import placed
@@ -70,9 +72,8 @@ def stage_settings(
     for name, (word, known) in words.items():
         if word not in known:
             raise SettingError(f"{name} is {word!r}; there are {', '.join(map(str, known))}")
-    for name, least in (("first_epochs", 1), ("second_epochs", 0), ("instances_per_batch", 1)):
-        if others[name] is not None and others[name] < least:
-            raise SettingError(f"{name} is {others[name]}; it must be at least {least}")
+    for problem in wrong_settings(others | {"reg": reg}):
+        raise SettingError(problem)
     label = build_labeller(Second(labels=labels, reg=reg))
     made = backbone if callable(backbone) else BACKBONES[backbone]
     return {
@@ -123,19 +124,19 @@ def two_stages(
         return network
 
     first = First(method, first_epochs, rate=rate)
-    teacher = new_network("first")
-    learner = build_learner(first, teacher, shape, lambda net: placed(net, device, batch))
-    shared = {"seed": seed, "instances_per_batch": batch, "augment": as_floats}
+    learner = build_learner(first, new_network("first"), shape, lambda net: placed(net, device, batch))
+    shared = {"seed": seed, "instances_per_batch": batch}
     yield from first_stage(
         learner, taught, build_optimizers(learner.players(), first), epochs=first_epochs,
         rate=partial(one_cycle, epochs=first_epochs), **shared,
+        augment=weak_and_strong if method == "two-views" else as_floats,
     )  # fmt: skip
     if label is None:
         return
-    log_probs = predict(teacher, bags.x, as_floats, batch)
+    log_probs = predict(learner.classifier, bags.x, as_floats, batch)
     student = new_network("second")
     yield from second_stage(
         log_probs, student, bags, build_optimizers([student], Second(rate=second_rate)),
         epochs=second_epochs, rate=partial(one_cycle, epochs=second_epochs), label=on_belief(label, relax),
-        rounds=rounds, hold=math.ceil(hold * second_epochs), prepare=as_floats, **shared,
+        rounds=rounds, hold=math.ceil(hold * second_epochs), prepare=as_floats, augment=as_floats, **shared,
     )  # fmt: skip

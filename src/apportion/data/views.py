@@ -11,8 +11,25 @@ from apportion.data.strong import strong
 
 
 def weak_and_strong(x: Tensor) -> Tensor:
-    """Two views of each image, (n, 2, c, h, w): crop and flip, and a strong one."""
-    return torch.stack([crop_flip(x).float(), strong(x)], 1)
+    """Two views of each instance, (n, 2, ...): images as bytes, or rows of values."""
+    if x.ndim == 2:
+        return torch.stack([x.float(), swapped(x.float())], 1)
+    if x.ndim == 4 and x.dtype == torch.uint8:
+        return torch.stack([crop_flip(x).float(), strong(x)], 1)
+    raise DataError(
+        f"two views are of rows of values, or of images as bytes (n, c, h, w), not of {x.dtype} "
+        f"{tuple(x.shape)}; use another method"
+    )
+
+
+def swapped(x: Tensor, share: float = 0.3) -> Tensor:
+    """Rows (n, d) with a share of their values taken from other rows of the batch, each value's own row.
+
+    The strong view of a table: every value stays one that its column has, and nothing is said of what goes
+    together (SCARF, Bahri et al., 2022, with fewer swaps).
+    """
+    other = torch.randint(0, len(x), x.shape, device=x.device)
+    return torch.where(torch.rand(x.shape, device=x.device) < share, x.gather(0, other), x)
 
 
 AUGMENTATIONS = {
@@ -29,10 +46,10 @@ def views(
     """(what training sees, what evaluation and labelling see) of raw instances."""
     if augment not in AUGMENTATIONS:
         raise DataError(f"no augmentation '{augment}'; there are {', '.join(AUGMENTATIONS)}")
-    if not mean and augment != "none":
+    if not mean and augment not in ("none", "weak+strong"):
         raise DataError(f"the augmentation '{augment}' is for images; this data has none: use augment=none")
     if not mean:
-        return (lambda x: x), (lambda x: x)
+        return AUGMENTATIONS[augment], (lambda x: x)
     centre = 255 * torch.tensor(mean, device=device).view(1, -1, 1, 1)
     spread = 255 * torch.tensor(std, device=device).view(1, -1, 1, 1)
 

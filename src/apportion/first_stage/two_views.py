@@ -35,20 +35,17 @@ class TwoViews:
         contrast: float = 1.0,
         temperature: float = 0.2,
         momentum: float = 0.99,
+        transport: bool = True,
     ) -> None:
-        if not isinstance(network, nn.Sequential) or len(network) != 2:
-            raise TypeError(
-                "two views contrast the features before the last layer: pass a network of two parts, "
-                "nn.Sequential(features, head)"
-            )
         self.classifier = average.requires_grad_(False)
-        self.network = network
+        self.network = in_two_parts(network)
         self.player = nn.ModuleList([network, projector, average])  # one optimiser; all of it is saved
         self.projector = projector
         self.bag_weights = bag_first, bag_last
         self.contrast = contrast
         self.temperature = temperature
         self.momentum = momentum
+        self.transport = transport  # False: the largest class is the label, whatever the proportions
         pairs = zip(average.state_dict().values(), network.state_dict().values(), strict=True)
         self.pairs = [pair for pair in pairs if pair[0].is_floating_point()]  # weights and statistics
 
@@ -62,7 +59,7 @@ class TwoViews:
         asked = fetched(logits.float(), batch.sizes, batch.proportions)
         with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
             strong_features = features(strong)
-        labels, weights = (each.to(logits) for each in sure_labels(*asked()))
+        labels, weights = (each.to(logits) for each in sure_labels(*asked(), transport=self.transport))
         first, last = self.bag_weights
         terms = {
             "proportion": (first + (last - first) * progress)
@@ -76,17 +73,29 @@ class TwoViews:
         follow(self.pairs, self.momentum)
 
 
-def sure_labels(scores: Tensor, sizes: Tensor, proportions: Tensor) -> tuple[Tensor, Tensor]:
+def in_two_parts(network: nn.Module) -> nn.Sequential:
+    if not isinstance(network, nn.Sequential) or len(network) != 2:
+        raise TypeError(
+            "two views contrast the features before the last layer: pass a network of two parts, "
+            "nn.Sequential(features, head)"
+        )
+    return network
+
+
+def sure_labels(
+    scores: Tensor, sizes: Tensor, proportions: Tensor, *, transport: bool = True
+) -> tuple[Tensor, Tensor]:
     """Exact transport labels (n, k) of a batch, and how far to trust each, exp(-10 H²), (n,).
 
     H in [0, 1] is the entropy over log k of the prediction at the prices that prove the labels,
     softmax(scores - prices): the label is its largest class, and in doubt where another class is as cheap.
     """
-    found = certified(scores, sizes, whole_counts(proportions, sizes))
-    prices = found.prices.to(scores.dtype).repeat_interleave(sizes, 0)
-    k = scores.shape[1]
-    doubt = torch.special.entr((scores - prices).softmax(1)).sum(1) / math.log(max(2, k))
-    return F.one_hot(found.classes, k).to(scores.dtype), torch.exp(-10 * doubt.square())
+    k, classes = scores.shape[1], scores.argmax(1)
+    if transport:
+        found = certified(scores, sizes, whole_counts(proportions, sizes))
+        classes, scores = found.classes, scores - found.prices.to(scores).repeat_interleave(sizes, 0)
+    doubt = torch.special.entr(scores.softmax(1)).sum(1) / math.log(max(2, k))
+    return F.one_hot(classes, k).to(scores), torch.exp(-10 * doubt.square())
 
 
 def contrast(one: Tensor, other: Tensor, temperature: float) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from apportion.cli import app
+from apportion.report.beyond import beyond_figure, beyond_table
 from apportion.report.claims import claims
 from apportion.report.collect import collect, spread
 from apportion.report.figures import figure_3, figure_4, save
@@ -19,6 +20,7 @@ def make_run(root, name, seed, last, finished=True):
         "epoch": 1,
         "test_accuracy": last,
         "label_accuracy": {"predicted": 1.0, "labels": 2.0, "mean": 3.0},
+        "seconds": {"train": 10.0, "label": 2.0, "evaluate": 1.0},
     }
     (folder / "recipe.json").write_text("{}")
     (folder / "where.json").write_text(json.dumps({"device": "cpu: x", "torch": "2", "commit": "abcdef"}))
@@ -67,6 +69,29 @@ def test_ours_stands_beside_the_papers_number_with_the_difference(tmp_path):
 def test_a_figure_without_its_runs_is_not_drawn(tmp_path):
     assert figure_3(collect(tmp_path)) is None
     assert figure_4(collect(tmp_path)) is None
+
+
+def test_beyond_the_paper_a_second_stage_counts_the_seconds_of_its_first_and_needs_it(tmp_path):
+    assert beyond_table(collect(tmp_path)) == ""
+    assert beyond_figure(collect(tmp_path)) is None
+    make_run(tmp_path, "beyond-conv13/two-views+plot/64", 1, 93.0)
+    assert beyond_table(collect(tmp_path)) == ""
+    make_run(tmp_path, "beyond-conv13/two-views/64", 1, 91.0)
+    cells = collect(tmp_path)
+    one = cells["beyond-conv13/two-views/64"].seconds()
+    rows = beyond_table(cells).splitlines()
+    assert rows[0] == "|  | bags of 64 |"
+    assert rows[2:] == [
+        "| DLLP | – |",
+        "| DLLP + PLOT | – |",
+        f"| two views | **91.00 (–, 1)**, {one:.0f} s |",
+        f"| two views + PLOT | **93.00 (–, 1)**, {2 * one:.0f} s |",
+        "| published best | 94.58 |",
+    ]
+    (panel,) = beyond_figure(cells).axes
+    first, second = (line.get_xdata() for line in panel.lines)
+    assert first[-1] == pytest.approx(one)
+    assert second[-1] == pytest.approx(2 * one)
 
 
 def test_the_same_figure_is_the_same_bytes(tmp_path):

@@ -70,6 +70,7 @@ def save(figure: Figure, stem: Path, dpi: int = 150) -> list[Path]:
     """The figure as PNG and SVG, the same bytes for the same figure."""
     import matplotlib
 
+    stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
     with matplotlib.rc_context({"svg.hashsalt": stem.name}):
         for path in paths:

@@ -267,3 +267,10 @@ def test_the_demo_prints_a_table_and_draws_a_figure(tmp_path, monkeypatch):
     for name in ("figure2.png", "figure2.svg", "figure2-early.png", "figure2-early.svg"):
         assert (tmp_path / name).stat().st_size > 10_000
         assert str(tmp_path / name) in text
+
+
+def test_the_version_is_one_line():
+    import apportion
+
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"{apportion.__version__}\n")

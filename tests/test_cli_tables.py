@@ -15,7 +15,7 @@ pl = pytest.importorskip("polars")
 
 from apportion.cli import app  # noqa: E402
 from apportion.data.synthetic import moons  # noqa: E402
-from apportion.models import load_model  # noqa: E402
+from apportion.models import ModelError, load_model  # noqa: E402
 from apportion.tables.columns import TableError  # noqa: E402
 from apportion.tables.transforms import features_of  # noqa: E402
 
@@ -119,6 +119,10 @@ def test_what_a_model_was_told_is_in_its_files(folder):
         (("--first-epochs", "0"), "first_epochs is 0; it must be at least 1"),
         (("--device", "tpu"), "no device 'tpu'"),
         (("--held-out", "0.99"), "of 30 bags 30 would be held out"),
+        (("--held-out", "nan"), "held_out is nan; it is a share of the bags, at least 0 and less than 1"),
+        (("--held-out", "-0.5"), "held_out is -0.5; it is a share of the bags"),
+        (("--rate", "nan"), "rate is nan; it must be more than 0 and finite"),
+        (("--rate", "-1"), "rate is -1.0; it must be more than 0 and finite"),
         (("--choose", "likelihood"), "choose goes by bags that are held out: .*--held-out 0.1"),
         (("--calibrate",), "calibrate goes by bags that are held out: .*--held-out 0.1"),
         (("--choose", "luck", "--held-out", "0.2"), "choose is 'luck'; there are likelihood"),
@@ -318,11 +322,89 @@ def test_shuffled_shares_have_no_answer_though_the_model_met_them(folder):
 
 def test_diagnose_names_what_does_not_fit_the_model(folder):
     assert run("fit", *SOURCES["counts"], "--out", "model", *QUICK).exit_code == 0
-    with pytest.raises(TableError, match="no feature 'along', which the model takes; it has up"):
+    with pytest.raises(TableError, match="no column 'along', which the model takes; it has 'town', 'up'"):
         run("diagnose", "model", *SOURCES["counts"], "--drop", "along")
     counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
     counts.rename({"left": "west"}).write_csv("counts.csv")
     with pytest.raises(TableError, match="shares of west, right, the model knows left, right"):
+        run("diagnose", "model", *SOURCES["counts"])
+
+
+def awkward() -> Any:
+    """A table that is read rightly only with --missing and --categorical: gaps, a code that is no number."""
+    frame = pl.read_csv("people.csv", schema_overrides={"town": pl.String})
+    rows = range(N)
+    return frame.with_columns(
+        pl.Series("up", [("NA" if i % 7 == 0 else str(v)) for i, v in zip(rows, frame["up"], strict=True)]),
+        pl.Series("code", [f"{i % 4:03d}" for i in rows]),
+        pl.Series("age", [str(20 + i % 50) for i in rows]),
+        pl.Series("mark", ["NA" if i % 5 else "x" for i in rows]),
+        pl.Series("born", [f"19{50 + i % 40}-01-02" for i in rows]),
+        pl.Series("own", ["true" if i % 3 else "false" for i in rows]),
+    )
+
+
+def test_a_model_reads_tables_as_its_own_was_read(folder):
+    awkward().write_csv("people.csv")
+    told = ("--missing", "NA", "--categorical", "code", "--held-out", "0.3")
+    assert run("fit", *SOURCES["counts"], "--out", "model", *QUICK, *told).exit_code == 0
+    model = load_model(Path("model"))
+    assert {c.name: c.kind for c in model.columns or ()}["code"] == "category"
+    assert "| missing | 'NA' |" in Path("model/README.md").read_text()
+    result = run("diagnose", "model", *SOURCES["counts"])
+    assert "judged on: 9 bags that were held out when the model was trained" in result.output
+    assert run("predict", "model", "people.csv", "--out", "scored.csv").exit_code == 0
+    for option in ((), ("--missing", "?")):
+        again = run("predict", "model", "people.csv", "--out", "again.csv", *option)
+        assert again.exit_code == 0
+        assert Path("again.csv").read_bytes() == Path("scored.csv").read_bytes()
+
+
+def test_a_scored_csv_keeps_its_texts_and_parquet_has_the_types_that_the_model_takes(folder):
+    awkward().write_csv("people.csv")
+    told = ("--missing", "NA", "--categorical", "code", "--drop", "mark")
+    assert run("fit", *SOURCES["counts"], "--out", "model", *QUICK, *told).exit_code == 0
+    for out in ("scored.csv", "scored.parquet"):
+        assert run("predict", "model", "people.csv", "--out", out).exit_code == 0
+    texts = pl.read_csv("people.csv", infer_schema=False)
+    assert pl.read_csv("scored.csv", infer_schema=False).select(texts.columns).equals(texts)
+    typed = pl.read_parquet("scored.parquet")
+    assert dict(typed.select(texts.columns).schema) == {
+        "town": pl.String, "up": pl.Float64, "along": pl.Float64, "code": pl.String, "age": pl.Int64,
+        "mark": pl.String, "born": pl.Datetime("us"), "own": pl.Boolean,
+    }  # fmt: skip
+    assert typed["up"].null_count() == len(range(0, N, 7))
+    assert typed["code"][:2].to_list() == ["000", "001"]
+    assert typed["mark"][:2].to_list() == ["x", "NA"]  # a text of a column that the model does not take
+    assert typed["age"].to_list() == [20 + i % 50 for i in range(N)]
+
+
+def test_diagnose_names_the_row_whose_value_the_model_cannot_take(folder):
+    assert run("fit", *SOURCES["counts"], "--out", "model", *QUICK).exit_code == 0
+    frame = pl.read_csv("people.csv", schema_overrides={"town": pl.String})
+    frame.with_columns(pl.Series("up", [f"x{i}" for i in range(N)])).write_csv("people.csv")
+    with pytest.raises(TableError, match="row 1, column 'up', has 'x0'; .*and 597 more: give a number"):
+        run("diagnose", "model", *SOURCES["counts"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "pattern"),
+    [
+        ({"first_epochs": "many"}, "first_epochs is 'many'; it must be a whole number"),
+        ({"first_epochs": 10**9}, "more than 100000 are not trained again"),
+        ({"first_stage": ["dllp"]}, "which is no word"),
+        ({"rate": None}, "rate is None; it must be a number"),
+        ({"seed": "1"}, "seed and held_out are '1' and 0.0; these are numbers"),
+        ({"missing": 3}, "texts for missing values are 3; these are a list of texts"),
+        ({"labels": "firm"}, "labels is 'firm'; there are hard"),
+    ],
+)
+def test_settings_of_a_strangers_model_are_refused_before_anything_is_trained(folder, settings, pattern):
+    assert run("fit", *SOURCES["counts"], "--out", "model", *QUICK).exit_code == 0
+    config = json.loads(Path("model/config.json").read_text())
+    config["settings"] |= settings
+    Path("model/config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=pattern):
         run("diagnose", "model", *SOURCES["counts"])
 
 

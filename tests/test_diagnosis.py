@@ -18,6 +18,7 @@ from apportion.crossfit import unseen_log_probs
 from apportion.data.synthetic import blobs, digits, moons
 from apportion.diagnosis import diagnosis_of, margins_of
 from apportion.fitting import stage_settings
+from apportion.instances import BagError
 from apportion.transport import certified
 
 
@@ -273,3 +274,21 @@ def test_no_network_is_asked_about_a_bag_that_it_learnt_from(monkeypatch):
     assert found.shape == (200, 2)
     assert [bool(a & b) for a, b in zip(seen, asked, strict=True)] == [False] * 3
     assert set.union(*asked) == {tuple(row) for row in bags.x.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (np.log, "these look like log-probabilities: pass numpy.exp of them"),
+        (lambda p: 100 * p, "these look like percentages: divide them by 100"),
+        (lambda p: p - 0.5, "from -0.25 to 0.25, .* if these are scores, pass their softmax"),
+        (lambda p: p / 2, "rows miss a sum of one by 0.5; each row is probabilities of all classes"),
+        (lambda p: p[:, :1], r"predictions are of shape \(8, 1\); pass \(rows, 2\), a column a class"),
+    ],
+)
+def test_what_are_no_probabilities_is_refused_with_what_it_looks_like(change, message):
+    probabilities = np.array([[0.25, 0.75], [0.75, 0.25]] * 4)
+    ids, shares = [0, 0, 1, 1, 2, 2, 3, 3], {i: [i / 4, 1 - i / 4] for i in range(4)}
+    assert not diagnose(probabilities, ids, shares).supported
+    with pytest.raises(BagError, match=message):
+        diagnose(change(probabilities), ids, shares)

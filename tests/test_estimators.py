@@ -376,6 +376,10 @@ def test_settings_that_do_not_exist_are_refused_with_those_that_do():
     refusal("first_epochs is 0; it must be at least 1", X, TRUTH, settings={"first_epochs": 0})
     refusal("second_epochs is -1; it must be at least 0", X, TRUTH, settings={"second_epochs": -1})
     refusal("instances_per_batch is 0; it must be", X, TRUTH, settings={"instances_per_batch": 0})
+    refusal("rate is -1; it must be more than 0 and finite", X, TRUTH, settings={"rate": -1})
+    refusal("second_rate is inf; it must be more than 0", X, TRUTH, settings={"second_rate": np.inf})
+    refusal("reg is 'much'; it must be a number", X, TRUTH, settings={"reg": "much"})
+    refusal("first_epochs is 2.5; it must be a whole number", X, TRUTH, settings={"first_epochs": 2.5})
     refusal(
         r"the backbone gives \(1, 3\) for one instance",
         X,

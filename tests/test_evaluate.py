@@ -81,3 +81,11 @@ def test_entropy_is_log_k_where_all_is_even_and_zero_where_all_is_sure():
     even, sure = torch.full((1, 5), -math.log(5)), torch.tensor([[0.0, -math.inf, -math.inf]])
     assert entropy(even).item() == pytest.approx(math.log(5))
     assert entropy(sure).item() == 0.0
+
+
+def test_the_error_of_a_huge_bag_is_that_of_its_rows():
+    share, n = 0.3, 3_000_000
+    log_probs = torch.tensor([[share, 1 - share]]).log().expand(n, 2)
+    known, sizes = torch.tensor([[share, 1 - share]]), torch.tensor([n])
+    assert proportion_error(log_probs, sizes, known) < 1e-7
+    assert label_gap(log_probs.exp(), sizes, known) < 1e-7

@@ -74,11 +74,23 @@ def test_the_card_tells_data_method_settings_quality_and_privacy(tmp_path):
         Model(mlp((4,), 3), "mlp", (4,), classes, columns=COLUMNS, quality={"error": 0.25}), tmp_path / "m"
     )
     text = (tmp_path / "m" / "README.md").read_text()
-    for part in ("# A classifier of a|b, c, d", "## Data", "## Method", "## Quality", "| error | 0.25 |"):
+    for part in (r"# A classifier of a\|b, c, d", "## Data", "## Method", "## Quality", "| error | 0.25 |"):
         assert part in text
     assert "| age | number | mean 41, scale 9, missing is 40 |" in text
     assert "| job | category | 2 categories and 'other' |" in text
     assert "never seen the class of a single individual" in text.split("## Privacy")[1]
+
+
+def test_a_card_says_what_cannot_be_told_and_no_name_breaks_it(tmp_path):
+    told = model(
+        quality={"bag correlation, training bags": None}, settings={"first_epochs": None, "missing": ["?"]}
+    )
+    save_model(replace(told, classes=("no\nway", "a|b", "<i>")), tmp_path / "model")
+    lines = (tmp_path / "model" / "README.md").read_text().splitlines()
+    assert lines[0] == r"# A classifier of no way, a\|b, \<i\>, learnt from the shares of groups"
+    assert "| bag correlation, training bags | cannot be told: all bags have the same shares |" in lines
+    assert "| first_epochs | by the sizes of the bags |" in lines
+    assert "| missing | '?' |" in lines
 
 
 def test_a_folder_that_is_there_is_not_overwritten(tmp_path):
@@ -201,6 +213,16 @@ def test_a_saved_classifier_predicts_the_same(tmp_path, settings):
     ours, theirs = after.get_params(), before.get_params()
     assert {**ours, "backbone": None} == {**theirs, "backbone": None}
     assert after.fit(X, TRUTH).score(X, TRUTH) > 0
+
+
+def test_what_was_loaded_can_be_saved_again(tmp_path):
+    x, y = np.random.default_rng(0).random((40, 2)), np.arange(40) % 2
+    made = ProportionClassifier(first_epochs=1, second_epochs=0, random_state=0).fit(x, y)
+    save(made, tmp_path / "one")
+    save(load(tmp_path / "one"), tmp_path / "two")
+    one, two = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("one", "two"))
+    assert one | {"quality": {}} == two
+    np.testing.assert_array_equal(load(tmp_path / "two").predict_proba(x), made.predict_proba(x))
 
 
 def test_feature_names_come_back(tmp_path):

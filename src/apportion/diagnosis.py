@@ -11,6 +11,7 @@ from apportion.bag_statistics import accuracy_from_bags, margins_of, shuffled_co
 from apportion.bags import Bags, bag_means
 from apportion.evaluate import entropy
 from apportion.grouping import group_bags
+from apportion.instances import BagError
 from apportion.transport import certified, whole_counts
 
 LEAST_BAGS = 6  # fewer have too few orders for a permutation to be rare
@@ -47,9 +48,30 @@ def diagnose(
     Such predictions come from held-out bags, or from cross-validation by bag.
     """
     bags = group_bags(probabilities, ids, proportions, counts=counts)
+    check_probabilities(bags.x, bags.n_classes)
     found = diagnosis_of(bags.x.double().clamp_min(1e-38).log(), bags, shuffles=shuffles)
     back = bags.source.argsort()  # rows as they were given
     return replace(found, classes=found.classes[back], margins=found.margins[back])
+
+
+def check_probabilities(x: Tensor, k: int) -> None:
+    """Refuse what are no probabilities (N, k), with what they look like."""
+    if x.shape[1:] != (k,):
+        raise BagError(f"predictions are of shape {tuple(x.shape)}; pass (rows, {k}), a column a class")
+    low, high = (float(end) for end in torch.aminmax(x.double()))
+    off = float((x.double().sum(1) - 1).abs().max())
+    if low >= 0 and off <= 1e-3:
+        return
+    remedy = "each row is probabilities of all classes, which sum to one"
+    if high <= 0 and float((x.double().exp().sum(1) - 1).abs().max()) <= 1e-3:
+        remedy = "these look like log-probabilities: pass numpy.exp of them"
+    elif low >= 0 and float((x.double().sum(1) - 100).abs().max()) <= 0.1:
+        remedy = "these look like percentages: divide them by 100"
+    elif low < 0:
+        remedy = "if these are scores, pass their softmax"
+    raise BagError(
+        f"predictions are from {low:g} to {high:g}, and rows miss a sum of one by {off:g}; {remedy}"
+    )
 
 
 def diagnosis_of(log_probs: Tensor, bags: Bags, *, shuffles: int = 1999, seed: int = 0) -> Diagnosis:

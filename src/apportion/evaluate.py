@@ -27,6 +27,12 @@ def predict(
     return found
 
 
+def exact_means(values: Tensor, sizes: Tensor) -> Tensor:
+    """`bag_means` in double precision, where there is any: a huge bag's sum in single strays."""
+    values = values if values.device.type == "mps" else values.double()
+    return bag_means(values, sizes.to(values.device))
+
+
 def accuracy(scores: Tensor, y: Tensor) -> float:
     """Share of instances whose largest score, or label, is at their true class; of ties the first counts."""
     return float((scores.argmax(1) == y).float().mean())
@@ -34,7 +40,7 @@ def accuracy(scores: Tensor, y: Tensor) -> float:
 
 def proportion_error(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> float:
     """Half the L1 distance of predicted and known proportions, mean over bags: the share misplaced."""
-    predicted = bag_means(log_probs.exp(), sizes.to(log_probs.device))
+    predicted = exact_means(log_probs.exp(), sizes)
     return float((predicted - proportions).abs().sum(1).mean() / 2)
 
 
@@ -55,7 +61,7 @@ def entropy(log_probs: Tensor) -> Tensor:
 
 def label_gap(labels: Tensor, sizes: Tensor, proportions: Tensor) -> float:
     """The largest distance of any bag's labels from its proportions: zero where transport converged."""
-    return float((bag_means(labels, sizes.to(labels.device)) - proportions).abs().max())
+    return float((exact_means(labels, sizes) - proportions).abs().max())
 
 
 def confusion(predicted: Tensor, y: Tensor, n_classes: int) -> Tensor:

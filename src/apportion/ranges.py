@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from apportion.recipes import Recipe, RecipeError
@@ -92,3 +93,19 @@ def numbers(part: Any, path: str) -> Iterator[tuple[str, float]]:
     elif isinstance(part, list | tuple):
         for value in part:
             yield from numbers(value, path)
+
+
+SETTINGS = {"rate": POSITIVE, "second_rate": POSITIVE, "reg": POSITIVE}
+WHOLE = {"first_epochs": COUNT, "second_epochs": NONNEGATIVE, "instances_per_batch": COUNT}
+
+
+def wrong_settings(values: Mapping[str, Any]) -> Iterator[str]:
+    """What cannot be among the numbers that the estimator and `apportion fit` are told."""
+    for name, range_ in (SETTINGS | WHOLE).items():
+        value, kind = values[name], Integral if name in WHOLE else Real
+        if value is None and name in WHOLE:  # as the bags need
+            continue
+        if not isinstance(value, kind) or isinstance(value, bool):
+            yield f"{name} is {value!r}; it must be a {'whole ' if name in WHOLE else ''}number"
+        elif not range_.holds(float(value)):
+            yield f"{name} is {value}; it must be {range_}"

@@ -49,6 +49,8 @@ def load(folder: str | Path) -> ProportionClassifier:
     classifier = ProportionClassifier(**(dict(model.settings) | {"backbone": backbone}))
     classifier.classifier_, classifier.instance_shape_ = model.network, model.shape
     classifier.classes_, classifier.history_ = np.asarray(model.classes), []
+    rows = model.data.get("rows")
+    classifier.n_rows_ = rows if isinstance(rows, int) else 0
     if len(model.shape) == 1:
         vars(classifier)["n_features_in_"] = model.shape[0]
     if model.feature_names is not None:

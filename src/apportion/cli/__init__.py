@@ -3,10 +3,11 @@
 import signal
 import sys
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+import apportion
 from apportion.cli import (
     check,
     data,
@@ -34,10 +35,22 @@ class Stopped(BaseException):
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Learn to label individuals when only the shares of whole groups are known.",
 )
+
+
+@app.callback()
+def about(
+    version: Annotated[bool, typer.Option("--version", help="The version, and nothing else.")] = False,
+) -> None:
+    if version:
+        print(apportion.__version__)
+        raise typer.Exit
+
+
 app.command("list", help="The names of all recipes, with what each trains.")(list_recipes.command)
 app.command("show", help="A recipe, its defaults written out.")(show.command)
 app.command("run", help="Run recipes: finished runs are skipped, interrupted ones go on.")(run.command)

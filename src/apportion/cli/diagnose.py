@@ -40,6 +40,7 @@ def command(
     from apportion.tables.reading import check_ending, pl, save_table
     from apportion.tabular.diagnose import bags_for, by_bag, by_row, judged, report
     from apportion.tabular.fit import mended
+    from apportion.tabular.told import asked_for
 
     for path in (path for path in (bags_out, rows_out) if path is not None):
         check_ending(path)
@@ -49,6 +50,7 @@ def command(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
         noise, unlabelled, fill,
     )  # fmt: skip
+    asked = asked_for(loaded, asked)
     found = check(asked)
     refuse(found)
     bags, relax = mended(bags_for(loaded, asked, found), asked)

@@ -19,7 +19,7 @@ def command(
     from apportion.tables.reading import check_ending, save_table
     from apportion.tabular.score import score_table
 
-    check_ending(out)
+    typed = check_ending(out) != ".csv"
     check_place(out)
-    save_table(score_table(load_model(model), table, tuple(missing or ())), out)
+    save_table(score_table(load_model(model), table, tuple(missing or ()), typed=typed), out)
     print(f"{out}")

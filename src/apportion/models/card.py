@@ -1,5 +1,6 @@
 """The card of a model: what it learnt from, how, how well it agrees with the bags, and what it is not for."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ category is rare, its name alone may point at someone.
 
 def card(values: Mapping[str, Any]) -> str:
     """README.md of a model's folder, from what its config.json holds."""
-    classes = ", ".join(map(str, values["classes"]))
+    classes = _plain(", ".join(map(str, values["classes"])))
     title = f"# A classifier of {classes}, learnt from the shares of groups"
     return "\n".join(
         [
@@ -31,7 +32,7 @@ def card(values: Mapping[str, Any]) -> str:
             "## Method", "", _method(values), "", *_table(values["settings"]), "",
             "## Quality", "",
             _QUALITY,
-            *_table(values["quality"]), "",
+            *_table(values["quality"], "cannot be told: all bags have the same shares"), "",
             "## Privacy", "", _PRIVACY,
             "## Use", "", "```", _use(values), "```", "",
         ]
@@ -60,25 +61,22 @@ def _about(column: Mapping[str, Any]) -> str:
     return f"mean {column['mean']:.6g}, scale {column['scale']:.6g}, missing is {column['fill']:.6g}{flag}"
 
 
-def _table(values: Mapping[str, Any]) -> list[str]:
+def _table(values: Mapping[str, Any], nothing: str = "by the sizes of the bags") -> list[str]:
     if not values:
         return ["Nothing was recorded."]
-    lines = [f"| {_plain(name)} | {_plain(_text(value))} |" for name, value in values.items()]
+    lines = [f"| {_plain(name)} | {_plain(_text(value, nothing))} |" for name, value in values.items()]
     return ["| | |", "| --- | --- |", *lines]
 
 
-def _text(value: Any) -> str:
-    return (
-        f"{value:.4g}"
-        if isinstance(value, float)
-        else "by the sizes of the bags"
-        if value is None
-        else str(value)
-    )
+def _text(value: Any, nothing: str) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(repr, value)) or "none"
+    return nothing if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _plain(text: Any) -> str:
-    return str(text).replace("|", "\\|").replace("\n", " ")
+    """One line that starts no table, no tag and no other thing of Markdown's."""
+    return re.sub(r"([|<>`\\])", r"\\\1", " ".join(str(text).split()))
 
 
 def _use(values: Mapping[str, Any]) -> str:

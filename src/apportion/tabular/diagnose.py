@@ -14,27 +14,29 @@ from apportion.diagnosis import LEAST_BAGS, Diagnosis, diagnosis_of
 from apportion.evaluate import predict
 from apportion.fitting import as_floats
 from apportion.mending import known_bags
-from apportion.models import Model, ModelError
+from apportion.models import Model
 from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
+from apportion.tables.checking import refuse
 from apportion.tables.columns import TableError
 from apportion.tables.holding import hold
-from apportion.tabular.fit import DEFAULTS, checked, names_of
+from apportion.tables.reading import open_table
+from apportion.tabular.fit import checked, names_of
+from apportion.tabular.told import columns_of, name_spoilt, settings_of
 
 
 def bags_for(model: Model, asked: Asked, found: Found) -> Bags:
     """The bags of a table as the model sees them: its transforms, its order of the classes."""
-    if model.columns is None:
-        raise ModelError("the model takes arrays, not tables; use apportion.diagnose on its predictions")
-    names = [str(name) for name in model.classes]
+    columns, names = columns_of(model), [str(name) for name in model.classes]
     if sorted(names) != sorted(found.classes):
         told = f"the table has shares of {', '.join(found.classes)}, the model knows {', '.join(names)}"
         raise TableError(f"{told}; name the model's classes with --classes")
-    for column in model.columns:
-        if column.name not in found.kinds:
-            what = f"{asked.table.name} has no feature {column.name!r}, which the model takes"
-            raise TableError(f"{what}; it has {', '.join(found.kinds)}")
-    bags, _ = hold(asked, found, model.columns)
+    frame = open_table(asked.table, texts=(asked.bag, *asked.categorical), missing=asked.missing)
+    problems: list[str] = []
+    for column in columns:
+        name_spoilt([column], frame.select(column.name).collect(), 0, asked.table.name, problems)
+    refuse(Found(problems))
+    bags, _ = hold(asked, found, columns)
     return replace(bags, proportions=bags.proportions[:, [found.classes.index(name) for name in names]])
 
 
@@ -53,9 +55,9 @@ def judged(
     if len(bags.sizes) < LEAST_BAGS or float(bags.proportions.std(0).max()) < 1e-6:
         which = f"{len(bags.sizes)} bags that the model has learnt from"  # no network could say more
         return diagnosis_of(_log_probs(model, bags), bags), bags, which
-    known = {name: model.settings[name] for name in DEFAULTS if name in model.settings}
+    known = settings_of(model)
     placed = bags.to(pick_device(device))
-    log_probs = unseen_log_probs(placed, checked(known) | {"relax": relax}, folds, int(known.get("seed", 0)))
+    log_probs = unseen_log_probs(placed, checked(known) | {"relax": relax}, folds, known.get("seed", 0))
     which = f"{len(bags.sizes)} bags, each by one of {folds} networks trained alike on other bags"
     return diagnosis_of(log_probs, bags), bags, which
 
@@ -67,9 +69,9 @@ def _log_probs(model: Model, bags: Bags) -> Tensor:
 def _held_out(model: Model, bags: Bags) -> Bags | None:
     """The bags that training held out, if this is the table it had."""
     learnt, cut, rows = (model.data.get(name) for name in ("bags", "held-out bags", "rows"))
-    if not isinstance(cut, int) or not cut or learnt != len(bags.sizes) - cut:
+    if type(cut) is not int or not 0 < cut < len(bags.sizes) or learnt != len(bags.sizes) - cut:
         return None
-    trained, held = split(bags, cut, int(model.settings.get("seed", 0)))
+    trained, held = split(bags, cut, settings_of(model).get("seed", 0))
     # the order of names decides which are held out, and texts sort otherwise than numbers
     same = len(trained.x) == rows and names_of(held) == model.data.get("their names, hashed")
     return held if same else None

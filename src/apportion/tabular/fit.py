@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from apportion.bags import Bags, bag_means
+from apportion.bags import Bags
 from apportion.choosing import Chosen, check_choice
-from apportion.evaluate import bag_correlation, predict, proportion_error
+from apportion.evaluate import bag_correlation, exact_means, predict, proportion_error
 from apportion.fitting import as_floats, stage_settings, two_stages
 from apportion.given import with_given
 from apportion.mending import denoised, known_bags
@@ -115,7 +115,7 @@ def model_of(
         shape,
         found.classes,
         columns=columns,
-        settings=said,
+        settings=said | {"missing": list(asked.missing)},
         data=data,
         quality=quality,
     )
@@ -130,6 +130,6 @@ def _quality(network: torch.nn.Module, bags: Bags, which: str) -> dict[str, Any]
     bags = known_bags(bags)
     x, known = bags.x.cpu(), bags.proportions.cpu()
     log_probs = predict(network, x, as_floats)
-    found = bag_correlation(bag_means(log_probs.exp(), bags.sizes), known)
+    found = bag_correlation(exact_means(log_probs.exp(), bags.sizes), known)
     error = proportion_error(log_probs, bags.sizes, known)
     return {f"share of a bag that is misplaced, {which}": error, f"bag correlation, {which}": found}

@@ -8,24 +8,50 @@ import torch
 
 from apportion.evaluate import predict
 from apportion.fitting import as_floats
-from apportion.models import Model, ModelError
+from apportion.models import Model
 from apportion.tables.asking import SHOWN, told
-from apportion.tables.columns import TableError
+from apportion.tables.columns import Column, TableError
 from apportion.tables.reading import BATCH, batches, open_table, pl, plainly
-from apportion.tables.transforms import features_of, spoilt
+from apportion.tables.transforms import features_of, read_as
+from apportion.tabular.told import columns_of, missing_of, name_spoilt
 
 
-def score_table(model: Model, table: Path, missing: tuple[str, ...] = ()) -> pl.LazyFrame:
-    """The table with a column for the predicted class and one for the probability of each."""
-    if model.columns is None:
-        raise ModelError("the model takes arrays, not tables; use apportion.load and predict_proba")
+def score_table(
+    model: Model, table: Path, missing: tuple[str, ...] = (), *, typed: bool = False
+) -> pl.LazyFrame:
+    """The table with a column for the predicted class and one for the probability of each.
+
+    What a CSV holds stays as it was written. `typed` is for files that have types: columns that the model
+    takes for numbers, dates or truth values become such, and all others stay texts, as 007 is not 7.
+    """
+    columns, texts = columns_of(model), tuple(dict.fromkeys((*missing_of(model), *missing)))
     with plainly(f"{table} cannot be read"):
-        return _scored_table(model, open_table(table, texts=None, missing=missing), table)
+        frame = open_table(table, texts=None, missing=texts)
+        scored = _scored_table(model, frame, table)
+        if table.suffix.lower() != ".csv":
+            return pl.concat([frame, scored.lazy()], how="horizontal")
+        given = open_table(table, texts=None) if texts else frame
+        if typed:
+            given = given.with_columns(_typed(frame, column) for column in columns)
+        return pl.concat([given, scored.lazy()], how="horizontal")
 
 
-def _scored_table(model: Model, frame: pl.LazyFrame, table: Path) -> pl.LazyFrame:
+def _typed(frame: pl.LazyFrame, column: Column) -> pl.Series:
+    """A column of texts as what the model takes it for; whole numbers where all are."""
+    values = read_as(frame.select(column.name).collect()[column.name], column.kind)
+    if (
+        column.kind == "number"
+        and bool((values == values.round()).all())
+        and bool((values.abs() < 1 << 53).all())
+    ):
+        return values.cast(pl.Int64)
+    return values
+
+
+def _scored_table(model: Model, frame: pl.LazyFrame, table: Path) -> pl.DataFrame:
+    """The columns that are added."""
     there = frame.collect_schema().names()
-    names = [column.name for column in model.columns or ()]
+    names = [column.name for column in columns_of(model)]
     added = ["predicted", *(f"p({c})" for c in model.classes)]
     problems = [
         f"{table.name} has no column {name!r}, which the model takes" for name in names if name not in there
@@ -38,8 +64,7 @@ def _scored_table(model: Model, frame: pl.LazyFrame, table: Path) -> pl.LazyFram
     values = np.concatenate(shares) if shares else np.zeros((0, len(model.classes)), np.float32)
     classes = pl.Series("predicted", list(model.classes))
     predicted = classes.gather(values.argmax(1)) if len(values) else classes.clear()
-    scored = pl.DataFrame([predicted, *(pl.Series(n, values[:, i]) for i, n in enumerate(added[1:]))])
-    return pl.concat([frame, scored.lazy()], how="horizontal")
+    return pl.DataFrame([predicted, *(pl.Series(n, values[:, i]) for i, n in enumerate(added[1:]))])
 
 
 def _parts(frame: pl.LazyFrame, names: list[str]) -> Iterator[tuple[int, pl.DataFrame]]:
@@ -53,16 +78,8 @@ def _parts(frame: pl.LazyFrame, names: list[str]) -> Iterator[tuple[int, pl.Data
 def _scored(model: Model, part: tuple[int, pl.DataFrame], problems: list[str], place: str) -> np.ndarray:
     """Probabilities (n, k) of some rows; values that no transform can use are added to the problems."""
     at, rows = part
-    columns = model.columns or ()
-    for column in columns:
-        values = rows[column.name]
-        bad = spoilt(values, column.kind)
-        if len(bad):
-            cases = (
-                f"{place}, row {at + i + 1}, column {column.name!r}, has {values[i]!r}"
-                for i in bad[:SHOWN].tolist()
-            )
-            problems.append(told(cases, len(bad), f"give a {column.kind}, or leave it empty"))
+    columns = columns_of(model)
+    name_spoilt(columns, rows, at, place, problems)
     if problems:
         return np.zeros((rows.height, len(model.classes)), np.float32)
     shares = predict(model.network, torch.from_numpy(features_of(columns, rows)), as_floats).exp().numpy()

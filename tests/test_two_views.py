@@ -128,6 +128,19 @@ def test_running_statistics_are_those_of_the_weak_views():
     assert same_bits(dict(trained.named_buffers()).values(), dict(plain.named_buffers()).values())
 
 
+def test_without_batchnorm_one_pass_gives_the_terms_of_two():
+    batch = batch_of()
+    both = [TwoViews(network(), network(), projector(32), one_pass=one) for one in (False, True)]
+    for method in both:
+        reseed(0, "projector")
+        method.projector[0].reset_parameters()
+        method.projector[2].reset_parameters()
+    two, one = (next(method.steps(batch, 0.2)) for method in both)
+    assert set(two) == set(one) == {"proportion", "labels", "contrast"}
+    for name, term in two.items():
+        torch.testing.assert_close(one[name], term)
+
+
 # --- the running mean
 
 

@@ -36,6 +36,7 @@ class TwoViews:
         temperature: float = 0.2,
         momentum: float = 0.99,
         transport: bool = True,
+        one_pass: bool = False,
     ) -> None:
         self.classifier = average.requires_grad_(False)
         self.network = in_two_parts(network)
@@ -46,6 +47,7 @@ class TwoViews:
         self.temperature = temperature
         self.momentum = momentum
         self.transport = transport  # False: the largest class is the label, whatever the proportions
+        self.one_pass = one_pass  # both views at once, in batch-norm's statistics too
         pairs = zip(average.state_dict().values(), network.state_dict().values(), strict=True)
         self.pairs = [pair for pair in pairs if pair[0].is_floating_point()]  # weights and statistics
 
@@ -54,21 +56,23 @@ class TwoViews:
 
     def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
         (features, head), (weak, strong) = self.network, batch.x.unbind(1)
-        weak_features = features(weak)
-        logits = head(weak_features)
+        together = self.one_pass
+        plain, moved = features(torch.cat([weak, strong])).chunk(2) if together else (features(weak), None)
+        logits = head(plain)
         asked = fetched(logits.float(), batch.sizes, batch.proportions)
-        with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
-            strong_features = features(strong)
+        if moved is None:
+            with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
+                moved = features(strong)
         labels, weights = (each.to(logits) for each in sure_labels(*asked(), transport=self.transport))
         first, last = self.bag_weights
         terms = {
             "proportion": (first + (last - first) * progress)
             * proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
-            "labels": (weights * cross_entropy(head(strong_features), labels)).mean(),
+            "labels": (weights * cross_entropy(head(moved), labels)).mean(),
         }
         if progress < 0.5:
-            pairs = self.projector(weak_features), self.projector(strong_features)
-            terms["contrast"] = self.contrast * (1 - 2 * progress) * contrast(*pairs, self.temperature)
+            alike = contrast(self.projector(plain), self.projector(moved), self.temperature)
+            terms["contrast"] = self.contrast * (1 - 2 * progress) * alike
         yield terms
         follow(self.pairs, self.momentum)
 

@@ -6,7 +6,7 @@ import numpy as np
 def partly(values: np.ndarray) -> np.ndarray:
     """(m,) bags with some numbers and some missing (NaN) ones."""
     missing = np.isnan(values)
-    return missing.any(1) & ~missing.all(1)
+    return np.asarray(missing.any(1) & ~missing.all(1))
 
 
 def overfull(values: np.ndarray, totals: np.ndarray) -> np.ndarray:

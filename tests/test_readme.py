@@ -58,3 +58,16 @@ def test_the_readmes_numbers_are_those_of_the_results():
     rows = [line for line in README.read_text().splitlines() if line.startswith("| DLLP")]
     assert len(rows) == 2
     assert all(row in results for row in rows)
+
+
+def test_what_the_readme_and_the_method_page_say_of_two_views_is_in_the_results():
+    results = (README.parent / "docs" / "results.md").read_text()
+    (row,) = [line for line in results.splitlines() if line.startswith("| two views |")]
+    said = re.search(r"reaches ([\d.]+) at bags of 64 and ([\d.]+) at 128", README.read_text())
+    assert all(f"**{number} (" in row for number in said.groups())
+    page = (README.parent / "docs" / "methods" / "two-views.md").read_text()
+    for name in ("two views", "two views + PLOT", "DLLP + PLOT"):
+        (told,) = [line for line in page.splitlines() if line.startswith(f"| {name} |")]
+        lines = [line for line in results.splitlines() if line.startswith(f"| {name} |") and " s |" in line]
+        for number, seconds in re.findall(r"([\d.]+), (\d+) s", told):
+            assert re.search(rf"\*\*{number} \([^)]*\)\*\*, {seconds} s", lines[0])

@@ -24,8 +24,8 @@ import torch
 from kill import contents
 
 from apportion.grid import RECIPES
-from apportion.jobs import Cell, run_all
-from apportion.jobs.engines import cluster, processes
+from apportion.jobs import Cell, do, run_all
+from apportion.jobs.engines import cluster
 from apportion.recipes import changed
 
 NAMES = ("digits/dllp/16", "digits/dllp+plot/16", "digits/rot/16", "digits/rot+plot/16", "digits/vat/16")
@@ -164,9 +164,8 @@ def main() -> int:
         folder = Path(name)
         with loopback(folder, 2) as (address, workers):
             fine = attacked(grid, folder / "cluster", address, workers)
-        plain = processes(1, GIVEN)
-        for _ in run_all(grid, folder / "plain", lambda jobs: plain(jobs)):
-            torch.set_num_threads(1)
+        for _ in run_all(grid, folder / "plain", lambda jobs: (do(job, GIVEN) for job in jobs)):
+            pass
         same = contents(folder / "cluster") == contents(folder / "plain")
     print("the files are those of plain runs" if same else "the files DIFFER from those of plain runs")
     return 0 if fine and same else 1

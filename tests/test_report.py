@@ -155,3 +155,42 @@ def test_a_claim_that_our_numbers_contradict_does_not_hold(tmp_path):
     said = claims(collect(tmp_path))
     assert "*Accuracy falls with the bag size (DLLP).* **Does not hold**" in said
     assert "*PLOT gains at every bag size.* **Does not hold**: -1.00" in said
+
+
+def made_table(root, table, rows):
+    for method, values in rows.items():
+        for size, value in zip((16, 32, 64, 128), values, strict=True):
+            make_run(root, f"{table}/{method}/{size}", 1, value)
+
+
+def test_sentences_about_several_methods_wait_for_all_of_them_and_are_judged_by_the_runs(tmp_path):
+    rows = {
+        "dllp": (88.0, 83.0, 71.0, 47.0), "dllp+plot": (90.0, 87.0, 80.0, 55.0),
+        "vat": (88.5, 83.5, 70.0, 51.0), "vat+plot": (89.0, 84.0, 79.0, 63.0),
+        "gan": (87.0, 83.1, 77.0, 68.0), "gan+plot": (89.5, 88.0, 84.0, 79.0),
+    }  # fmt: skip
+    made_table(tmp_path / "some", "table1", {name: rows[name] for name in ("dllp", "dllp+plot")})
+    assert "LLP-GAN" not in claims(collect(tmp_path / "some"))
+    made_table(tmp_path / "all", "table1", rows)
+    said = claims(collect(tmp_path / "all"))
+    assert "beats every first stage at 64.* **Holds**: 79.00 against DLLP 71.00, LLP-VAT 70.00" in said
+    assert "PLOT gains in every cell.* **Holds**: DLLP +2.00 / +4.00 / +9.00 / +8.00; LLP-VAT +0.50" in said
+    assert "LLP-VAT gains least at small bags (16 and 32).* **Holds**" in said
+    assert "stays the best after PLOT.* **Does not hold**: LLP-VAT, then DLLP / LLP-VAT, then LLP-GAN" in said
+
+
+def test_the_margin_of_transport_is_compared_where_both_tables_have_the_run(tmp_path):
+    made_table(tmp_path, "table2", {"dllp": (60.0, 50.0, 40.0, 20.0)})
+    assert "margin" not in claims(collect(tmp_path), "table2")
+    make_run(tmp_path, "table1/dllp/64", 1, 78.0)
+    said = claims(collect(tmp_path), "table2")
+    assert "larger on CIFAR-100 than on CIFAR-10.* **Does not hold**: +1.00 against +1.00 points" in said
+
+
+def test_figures_of_both_tables_are_drawn_from_their_own_runs(tmp_path):
+    for name in ("table2/dllp+plot/64", "figure4-cifar100/soft-10/64"):
+        make_run(tmp_path / "results", name, 1, 50.0)
+    page = tmp_path / "docs" / "results.md"
+    CliRunner().invoke(app, ["report", str(tmp_path / "results"), "--md", str(page)])
+    drawn = {path.name for path in (page.parent / "images").glob("*.png")}
+    assert drawn == {"figure3-cifar100.png", "figure4-cifar100.png"}

@@ -100,11 +100,12 @@ TABLE_3 = {
     }.items()
 }
 
-# apportion run figure4 --seeds 1     soft labels, the teachers of table 1; figure 3 is drawn from table 1
+# apportion run figure4 --seeds 1     soft labels, the teachers of tables 1 and 2, which have figure 3 in them
 FIGURE_4 = {
-    f"figure4/soft-{round(1 / reg)}/{size}": fast(
-        size, second=replace(fast_second(size), labels="soft", reg=reg)
+    f"{group}/soft-{round(1 / reg)}/{size}": fast(
+        size, data, second=replace(fast_second(size), labels="soft", reg=reg)
     )
+    for group, data in (("figure4", "cifar10"), ("figure4-cifar100", "cifar100"))
     for reg in (1.0, 0.1)
     for size in SIZES
 }

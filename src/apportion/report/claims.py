@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 
+from apportion.report.comparisons import Claim, comparisons
+from apportion.report.figures import SOFT
 from apportion.report.paper import SIZES, TABLE_3
 from apportion.report.tables import Cells
-
-Claim = tuple[str, bool, str]  # the paper's sentence, whether it holds, our numbers
 
 
 def claims(cells: Cells, table: str = "table1") -> str:
     """A list in Markdown of every claim whose runs are there."""
     found = [
         claim
-        for make in (_sizes, _gains, _supervised, _misses, _labels, _rows, _soft)
+        for make in (_sizes, _gains, _supervised, _misses, _labels, _rows, _soft, comparisons)
         for claim in make(cells, table)
     ]
     return "\n".join(
@@ -111,8 +111,8 @@ def _soft(cells: Cells, table: str) -> Iterator[Claim]:
     for size in SIZES:
         hard = _last(cells, f"{table}/dllp+plot/{size}")
         for power in (1, 10):
-            soft = _last(cells, f"figure4/soft-{power}/{size}")
-            if table == "table1" and hard is not None and soft is not None:
+            soft = _last(cells, f"{SOFT[table]}/soft-{power}/{size}")
+            if hard is not None and soft is not None:
                 numbers = f"bags of {size}: hard {hard:.2f}, soft {soft:.2f}"
                 yield (
                     f"Hard and soft labels are comparable (λ = {power}, within a point).",

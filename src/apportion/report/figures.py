@@ -40,14 +40,17 @@ def figure_3(cells: Mapping[str, Cell], name: str = "table1/dllp+plot/64") -> Fi
     return figure
 
 
-def figure_4(cells: Mapping[str, Cell]) -> Figure | None:
+SOFT = {"table1": "figure4", "table2": "figure4-cifar100"}  # where second stages with soft labels are
+
+
+def figure_4(cells: Mapping[str, Cell], table: str = "table1") -> Figure | None:
     """Test accuracy by epoch for hard and soft labels of the same teacher, a panel a bag size."""
     kinds = {
-        "table1/dllp+plot": ("hard", "-"),
-        "figure4/soft-1": ("soft, λ = 1", ":"),
-        "figure4/soft-10": ("soft, λ = 10", "--"),
+        f"{table}/dllp+plot": ("hard", "-"),
+        f"{SOFT[table]}/soft-1": ("soft, λ = 1", ":"),
+        f"{SOFT[table]}/soft-10": ("soft, λ = 10", "--"),
     }
-    if not any(name.startswith("figure4/") for name in cells):
+    if not any(name.startswith(f"{SOFT[table]}/") for name in cells):
         return None
     figure = Figure(figsize=(9, 2.8), layout="constrained")
     panels = figure.subplots(1, len(SIZES), sharey=True)

@@ -55,8 +55,11 @@ def results_page(root: Path, path: Path) -> str:
         "nats, and how many training instances each kind of label gets right (its largest entry), all from\n"
         f"the predictions of the last epoch.\n\n{claims_table(cells, 'table1')}\n"
     )
-    if said := claims(cells):
-        parts.append(f"## The paper's sentences, CIFAR-10\n\nFrom the means of the seeds above.\n\n{said}\n")
+    for table, title in (("table1", "CIFAR-10"), ("table2", "CIFAR-100")):
+        if said := claims(cells, table):
+            parts.append(
+                f"## The paper's sentences, {title}\n\nFrom the means of the seeds above.\n\n{said}\n"
+            )
     parts += _figures(cells, path.parent / "images")
     parts += _beyond(cells, path.parent / "images")
     if held_out := held_out_table(cells):
@@ -80,13 +83,14 @@ def results_page(root: Path, path: Path) -> str:
 
 def _figures(cells: dict[str, Cell], folder: Path) -> list[str]:
     parts = []
-    for stem, figure, title in (
-        ("figure3", figure_3(cells), "Figure 3: labels by epoch"),
-        ("figure4", figure_4(cells), "Figure 4: hard and soft labels"),
-    ):
-        if figure is not None:
-            save(figure, folder / stem)
-            parts.append(f"## {title}\n\n![{title}](images/{stem}.png)\n")
+    for table, name, end in (("table1", "CIFAR-10", ""), ("table2", "CIFAR-100", "-cifar100")):
+        for stem, figure, title in (
+            ("figure3", figure_3(cells, f"{table}/dllp+plot/64"), "Figure 3: labels by epoch"),
+            ("figure4", figure_4(cells, table), "Figure 4: hard and soft labels"),
+        ):
+            if figure is not None:
+                save(figure, folder / f"{stem}{end}")
+                parts.append(f"## {title}, {name}\n\n![{title}](images/{stem}{end}.png)\n")
     return parts
 
 

@@ -123,7 +123,7 @@ def measured(classifier: Any, held: Bags, hidden: Tensor, data: Instances) -> di
 
 
 def train(
-    out: Path, folder: Path | None, seeds: list[int], keep: Path | None, only: list[str] | None
+    out: Path, folder: Path | None, seeds: list[int], keep: Path | None, only: list[str] | None, models: int
 ) -> None:
     torch.set_num_threads(1)
     done = {line["key"] for line in lines(out)} if out.exists() else set()
@@ -134,7 +134,7 @@ def train(
             data = source(seed)
             for kind in KINDS:
                 bags, held, hidden = split(data, size, kind, seed)
-                for i, asked in enumerate(settings()):
+                for i, asked in enumerate(settings()[:models]):
                     key = f"{name}, {kind}, {seed}, {i}"
                     if key in done:
                         continue
@@ -266,10 +266,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the folder that `apportion data` fills")
     parser.add_argument("--only", nargs="+", help="names of data sets")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--models", type=int, default=MODELS, help="the first so many of each 36")
     parser.add_argument("--keep", type=Path, help="a folder for the predictions of held-out bags")
     asked = parser.parse_args()
     if asked.do == "train":
-        train(asked.file[0], asked.data, asked.seeds, asked.keep, asked.only)
+        train(asked.file[0], asked.data, asked.seeds, asked.keep, asked.only, asked.models)
     else:
         report(asked.file, asked.keep)
 

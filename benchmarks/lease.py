@@ -1,0 +1,73 @@
+"""Runs one after the other on a device that is lent for a while: none is begun that would not end in time.
+
+    python benchmarks/lease.py --seconds 560 --data DIR --out results \\
+        table1/dllp+plot/16@2=95 beyond-conv13/two-views/64@2=180
+
+A word is a recipe, a seed and the seconds that it needs: so many must be left, or it is skipped. First stages
+are made where they are missing. A run that fails is told, and the next one begins. Predictions are kept, for
+second stages at another time; `tar --exclude='*.safetensors' --exclude='*.npy'` leaves them out.
+"""
+
+import argparse
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from apportion import runs
+from apportion.grid import RECIPES
+from apportion.stages import run_with_teacher
+
+SHOWN = 10  # epochs between lines
+
+
+def asked(word: str) -> tuple[str, int, float]:
+    """The recipe's name, the seed and the seconds needed."""
+    rest, _, needed = word.partition("=")
+    name, _, seed = rest.partition("@")
+    if name not in RECIPES:
+        raise SystemExit(f"{word}: no recipe '{name}'; `apportion list` prints them")
+    return name, int(seed or 1), float(needed or 0)
+
+
+def told(line: dict[str, Any], epochs: int) -> str:
+    labels = line.get("label_accuracy", {}).get("labels")
+    right = "" if labels is None else f", labels {labels:.2f} % right"
+    spent = sum(line["seconds"].values())
+    return f"epoch {line['epoch']} of {epochs}: test {line['test_accuracy']:.2f} %{right}, {spent:.2f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("words", nargs="+", metavar="NAME@SEED=SECONDS")
+    given = parser.parse_args()
+    started, failed = time.monotonic(), 0
+    for name, seed, needed in [asked(word) for word in given.words]:
+        left, begun = given.seconds - (time.monotonic() - started), time.monotonic()
+        if left < needed:
+            print(f"{name}, seed {seed}: skipped, it needs {needed:.0f} s of {left:.0f} s left", flush=True)
+            continue
+        try:
+            for folder, epochs, line in run_with_teacher(
+                replace(RECIPES[name], seed=seed), given.out, name, device=given.device, data=given.data
+            ):
+                if line is not None and (line["epoch"] % SHOWN == 0 or line["epoch"] in (1, epochs)):
+                    print(folder, told(line, epochs), flush=True)
+            result = runs.read_result(given.out / name / f"seed={seed}")
+            print(name, seed, result["test_accuracy"], f"{time.monotonic() - begun:.0f} s", flush=True)
+        except Exception:  # noqa: BLE001  told below; the lease goes on
+            traceback.print_exc()
+            failed += 1
+    return 2 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

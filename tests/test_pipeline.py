@@ -144,6 +144,24 @@ def test_labels_are_made_from_a_running_mean_of_log_probabilities():
         torch.testing.assert_close(seen[-1], expected)
 
 
+def test_the_running_means_momentum_falls_with_the_rate_until_the_last_predictions_count_alone():
+    bags, start, seen = moon_bags()[0], elsewhere(moon_bags()[0]), []
+
+    def watched(log_probs, sizes, proportions):
+        seen.append(log_probs.clone())
+        return hard_labels(log_probs, sizes, proportions)
+
+    moments = list(
+        second(bags, start, label=watched, momentum=0.8, epochs=4, rate=lambda progress: 1 - progress)
+    )
+    expected = start
+    for moment, labelled in zip(moments, seen[1:], strict=True):
+        lag = 0.8 * (1 - moment.epoch.number / 4)
+        expected = lag * expected + (1 - lag) * moment.log_probs
+        torch.testing.assert_close(labelled, expected)
+    assert torch.equal(seen[-1], moments[-1].log_probs)
+
+
 def test_labelling_sees_instances_without_augmentation():
     bags = moon_bags()[0]
     student = network(seed=1)

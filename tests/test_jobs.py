@@ -153,6 +153,9 @@ def test_an_owner_that_writes_is_waited_for_and_slow_epochs_are_given_time(tmp_p
     time.sleep(0.1)
     assert not patience.ends()
     assert patience.limit() == 500
+    (tmp_path / "log.jsonl").unlink()
+    tmp_path.rmdir()  # by hand, while its owner is at it
+    assert not patience.ends()
 
 
 # --- asked to stop

@@ -18,7 +18,7 @@ class Patience:
         self.folder, self.stamp, self.since = folder, -1.0, time.monotonic()
 
     def ends(self) -> bool:
-        stamp = max((_changed(path) for path in self.folder.iterdir()), default=0.0)
+        stamp = _changed(self.folder)
         if stamp != self.stamp:  # by this clock alone: that of a file server may be wrong
             self.stamp, self.since = stamp, time.monotonic()
         return time.monotonic() - self.since > self.limit()
@@ -34,7 +34,8 @@ class Patience:
         return f"nothing has been written there for {(time.monotonic() - self.since) / 60:.0f} minutes"
 
 
-def _changed(path: Path) -> float:
-    with suppress(OSError):  # gone in between
-        return path.stat().st_mtime
+def _changed(folder: Path) -> float:
+    """When a file of the folder was last written; 0 where one, or the folder, is gone in between."""
+    with suppress(OSError):
+        return max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
     return 0.0

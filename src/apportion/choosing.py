@@ -68,7 +68,7 @@ class Chosen:
         if self.held is not None and self.choose is not None:
             score = SCORES[self.choose](predict(network, self.held.x, _floats).cpu(), self.held)
             said = {f"held-out {self.choose}": score}
-            if score <= self.score:
+            if self.epoch and not score > self.score:  # nor one that is not a number
                 return said
             self.score = score
             # copies: training goes on with these very tensors

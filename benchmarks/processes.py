@@ -42,7 +42,14 @@ from apportion.second_stage import PLOT, bag_weights
 
 PROCESSES, STEPS, SEED = 2, 50, 1
 REFUSED = ("two-views",)  # which contrasts the instances of a batch with each other
-KINDS = (*(name for name in METHODS if name not in REFUSED), "hard", "mixup", "soft", "bag weights")
+KINDS = (
+    *(name for name in METHODS if name not in REFUSED),
+    "hard",
+    "mixup",
+    "soft",
+    "bag weights",
+    "running mean",
+)
 Losses = list[dict[str, float]]
 
 
@@ -90,7 +97,8 @@ def trained(stages: Any, kind: str, bags: Any, batch: int, norm: bool, epochs: i
     label = SoftLabels(0.1) if kind == "soft" else hard_labels
     return stages.second_stage(
         guess, classifier, bags, [make_optimizer(classifier, "adam", 1e-2)], label=label, loss=cross_entropy,
-        mixup=0.4 if kind == "mixup" else 0.0, weights=weights, hold=1, **given,
+        mixup=0.4 if kind == "mixup" else 0.0, weights=weights, hold=1,
+        momentum=0.9 if kind == "running mean" else 0.0, **given,
     )  # fmt: skip
 
 

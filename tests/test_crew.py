@@ -104,6 +104,7 @@ def test_a_process_with_fewer_batches_goes_on_with_no_weight():
     assert [weights[1:3] for weights in seen] == [(0.5, 0.5), (0.5, 0.5), (0.0, 0.0), (0.0, 0.0)]
     assert all(n == 4 for n, *_ in seen)
     assert [progress for *_, progress in seen] == [0.5, 0.5 + 4 / 20, 0.5 + 8 / 20, 0.5 + 9 / 20]
+    assert share.progress == 1.0
 
 
 def test_every_term_of_every_method_is_known_to_be_a_mean_over_bags_or_instances():

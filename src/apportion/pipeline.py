@@ -124,7 +124,7 @@ def second_stage(
             lag = momentum * rate(
                 epoch.number / epochs
             )  # a student that has come to rest is believed at once
-            running = torch.lerp(fresh, running.clamp_min(-100.0), lag) if lag else fresh
+            running = torch.lerp(fresh, running.clamp_min(-100.0).to(fresh), lag) if lag else fresh
             memory.add(label(running, bags.sizes, bags.proportions))
         if stop is not None and fresh is not None:
             change, before = prediction_change(fresh, before, bags.sizes), fresh

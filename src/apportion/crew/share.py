@@ -51,6 +51,7 @@ class Share:
             seen += n_rows
             yield next(own) if mine[0] else self.bags.take(fits.view(1))
         self.done += 1
+        self.progress = self.done / self.epochs  # what is done between epochs goes by it too
 
     def gathered(self, part: Tensor) -> Tensor:
         """The values of all rows (N, k), from those of each process; the first alone has them."""

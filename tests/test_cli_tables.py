@@ -452,3 +452,14 @@ def test_bags_without_numbers_are_refused_with_the_option_and_taken_with_it(fold
     pl.DataFrame({"town": counts["town"], "left": [None] * 30, "right": [None] * 30}).write_csv("counts.csv")
     with pytest.raises(TableError, match="no bag has proportions"):
         run("check", *SOURCES["counts"], "--unlabelled")
+
+
+def test_a_check_waits_for_no_torch(folder):
+    words = ["check", *SOURCES["proportions"]]
+    program = f"""
+import sys
+from apportion.cli import app
+app({words!r}, standalone_mode=False)
+sys.exit("torch" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0

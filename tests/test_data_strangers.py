@@ -372,6 +372,47 @@ def test_a_file_on_which_the_reader_would_abort_is_refused_and_the_next_one_is_r
     READERS["parquet"].read(READERS["parquet"].good)
 
 
+HIDDEN = """
+UEFSMRUEFRQVJkwVBBUAAAAotS/9IApRAAABAAAAYQEAAABiFQAVEhUkLBUIFRAVBhUGHDYAKAFiGAFhAAAAKLUv/SAJSQAAAgAAAAgB
+IQMMFQwZNQAGEBkYA2JhZxUMFggWdhaaASZIJggcNgAoAWIYAWEAABUAFTwVRiwVCBUAFQYVBhw2AigIAAAAAAAAHEAYCAAAAAAAAPg/
+AAAAKLUv/SAe1QAAmAIAAAADDQD4PwBAAAAAAAAAHEACAGDGBYwVChklAAYZGAFuFQwWCBaOARaYASbsATw2AigIAAAAAAAAHEAYCAAA
+AAAAAPg/AAAVBBUUFSZMFQQVAAAAKLUv/SAKUQAAAQAAAHgBAAAAeRUAFRIVJCwVAxUQFQYVBhw2AigBeRgBeAAAACi1L/0gCUkAAAIA
+AAADBwEDAhUMGTUABhAZGBUCGUxIBHJvb3QVBgAVDCUCGANiYWclAEwcAAAAFQolAhgBbgAVDCUCGAFjJQBMHAAAABYIGRwZPCbiARwV
+DBk1AAYQGRgDYmFnFQwWCBZ2FpoBJkgmCBw2ACgBYhgBYQAAFsoGFRQWyAUVIgAmhAMcFQoZJQAGGRgBbhUMFggWjgEWmAEm7AE8NgIo
+CAAAAAAAABxAGAgAAAAAAAD4PwAAFt4GFRgW6gUVPgAmvgUcFQwZNQAGEBkYAWMVDBYIFnYWmgEmpAQm5AMcNgIoAXkYAXgAABb2BhUW
+FqgGFSIAFvoCFggmCBbMAxQAABkcGAxBUlJPVzpzY2hlbWEYkAIvLy8vLzhRQUFBQUVBQUFBOHYvLy94UUFBQUFFQUFFQUFBQUtBQXNB
+Q0FBS0FBUUErUC8vL3d3QUFBQUlBQWdBQUFBRUFBTUFBQUJjQUFBQUxBQUFBQVFBQUFDYy8vLy9HQUFBQUJBQUFBQUlBQUFBQVJRQUFB
+QUFBQUNjLy8vL0FRQUFBR01BQUFEQS8vLy9JQUFBQUJBQUFBQUlBQUFBQVFNQUFBQUFBQUQ2Ly8vL0FnQUdBQVlBQkFBQkFBQUFiZ0FB
+QU96Ly8vOHNBQUFBSUFBQUFCZ0FBQUFCRkFBQUVBQVNBQVFBRUFBUkFBZ0FBQUFNQUFBQUFBRDgvLy8vQkFBRUFBTUFBQUJpWVdjQQAY
+TlBvbGFycyAocHl0aG9uKSB2ZXJzaW9uIDIuMS4wIChidWlsZCA3ZjkwMmJkM2ZmZDI3ZmY4MmQxNDI3OGEwOWEyOTVmZjJmN2FlZDky
+KRk8HAAAHAAAHAAAAG0CAABQQVIx
+"""
+
+
+def test_a_file_whose_first_column_hides_that_the_reader_would_abort_is_refused(people, tmp_path):
+    """Found by fuzzing: polars panics and says nothing of it in one column, and aborts in another."""
+    (tmp_path / "it.parquet").write_bytes(base64.b64decode(HIDDEN))
+    assert "it has 0 of the 4 rows that it speaks of" in refused(people("it.parquet"))
+    READERS["scored parquet"].read(READERS["scored parquet"].good)
+
+
+def test_a_table_that_ends_before_its_end_is_an_error_and_not_a_shorter_table(tmp_path):
+    import polars as pl
+
+    from apportion.tables.columns import TableError
+    from apportion.tables.reading import batches
+
+    class Short:
+        """A table that says that it has three rows, and gives two."""
+
+        def select(self, what: object) -> "pl.LazyFrame":
+            whole = pl.LazyFrame({"a": [1, 2, 3]})
+            return whole.select(pl.len()) if isinstance(what, pl.Expr) else whole.head(2)
+
+    with pytest.raises(TableError, match="the table ends 1 rows before its end; it is damaged"):
+        list(batches(Short(), ["a"]))
+
+
 def test_numbers_too_large_to_be_standardised_are_refused(people, tmp_path):
     (tmp_path / "it.csv").write_bytes(b"bag,n\na,1e308\na,-1e308\nb,1e308\nb,0\n")
     assert "column 'n' has numbers too large" in refused(people("it.csv"))

@@ -83,13 +83,15 @@ def test_the_card_tells_data_method_settings_quality_and_privacy(tmp_path):
 
 def test_a_card_says_what_cannot_be_told_and_no_name_breaks_it(tmp_path):
     told = model(
-        quality={"bag correlation, training bags": None}, settings={"first_epochs": None, "missing": ["?"]}
+        quality={"bag correlation, training bags": None},
+        settings={"first_epochs": None, "choose": None, "missing": ["?"]},
     )
     save_model(replace(told, classes=("no\nway", "a|b", "<i>")), tmp_path / "model")
     lines = (tmp_path / "model" / "README.md").read_text().splitlines()
     assert lines[0] == r"# A classifier of no way, a\|b, \<i\>, learnt from the shares of groups"
     assert "| bag correlation, training bags | cannot be told: all bags have the same shares |" in lines
     assert "| first_epochs | by the sizes of the bags |" in lines
+    assert "| choose | none |" in lines
     assert "| missing | '?' |" in lines
 
 

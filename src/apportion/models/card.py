@@ -29,7 +29,7 @@ def card(values: Mapping[str, Any]) -> str:
             "that is said here and the fitted transforms, `model.safetensors` the weights.", "",
             "## Data", "", *_table(values["data"]), "",
             *_columns(values["columns"]),
-            "## Method", "", _method(values), "", *_table(values["settings"]), "",
+            "## Method", "", _method(values), "", *_table(_settings(values)), "",
             "## Quality", "",
             _QUALITY,
             *_table(values["quality"], "cannot be told: all bags have the same shares"), "",
@@ -43,6 +43,13 @@ def _method(values: Mapping[str, Any]) -> str:
     second = values["settings"].get("second_stage")
     after = ", then a new network on labels that meet every bag's shares" if second else ""
     return f"A network `{values['backbone']}` learnt the shares of the bags{after}. Settings:"
+
+
+def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What None means depends on the setting."""
+    sized = ("first_epochs", "second_epochs", "instances_per_batch")
+    said = {name: "by the sizes of the bags" if name in sized else "none" for name in values["settings"]}
+    return {name: said[name] if value is None else value for name, value in values["settings"].items()}
 
 
 def _columns(columns: list[dict[str, Any]] | None) -> list[str]:
@@ -61,7 +68,7 @@ def _about(column: Mapping[str, Any]) -> str:
     return f"mean {column['mean']:.6g}, scale {column['scale']:.6g}, missing is {column['fill']:.6g}{flag}"
 
 
-def _table(values: Mapping[str, Any], nothing: str = "by the sizes of the bags") -> list[str]:
+def _table(values: Mapping[str, Any], nothing: str = "none") -> list[str]:
     if not values:
         return ["Nothing was recorded."]
     lines = [f"| {_plain(name)} | {_plain(_text(value, nothing))} |" for name, value in values.items()]

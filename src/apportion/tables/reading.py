@@ -6,7 +6,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from apportion.runs.files import whole_file
 from apportion.tables.asking import Asked
 from apportion.tables.columns import TableError
 from apportion.tables.trial import tried
@@ -105,6 +104,8 @@ def _claimed(path: Path) -> tuple[int, int]:
 
 def save_table(frame: pl.LazyFrame, path: Path) -> None:
     """Write a table beside its place, then move it there: a failure leaves nothing behind."""
+    from apportion.runs.files import whole_file  # brings torch, for which no check of a table waits
+
     ending = check_ending(path)
     with whole_file(path) as beside, plainly(f"{path} cannot be written"):
         if ending == ".csv":
@@ -121,8 +122,13 @@ def check_ending(path: Path) -> str:
 
 
 def batches(frame: pl.LazyFrame, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-    """The rows of some columns in their order, a batch at a time."""
-    return iter(frame.select(columns).collect_batches(chunk_size=BATCH, maintain_order=True))
+    """The rows of some columns in their order, a batch at a time; fewer than the table has are an error."""
+    left = int(frame.select(pl.len()).collect().item())
+    for part in frame.select(columns).collect_batches(chunk_size=BATCH, maintain_order=True):
+        left -= part.height
+        yield part
+    if left:  # polars keeps a panic of the threads that read to itself, and ends early
+        raise TableError(f"the table ends {left} rows before its end; it is damaged")
 
 
 def numbered_rows(frame: pl.LazyFrame) -> pl.LazyFrame:

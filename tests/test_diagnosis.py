@@ -169,6 +169,14 @@ def test_the_margin_of_a_bag_of_one_class_is_infinite():
 SETS = {"moons": lambda: moons(0, 600), "blobs": lambda: blobs(1, 800), "digits": lambda: digits(0)}
 
 
+def test_bags_that_differ_for_a_reason_come_with_a_warning():
+    y = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 2000, True, generator=seeded())
+    for groups, warned in ((None, False), (dirichlet_groups, True)):
+        bags, hidden = bagged(y, 20, 3, groups=groups)
+        found = diagnosis_of(sure(mistaken(hidden, CONFUSION), 3), bags)
+        assert any("differ for a reason" in each for each in found.words) == warned
+
+
 def quick(**given: Any) -> dict[str, Any]:
     settings = {"first_epochs": 40, "second_epochs": 0, "instances_per_batch": 128, "rate": 5e-3}
     words = {"first_stage": "dllp", "second_stage": None, "backbone": "mlp", "labels": "soft", "reg": 1.0}

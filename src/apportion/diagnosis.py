@@ -124,6 +124,8 @@ def words_for(values: dict[str, Any], m: int) -> tuple[bool, tuple[str, ...]]:
     words = ["The bags tell the classes apart: the shares of unseen bags are foretold better than by chance."]
     if values["spread"] < 1 - values["chance"]:
         words.append("The bags are more alike than random ones would be; more bags, or other ones, say more.")
+    if values["spread"] > 1 + values["chance"]:
+        words.append("They differ for a reason: if rows of a bag are alike, accuracy is overestimated.")
     if values["low"] <= values["largest"]:
         words.append("It is not shown that single rows are told better than by naming the largest class.")
     return True, tuple(words)

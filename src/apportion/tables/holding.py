@@ -48,7 +48,8 @@ def hold_parts(
 
 
 def _with_features(frame: pl.LazyFrame, columns: Sequence[Column], parts: Sequence[Bags]) -> list[Bags]:
-    source = torch.cat([part.source for part in parts]).numpy()
+    whole = parts[0].source if len(parts) == 1 else torch.cat([part.source for part in parts])
+    source = whole.numpy()
     place = np.empty(len(source), np.int32 if len(source) < 2**31 else np.int64)
     place[source] = np.arange(len(source), dtype=place.dtype)
     x = np.empty((len(source), sum(len(column.features) for column in columns)), np.float32)

@@ -69,17 +69,18 @@ class Bags:
         """
         order = torch.randperm(len(self.sizes), generator=generator)
         kept = self.sizes[order].clamp_max(instances_per_batch)
-        row, left = self._rows(order, kept, generator), 1 - kept / self.sizes[order]
+        row = self._rows(order, kept, generator)
+        left = (1 - kept / self.sizes[order]).to(self.x.device) if len(row) < len(self.x) else None
         ends, cuts = [0, *kept.cumsum(0).tolist()], [0]  # where bags end, and where batches begin, in bags
         while cuts[-1] < len(order):
             cuts.append(bisect_right(ends, ends[cuts[-1]] + instances_per_batch) - 1)
         n_bags = [after - before for before, after in pairwise(cuts)]
         n_rows = [ends[after] - ends[before] for before, after in pairwise(cuts)]
-        parts = ((row, n_rows), (kept, n_bags), (order, n_bags), (left, n_bags))
+        parts = ((row, n_rows), (kept, n_bags), (order, n_bags))
         on_device = (tensor.to(self.x.device).split(lengths) for tensor, lengths in parts)
-        for rows, sizes, which, undrawn in zip(*on_device, strict=True):
+        for at, (rows, sizes, which) in enumerate(zip(*on_device, strict=True)):
             x, shares = self.x.index_select(0, rows), self.proportions.index_select(0, which)  # [] is slow
-            yield BagBatch(x, sizes, shares, rows, undrawn if len(row) < len(self.x) else None)
+            yield BagBatch(x, sizes, shares, rows, None if left is None else left[cuts[at] : cuts[at + 1]])
 
     def _rows(self, which: Tensor, kept: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Rows of the bags numbered `which`, end to end; of a larger bag only `kept` are drawn."""

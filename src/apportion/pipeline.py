@@ -98,7 +98,7 @@ def second_stage(
     prepare: View = lambda x: x,
     resume: dict[str, Any] | None = None,
 ) -> Iterator[Moment]:
-    """Teach a student the transport labels of `log_probs` (N, k), in the order of the bags; relabel it.
+    """Teach a student the transport labels of `log_probs` (N, k), in order of bags, and relabel as it learns.
 
     The first labels are kept for `hold` epochs: a new student is not asked before it has learnt. Labels are
     made from a running mean of log-probabilities, whose `momentum` falls with the rate; the student learns

@@ -10,7 +10,7 @@ from apportion.report.beyond import beyond_figure, beyond_table
 from apportion.report.claims import claims
 from apportion.report.collect import collect, spread
 from apportion.report.figures import figure_3, figure_4, save
-from apportion.report.tables import accuracy_table, beside, held_out_table
+from apportion.report.tables import accuracy_table, beside, held_out_table, own_table
 
 
 def make_run(root, name, seed, last, finished=True):
@@ -64,6 +64,14 @@ def test_ours_stands_beside_the_papers_number_with_the_difference(tmp_path):
     assert beside(None, 87.69) == "– / 87.69"
     rows = accuracy_table(cells, "table1").splitlines()
     assert rows[2].startswith("| DLLP | **88.69 (–, 1)** / 87.69 / +1.00 | – / 82.88 |")
+
+
+def test_a_group_without_numbers_of_the_paper_has_a_table_of_its_own(tmp_path):
+    assert own_table(collect(tmp_path), "mnist") == ""
+    make_run(tmp_path, "mnist/dllp+plot/32", 1, 98.5)
+    assert own_table(collect(tmp_path), "mnist").splitlines()[2:] == [
+        "| DLLP + PLOT | – | 98.50 (–, 1) | – | – |"
+    ]
 
 
 def test_a_figure_without_its_runs_is_not_drawn(tmp_path):

@@ -15,6 +15,7 @@ from apportion.report.tables import (
     accuracy_table,
     claims_table,
     held_out_table,
+    own_table,
     run_table,
 )
 
@@ -48,6 +49,7 @@ def results_page(root: Path, path: Path) -> str:
         parts.append(f"## {title}\n\n{accuracy_table(cells, table)}\n")
         if any(name.startswith(f"{table}-paper/") for name in cells):
             parts.append(f"In the paper's own setting:\n\n{run_table(cells, f'{table}-paper')}\n")
+    parts += _family(cells)
     parts.append(f"## Table 3: the ablation\n\n{ablation_table(cells)}\n")
     parts.append(
         "## Proportions, entropy and labels of the training bags\n\n"
@@ -79,6 +81,15 @@ def results_page(root: Path, path: Path) -> str:
         parts.append(f"### {group}\n\n{run_table(cells, group)}\n")
     parts.append(f"Made on: {_places(cells)}.\n")
     return "\n".join(parts)
+
+
+def _family(cells: dict[str, Cell]) -> list[str]:
+    """The MNIST family, for which the paper has a network."""
+    names = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "kmnist": "KMNIST"}
+    tables = {title: own_table(cells, group) for group, title in names.items()}
+    return [
+        f"## {title}\n\nThe network of the paper's appendix.\n\n{t}\n" for title, t in tables.items() if t
+    ]
 
 
 def _figures(cells: dict[str, Cell], folder: Path) -> list[str]:

@@ -40,6 +40,16 @@ def accuracy_table(cells: Cells, table: str) -> str:
     return markdown(["", *(f"bags of {size}" for size in SIZES)], rows)
 
 
+def own_table(cells: Cells, group: str) -> str:
+    """A group for which the paper has no number: a row a method, a column a bag size; empty without runs."""
+    rows = []
+    for method in ("dllp", "dllp+plot"):
+        found = [cells.get(f"{group}/{method}/{size}") for size in SIZES]
+        values = [spread(cell.numbers("test_accuracy", "last")) if cell else "–" for cell in found]
+        rows += [[title_of(method), *values]] if any(found) else []
+    return markdown(["", *(f"bags of {size}" for size in SIZES)], rows) if rows else ""
+
+
 def ablation_table(cells: Cells) -> str:
     """Table 3, with the row that the paper lacks."""
     rows = [[title, beside(cells.get(name), mean)] for title, name, mean, _ in TABLE_3]

@@ -70,6 +70,7 @@ class Visit:
             viewport={"width": width, "height": height}, color_scheme=scheme, offline=True
         )
         self.page = self.context.new_page()
+        self.page.set_default_timeout(120_000)  # milliseconds: patience with a busy machine
         self.said: list[str] = []
         self.asked: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))

@@ -79,7 +79,7 @@ def _check_views(recipe: Recipe) -> None:
             f"first.method is '{recipe.first.method}' and augment is '{recipe.augment}'; the method "
             f"two-views and the views {pair} go together: set both or neither"
         )
-    if second is not None and pair in (second.augment, second.augment or recipe.augment):
+    if second is not None and (second.augment or recipe.augment) == pair:
         raise RecipeError(f"a second stage learns from one view; set second.augment to one, not to {pair}")
 
 

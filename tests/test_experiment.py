@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from conftest import ONE_VIEW, same_bits
 from apportion import experiment, runs
 from apportion.bagging import make_bags
 from apportion.checks import LABELS
+from apportion.crew import CrewError
 from apportion.data import SOURCES
 from apportion.experiment import run
 from apportion.grid import RECIPES
@@ -471,6 +473,15 @@ def test_the_number_of_checkpoints_is_limited_by_the_clock(tmp_path, monkeypatch
     monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", -1.0)
     all_of(TINY, tmp_path / "b")
     assert written == [1, 2, 3]
+
+
+def test_a_clipped_gradient_is_refused_with_several_processes_before_anything_is_written(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("apportion.experiment.joined", lambda place: SimpleNamespace(size=2, rank=0))
+    with pytest.raises(CrewError, match="first.clip is for one process; leave it out, or start one"):
+        all_of(replace(TINY, first=replace(TINY.first, clip=1.0)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 # --- honesty

@@ -93,7 +93,7 @@ def run(
     group = joined(place)
     here = where(place, exact) | {"data": fingerprint(task), "processes": 1 if group is None else group.size}
     if group is not None:
-        refuse_strangers(group, here)
+        refuse_strangers(group, here, recipe.first.clip)
         if group.rank:
             return follow(recipe, task, teacher, exact, group)
     with arithmetic(exact), runs.opened(folder) as keeper:
@@ -129,8 +129,10 @@ def follow(recipe: Recipe, task: Task, teacher: Path | None, exact: bool, group:
     group.wait()
 
 
-def refuse_strangers(group: Group, here: dict[str, Any]) -> None:
-    """All processes of a training have the same data, version and arithmetic."""
+def refuse_strangers(group: Group, here: dict[str, Any], clip: float | None) -> None:
+    """All processes of a training have the same data, version and arithmetic, and step by whole gradients."""
+    if clip is not None:  # it would shorten before the others' gradients are added
+        raise CrewError("first.clip is for one process; leave it out, or start one")
     for name in ("apportion", "torch", "exact", "data"):
         said = group.heard(here[name])
         for rank in (rank for rank, value in enumerate(said) if value != said[0]):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from apportion.diagnosis import Diagnosis, diagnose
     from apportion.estimators import ProportionClassifier
     from apportion.evaluate import accuracy, predict, proportion_error
-    from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT
+    from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT, Counts
     from apportion.forms import expand
     from apportion.grouping import BagError, group_bags
     from apportion.labelling import hard_labels, predicted_labels, soft_labels
@@ -33,7 +33,7 @@ _HOMES = {
     "diagnosis": ("Diagnosis", "diagnose"),
     "estimators": ("ProportionClassifier",),
     "evaluate": ("accuracy", "predict", "proportion_error"),
-    "first_stage": ("DLLP", "LLPGAN", "LLPVAT", "ROT"),
+    "first_stage": ("DLLP", "Counts", "LLPGAN", "LLPVAT", "ROT"),
     "forms": ("expand",),
     "grouping": ("BagError", "group_bags"),
     "labelling": ("hard_labels", "predicted_labels", "soft_labels"),
@@ -52,6 +52,7 @@ __all__ = [
     "BagError",
     "BagScore",
     "Bags",
+    "Counts",
     "DLLP",
     "Diagnosis",
     "LLPGAN",

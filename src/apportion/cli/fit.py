@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from apportion.tables.asking import Asked, Found
 
 Out = Annotated[Path, typer.Option(metavar="DIR", help="The model's folder, which must not exist yet.")]
-FirstStage = Annotated[str, typer.Option(help="dllp, vat, gan or rot.")]
+FirstStage = Annotated[str, typer.Option(help="dllp, counts, vat, gan, rot or two-views.")]
 SecondStage = Annotated[str, typer.Option(help="plot, or none for the first stage alone.")]
 Labels = Annotated[str, typer.Option(help="What the second stage learns: soft, hard, predicted, argmax.")]
 Epochs = Annotated[int | None, typer.Option(help="Epochs of the stage; by default as the bags need.")]

@@ -11,7 +11,7 @@ from apportion.bags import BagBatch, Bags
 from apportion.crew.group import CrewError, Group
 from apportion.learner import Learner, Terms
 
-BAG_MEANS = {"proportion"}
+BAG_MEANS = {"proportion", "counts"}
 ROW_MEANS = {"labels", "consistency", "real", "fake"}
 WHOLE = {"matching"}  # made from means over all processes
 

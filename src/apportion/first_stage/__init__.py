@@ -1,11 +1,12 @@
 """First stages, one method a file."""
 
+from apportion.first_stage.counts import Counts
 from apportion.first_stage.dllp import DLLP
 from apportion.first_stage.gan import LLPGAN
 from apportion.first_stage.rot import ROT
 from apportion.first_stage.two_views import TwoViews
 from apportion.first_stage.vat import LLPVAT
 
-METHODS = {"dllp": DLLP, "vat": LLPVAT, "gan": LLPGAN, "rot": ROT, "two-views": TwoViews}
+METHODS = {"dllp": DLLP, "vat": LLPVAT, "gan": LLPGAN, "rot": ROT, "counts": Counts, "two-views": TwoViews}
 
-__all__ = ["DLLP", "LLPGAN", "LLPVAT", "METHODS", "ROT", "TwoViews"]
+__all__ = ["DLLP", "Counts", "LLPGAN", "LLPVAT", "METHODS", "ROT", "TwoViews"]

@@ -46,6 +46,7 @@ DIGITS_GRID = {
         # at weight 1 the two other terms drown the proportions of ten classes: 60 % right, here 98 %
         "gan": replace(DIGITS.first, method="gan", rate=5e-3, options={"weight": 10.0}),
         "rot": replace(DIGITS.first, method="rot"),
+        "counts": replace(DIGITS.first, method="counts"),
     }.items()
     # the teacher continued: a new student, being no VAT, loses what VAT gained (98.4 to 97.0 %)
     for second in (None, Second(epochs=40, hold=1, rate=5e-4, student="teacher"))
@@ -54,7 +55,7 @@ DIGITS_GRID = {
 # apportion run smoke     every method in a second or two: what the pinned tests run
 SMOKE = {
     f"smoke/{name}/50": replace(MOONS, first=replace(MOONS.first, method=name, epochs=3))
-    for name in ("dllp", "vat", "gan", "rot")
+    for name in ("dllp", "vat", "gan", "rot", "counts")
 } | {
     f"smoke/dllp+plot-{name}/50": replace(MOONS, first=replace(MOONS.first, epochs=3), second=second)
     for name, second in {

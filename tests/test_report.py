@@ -5,12 +5,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from apportion import runs
 from apportion.cli import app
 from apportion.report.beyond import beyond_figure, beyond_table
 from apportion.report.claims import claims
 from apportion.report.collect import collect, spread
 from apportion.report.figures import figure_3, figure_4, save
-from apportion.report.tables import accuracy_table, beside, held_out_table, own_table
+from apportion.report.tables import accuracy_table, beside, held_out_table, own_table, paper_table
 
 
 def make_run(root, name, seed, last, finished=True):
@@ -64,6 +65,20 @@ def test_ours_stands_beside_the_papers_number_with_the_difference(tmp_path):
     assert beside(None, 87.69) == "– / 87.69"
     rows = accuracy_table(cells, "table1").splitlines()
     assert rows[2].startswith("| DLLP | **88.69 (–, 1)** / 87.69 / +1.00 | – / 82.88 |")
+
+
+def test_the_papers_own_setting_stands_beside_its_numbers_with_what_became_of_the_labels(tmp_path):
+    assert paper_table(collect(tmp_path), "table1") == ""
+    make_run(tmp_path, "table1-paper/dllp/16", 1, 87.69)
+    folder = make_run(tmp_path, "table1-paper/dllp+plot/64", 1, 69.69)
+    line = runs.read_log(folder)[0]
+    log = [line | {"epoch": i, "label_accuracy": {"labels": n}} for i, n in enumerate((76.5, 74.0, 72.25), 1)]
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    assert paper_table(collect(tmp_path), "table1").splitlines()[2:] == [
+        "| DLLP | **87.69 (–, 1)** / 87.69 / +0.00 | – / 82.88 | – / 71.11 | – / 46.68 |",
+        "| DLLP + PLOT | – / 90.01 | – / 86.87 | **69.69 (–, 1)** / 79.69 / -10.00 | – / 55.21 |",
+        "| DLLP + PLOT: labels right, first → last | – | – | 76.50 → 72.25 | – |",
+    ]
 
 
 def test_a_group_without_numbers_of_the_paper_has_a_table_of_its_own(tmp_path):

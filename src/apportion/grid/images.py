@@ -112,14 +112,15 @@ FIGURE_4 = {
 
 # apportion run mnist --seeds 1     the appendix network
 MNIST = {
-    f"{data.replace('_', '-')}/dllp{'+plot' if second else ''}/{size}": Recipe(
+    f"{data.replace('_', '-')}/{method}{'+plot' if second else ''}/{size}": Recipe(
         data=Data(data, size),
         network=Network("mlp", {"widths": MNIST_WIDTHS}),
-        first=First(epochs=60, rate=1e-3),
+        first=First(method, epochs=60, rate=1e-3),
         second=second,
         instances_per_batch=1024,
     )
     for data in ("mnist", "fashion_mnist", "kmnist")
+    for method in ("dllp", "counts")
     for size in SIZES
     for second in (None, Second(epochs=40, hold=10, rate=1e-3))
 }

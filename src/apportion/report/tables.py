@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from apportion import runs
 from apportion.report.collect import Cell, natural, spread
 from apportion.report.paper import SIZES, TABLE_3, TABLES, title_of
 
@@ -23,14 +24,40 @@ def beside(cell: Cell | None, paper: float | None) -> str:
     return f"**{spread(values)}** / {known}{difference}"
 
 
-def accuracy_table(cells: Cells, table: str) -> str:
-    """Table 1 or 2: a row a method, a column a bag size."""
+def method_rows(cells: Cells, table: str, group: str) -> list[list[str]]:
+    """A row a method of the paper's table, a column a bag size, from the runs of a group."""
     rows = []
     for method, numbers in TABLES[table].items():
-        cell = [cells.get(f"{table}/{method}/{size}") for size in SIZES]
+        cell = [cells.get(f"{group}/{method}/{size}") for size in SIZES]
         rows.append(
             [title_of(method), *(beside(c, mean) for c, (mean, _) in zip(cell, numbers, strict=True))]
         )
+    return rows
+
+
+def paper_table(cells: Cells, table: str) -> str:
+    """The methods that were run in the paper's own setting, and what became of their labels; or nothing."""
+    group = f"{table}-paper"
+    there = [method for method in TABLES[table] if any(n.startswith(f"{group}/{method}/") for n in cells)]
+    titles, rows = {title_of(method) for method in there}, method_rows(cells, table, group)
+    rows = [row for row in rows if row[0] in titles]
+    for method in (each for each in there if each.endswith("+plot")):
+        found = [cells.get(f"{group}/{method}/{size}") for size in SIZES]
+        drift = ["–" if cell is None else right_labels(cell) for cell in found]
+        rows.append([f"{title_of(method)}: labels right, first → last", *drift])
+    return markdown(["", *(f"bags of {size}" for size in SIZES)], rows) if rows else ""
+
+
+def right_labels(cell: Cell) -> str:
+    """The share of labels that are right after the first and the last relabelling, of the first seed."""
+    parts = (line.get("label_accuracy", {}) for line in runs.read_log(cell.folders[0]))
+    right = [part["labels"] for part in parts if "labels" in part]
+    return f"{right[0]:.2f} → {right[-1]:.2f}" if right else "–"
+
+
+def accuracy_table(cells: Cells, table: str) -> str:
+    """Table 1 or 2: a row a method, a column a bag size."""
+    rows = method_rows(cells, table, table)
     for method in ("supervised", "supervised+plot"):
         cell = cells.get(f"{table}/{method}/1")
         label = "supervised (bags of one), setting of " + (
@@ -43,7 +70,7 @@ def accuracy_table(cells: Cells, table: str) -> str:
 def own_table(cells: Cells, group: str) -> str:
     """A group for which the paper has no number: a row a method, a column a bag size; empty without runs."""
     rows = []
-    for method in ("dllp", "dllp+plot"):
+    for method in ("dllp", "dllp+plot", "counts", "counts+plot"):
         found = [cells.get(f"{group}/{method}/{size}") for size in SIZES]
         values = [spread(cell.numbers("test_accuracy", "last")) if cell else "–" for cell in found]
         rows += [[title_of(method), *values]] if any(found) else []

@@ -23,6 +23,7 @@ from apportion.first_stage import TwoViews
 from apportion.first_stage.two_views import contrast, follow, sure_labels
 from apportion.grid import RECIPES
 from apportion.labelling import hard_labels
+from apportion.likelihood import count_loss
 from apportion.losses import proportion_loss
 from apportion.optimizers import make_optimizer
 from apportion.pipeline import first_stage
@@ -128,17 +129,11 @@ def test_running_statistics_are_those_of_the_weak_views():
     assert same_bits(dict(trained.named_buffers()).values(), dict(plain.named_buffers()).values())
 
 
-def test_without_batchnorm_one_pass_gives_the_terms_of_two():
+def test_the_bag_loss_may_be_the_likelihood_of_counts():
     batch = batch_of()
-    both = [TwoViews(network(), network(), projector(32), one_pass=one) for one in (False, True)]
-    for method in both:
-        reseed(0, "projector")
-        method.projector[0].reset_parameters()
-        method.projector[2].reset_parameters()
-    two, one = (next(method.steps(batch, 0.2)) for method in both)
-    assert set(two) == set(one) == {"proportion", "labels", "contrast"}
-    for name, term in two.items():
-        torch.testing.assert_close(one[name], term)
+    (terms,) = learner(counts=True).steps(batch, 0.5)
+    plain = count_loss(normed()(batch.x[:, 0]), batch.sizes, batch.proportions)
+    torch.testing.assert_close(terms["proportion"], 5.0 * plain)
 
 
 # --- the running mean

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 class Fast(nn.Module):
     """The same network, faster; its weights are the network's own, its answers float32.
 
-    Compiled for one batch size, and for two views of as many instances: the few batches of another size (an
-    epoch's last) take the plain path, since one more compilation costs more than they do.
+    Compiled for one batch size: the few batches of another size (an epoch's last) take the plain path, since
+    one more compilation costs more than they do.
     """
 
     def __init__(self, network: nn.Module, instances_per_batch: int) -> None:
@@ -24,7 +24,7 @@ class Fast(nn.Module):
         )  # in a tuple: its weights are not listed twice
 
     def forward(self, x: Tensor) -> Tensor:
-        run = self.compiled[0] if len(x) in (self.instances, 2 * self.instances) else self.network
+        run = self.compiled[0] if len(x) == self.instances else self.network
         with torch.autocast(x.device.type, torch.bfloat16):
             return run(x).float()
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from apportion.bags import BagBatch
 from apportion.learner import Terms, still_batchnorm
+from apportion.likelihood import count_loss
 from apportion.losses import cross_entropy, proportion_loss
 from apportion.speed import fetched
 from apportion.transport import certified, whole_counts
@@ -22,7 +23,8 @@ class TwoViews:
     """The classifier is `average`, a running mean of the weights of `network`, which is what trains.
 
     Both are nn.Sequential(features, head); `projector` maps features to where they are contrasted. A batch's
-    x is (n, 2, ...): weak and strong. The bag loss's weight falls from `bag_first` to `bag_last`.
+    x is (n, 2, ...): weak and strong. The bag loss, DLLP's or the likelihood of `counts`, has a weight that
+    falls from `bag_first` to `bag_last`.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class TwoViews:
         temperature: float = 0.2,
         momentum: float = 0.99,
         transport: bool = True,
-        one_pass: bool = False,
+        counts: bool = False,
     ) -> None:
         self.classifier = average.requires_grad_(False)
         self.network = in_two_parts(network)
@@ -47,7 +49,7 @@ class TwoViews:
         self.temperature = temperature
         self.momentum = momentum
         self.transport = transport  # False: the largest class is the label, whatever the proportions
-        self.one_pass = one_pass  # both views at once, in batch-norm's statistics too
+        self.bag_loss = count_loss if counts else proportion_loss
         pairs = zip(average.state_dict().values(), network.state_dict().values(), strict=True)
         self.pairs = [pair for pair in pairs if pair[0].is_floating_point()]  # weights and statistics
 
@@ -56,18 +58,16 @@ class TwoViews:
 
     def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
         (features, head), (weak, strong) = self.network, batch.x.unbind(1)
-        together = self.one_pass
-        plain, moved = features(torch.cat([weak, strong])).chunk(2) if together else (features(weak), None)
+        plain = features(weak)
         logits = head(plain)
         asked = fetched(logits.float(), batch.sizes, batch.proportions)
-        if moved is None:
-            with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
-                moved = features(strong)
+        with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
+            moved = features(strong)
         labels, weights = (each.to(logits) for each in sure_labels(*asked(), transport=self.transport))
         first, last = self.bag_weights
         terms = {
             "proportion": (first + (last - first) * progress)
-            * proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
+            * self.bag_loss(logits, batch.sizes, batch.proportions, batch.left),
             "labels": (weights * cross_entropy(head(moved), labels)).mean(),
         }
         if progress < 0.5:

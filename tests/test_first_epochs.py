@@ -1,0 +1,48 @@
+"""How long the first stage learns can be chosen by bags that it left out: `benchmarks/noise.py` does so."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_moons
+
+from apportion.mending import known_bags, mended_bags
+
+X, TRUTH = make_moons(640, noise=0.1, random_state=0)
+TOWN = np.random.default_rng(0).permutation(640) % 40
+SHARES = np.stack([np.bincount(TOWN, c == TRUTH) for c in (0, 1)], 1) / 16
+
+
+@pytest.fixture
+def noise(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    import noise
+
+    return noise
+
+
+def half_known():
+    table = SHARES.copy()
+    table[::2] = np.nan
+    return known_bags(mended_bags(X.astype(np.float32), ids=TOWN, proportions=table, unlabelled=True).bags)
+
+
+@pytest.mark.parametrize("method", ["dllp", "counts"])
+def test_left_out_bags_choose_a_first_stage_that_has_learnt(noise, method):
+    bags = half_known()
+    assert len(bags.sizes) == 20
+    assert bool(bags.proportions.isfinite().all())
+    assert noise.likeliest([40, 1], bags, method, seed=1) == 40
+
+
+def test_left_out_bags_refuse_a_first_stage_that_learnt_by_heart(noise):
+    # shares that have nothing to do with the rows
+    bags = half_known()
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    bags.proportions.copy_(bags.proportions[order])
+    assert noise.likeliest([80, 1], bags, "counts", seed=1) == 1
+
+
+def test_one_number_of_epochs_is_taken_without_a_trial(noise):
+    assert noise.likeliest([7], None, "dllp", seed=1) == 7

@@ -24,8 +24,8 @@ from apportion.bagging import random_groups
 from apportion.bags import BagBatch, Bags, bag_means
 from apportion.data.archives import read_file
 from apportion.data.tables import adult, find_adult, rows
-from apportion.fitting import batch_of, epochs_of
 from apportion.forms import bags_from
+from apportion.kinds import batch_of, epochs_of
 from apportion.optimizers import make_optimizer
 from apportion.randomness import reseed, stream
 from apportion.schedules import one_cycle

@@ -24,8 +24,8 @@ from apportion.bags import Bags
 from apportion.data.tables import adult
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
-from apportion.fitting import batch_of
 from apportion.forms import bags_from
+from apportion.kinds import batch_of
 from apportion.likelihood import count_log_likelihood
 from apportion.optimizers import make_optimizer
 from apportion.randomness import reseed, stream

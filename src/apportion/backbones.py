@@ -36,6 +36,10 @@ def conv13(
     slope; the defaults are those of the network that this table comes from in semi-supervised learning.
     """
 
+    if min(shape[1:]) // 4 + 2 * last_padding < 3:
+        size = f"{shape[1]} x {shape[2]}"
+        raise ValueError(f"images of {size} are too small for the 13 layers; enlarge them to 12 x 12")
+
     def conv(before: int, after: int, size: int, padding: int) -> list[nn.Module]:
         normed = [nn.BatchNorm2d(after)] if norm else []
         return [nn.Conv2d(before, after, size, padding=padding, bias=not norm), *normed, nn.LeakyReLU(slope)]
@@ -90,11 +94,8 @@ def wrn_28_2(shape: Sequence[int], n_classes: int, dropout: float = 0.0, slope: 
 
 def resnet18(shape: Sequence[int], n_classes: int, dropout: float = 0.0) -> nn.Sequential:
     """ResNet-18 for 32×32 images: a 3×3 stem and no first pooling."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(shape[0], 64, 3, padding=1, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-    ]
+    stem = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
+    layers: list[nn.Module] = [stem, nn.BatchNorm2d(64), nn.ReLU()]
     width = 64
     for following, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
         for step in (stride, 1):

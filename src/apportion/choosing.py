@@ -10,7 +10,7 @@ from apportion.bag_scores import SCORES
 from apportion.bags import Bags
 from apportion.calibration import cooled, fitted_temperature
 from apportion.evaluate import predict
-from apportion.instances import BagError
+from apportion.instances import BagError, as_floats
 from apportion.pipeline import Moment
 from apportion.randomness import stream
 from apportion.speed import unplaced
@@ -66,7 +66,7 @@ class Chosen:
     def see(self, moment: Moment) -> dict[str, Any]:
         network, said = moment.learner.classifier, {}
         if self.held is not None and self.choose is not None:
-            score = SCORES[self.choose](predict(network, self.held.x, _floats).cpu(), self.held)
+            score = SCORES[self.choose](predict(network, self.held.x, as_floats).cpu(), self.held)
             said = {f"held-out {self.choose}": score}
             if self.epoch and not score > self.score:  # nor one that is not a number
                 return said
@@ -84,10 +84,6 @@ class Chosen:
         network = unplaced(self.classifier).cpu().eval()
         if not calibrate or self.held is None:
             return network, 1.0
-        log_probs = predict(network, self.held.x.cpu(), _floats)
+        log_probs = predict(network, self.held.x.cpu(), as_floats)
         temperature = fitted_temperature(log_probs, self.held.sizes, self.held.proportions)
         return cooled(network, temperature), temperature
-
-
-def _floats(x: Tensor) -> Tensor:
-    return x.float()

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from apportion.bags import Bags
 from apportion.evaluate import predict
-from apportion.fitting import as_floats, two_stages
+from apportion.fitting import two_stages
+from apportion.instances import as_floats
 from apportion.randomness import stream
 
 

@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # type: ign
 
 from apportion.choosing import Chosen, check_choice, part_of
 from apportion.evaluate import predict
-from apportion.fitting import as_floats, line_of, stage_settings, two_stages
-from apportion.instances import as_instances
+from apportion.fitting import line_of, stage_settings, two_stages
+from apportion.instances import as_floats, as_instances
+from apportion.kinds import accepted, told
 from apportion.mending import mended_bags, transduced
 from apportion.randomness import seed_of
 from apportion.speed import pick_device
@@ -36,16 +37,16 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        first_stage: str = "dllp",
-        second_stage: str | None = "plot",
+        first_stage: str = "auto",
+        second_stage: str | None = "auto",
         *,
-        backbone: Any = "mlp",
-        labels: str = "soft",
+        backbone: Any = "auto",
+        labels: str = "auto",
         reg: float = 1.0,
         first_epochs: int | None = None,
         second_epochs: int | None = None,
-        rate: float = 2e-3,
-        second_rate: float = 1e-3,
+        rate: float | None = None,
+        second_rate: float | None = None,
         instances_per_batch: int | None = None,
         noise: float | str | None = None,
         normalise: bool = False,
@@ -93,11 +94,13 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         options = {name: asked.pop(name) for name in ("noise", "normalise", "unlabelled", "fill")}
         check_choice(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
         del asked["verbose"]
-        settings = stage_settings(**asked)
         X, y = self._validated(X, y, proportions is not None or counts is not None)
+        asked = told(asked, as_instances(X[:1]))
+        settings = stage_settings(**asked)
         table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
         data, self.classes_, relax = mended_bags(X, y, bags, **table, weights=weights, **options)
         self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(data.x)
+        self.backbone_ = asked["backbone"]
         self.history_: list[dict[str, Any]] = []
         data = data.to(device)
         part, held = part_of(data, self.held_out, asked["seed"])
@@ -119,7 +122,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities (n, k) of the classes in `classes_`."""
         check_is_fitted(self)
         device = pick_device(self.device)
-        x = as_instances(validate_data(self, X, reset=False, **self._accepted()))
+        x = as_instances(validate_data(self, X, reset=False, **accepted(X, self.backbone)))
         if tuple(x.shape[1:]) != self.instance_shape_:
             raise ValueError(f"X has instances of shape {tuple(x.shape[1:])}, fit had {self.instance_shape_}")
         shares = predict(self._network(device), x.to(device), as_floats).double().exp().cpu().numpy()
@@ -134,8 +137,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         if y is None and not table:
             raise ValueError("this estimator requires y to be passed, but the target y is None; or a table")
         if y is None:
-            return validate_data(self, X, **self._accepted()), None
-        X, y = validate_data(self, X, y, multi_output=True, **self._accepted())
+            return validate_data(self, X, **accepted(X, self.backbone)), None
+        X, y = validate_data(self, X, y, multi_output=True, **accepted(X, self.backbone))
         if y.ndim == 1 or y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
             check_classification_targets(y)
@@ -143,7 +146,3 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
     def _network(self, device: torch.device) -> torch.nn.Module:
         return self.classifier_ if device.type == "cpu" else deepcopy(self.classifier_).to(device)
-
-    def _accepted(self) -> dict[str, Any]:
-        """What X may be: float32, or bytes, which stay bytes; images where the network is not the MLP."""
-        return {"dtype": [np.float32, np.uint8], "allow_nd": self.backbone != "mlp"}

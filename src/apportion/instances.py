@@ -33,6 +33,16 @@ def as_instances(x: Any) -> Tensor:
     return x
 
 
+def as_floats(x: Tensor) -> Tensor:
+    """What a network takes, batch by batch: bytes of images about nought and of about unit size."""
+    return centred(x) if x.dtype == torch.uint8 else x.float()
+
+
+def centred(x: Tensor) -> Tensor:
+    """Pixels from 0 to 255 as floats from -2 to 2: the same for all data, so that no model has to keep it."""
+    return x.float().sub(127.5).div(63.75)
+
+
 def _writeable(array: np.ndarray) -> np.ndarray:
     return array if array.flags.writeable else array.copy()
 

@@ -103,7 +103,7 @@ def wrong_settings(values: Mapping[str, Any]) -> Iterator[str]:
     """What cannot be among the numbers that the estimator and `apportion fit` are told."""
     for name, range_ in (SETTINGS | WHOLE).items():
         value, kind = values[name], Integral if name in WHOLE else Real
-        if value is None and name in WHOLE:  # as the bags need
+        if value is None and name != "reg":  # as the bags need
             continue
         if not isinstance(value, kind) or isinstance(value, bool):
             yield f"{name} is {value!r}; it must be a {'whole ' if name in WHOLE else ''}number"

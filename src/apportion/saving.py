@@ -20,7 +20,7 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
     Its backbone must be one of this package's: a name, or a `functools.partial` of one with keywords.
     """
     check_is_fitted(classifier)
-    name, options = _backbone(classifier.backbone)
+    name, options = _backbone(classifier.backbone_)
     settings = classifier.get_params(deep=False) | {"backbone": name}
     settings = {key: value if isinstance(value, _PLAIN) else str(value) for key, value in settings.items()}
     if not isinstance(settings["random_state"], int | None):
@@ -47,6 +47,7 @@ def load(folder: str | Path) -> ProportionClassifier:
     options = {key: tuple(v) if isinstance(v, list) else v for key, v in model.options.items()}
     backbone = partial(BACKBONES[model.backbone], **options) if options else model.backbone
     classifier = ProportionClassifier(**(dict(model.settings) | {"backbone": backbone}))
+    classifier.backbone_ = backbone
     classifier.classifier_, classifier.instance_shape_ = model.network, model.shape
     classifier.classes_, classifier.history_ = np.asarray(model.classes), []
     rows = model.data.get("rows")

@@ -12,7 +12,7 @@ from apportion.choosing import split
 from apportion.crossfit import unseen_log_probs
 from apportion.diagnosis import LEAST_BAGS, Diagnosis, diagnosis_of
 from apportion.evaluate import predict
-from apportion.fitting import as_floats
+from apportion.instances import as_floats
 from apportion.mending import known_bags
 from apportion.models import Model
 from apportion.speed import pick_device

@@ -12,8 +12,9 @@ import torch
 from apportion.bags import Bags
 from apportion.choosing import Chosen, check_choice
 from apportion.evaluate import bag_correlation, exact_means, predict, proportion_error
-from apportion.fitting import as_floats, stage_settings, two_stages
+from apportion.fitting import stage_settings, two_stages
 from apportion.given import with_given
+from apportion.instances import as_floats
 from apportion.mending import denoised, known_bags
 from apportion.models import Model
 from apportion.pipeline import Moment

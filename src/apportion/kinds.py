@@ -1,0 +1,117 @@
+"""What both stages do unless they are told otherwise: for rows of values, and for images as bytes."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apportion.backbones import conv13
+from apportion.data.augment import crop_flip
+from apportion.data.views import weak_and_strong
+from apportion.grid.beyond import TWO_VIEWS
+from apportion.grid.images import FAST, FAST_SECOND
+from apportion.instances import BagError, as_floats, centred
+from apportion.recipes import First, Second
+from apportion.train import View
+
+
+def batch_of(sizes: Tensor, least: int = 256) -> int:
+    """Instances in a batch: 256, or the largest bag up to 4,096, since a sampled bag's shares are noisy."""
+    return min(4096, max(least, int(sizes.max())))
+
+
+def epochs_of(
+    sizes: Tensor, instances_per_batch: int, steps: float = 1000, least: int = 5, most: int = 10**6
+) -> int:
+    """Epochs that make about `steps` steps, `least` to `most`: small data is gone over more often."""
+    batches = int(sizes.clamp_max(instances_per_batch).sum()) / instances_per_batch
+    return min(most, max(least, math.ceil(steps / math.ceil(batches))))
+
+
+@dataclass(frozen=True)
+class Kind:
+    words: Mapping[str, Any]  # of ProportionClassifier's settings, those that may be "auto"
+    first: First
+    second: Second
+    hold: float  # the share of a student's epochs before the first relabelling
+    batch: int  # instances, unless a bag is larger
+    first_steps: Callable[[float], float]  # by the mean size of the bags
+    second_steps: float
+    most_epochs: int
+    view: View  # of a stage that sees one
+
+    def teacher(self, method: str, epochs: int, rate: float | None) -> First:
+        """The settings of a first stage; a rate of None is the one that goes with them."""
+        own = TWO_VIEWS if method == "two-views" and self is IMAGES else replace(self.first, method=method)
+        return replace(own, epochs=epochs, rate=own.rate if rate is None else rate)
+
+    def student(self, epochs: int, rate: float | None) -> Second:
+        return replace(self.second, epochs=epochs, rate=self.second.rate if rate is None else rate)
+
+    def first_epochs(self, sizes: Tensor, batch: int) -> int:
+        return epochs_of(sizes, batch, self.first_steps(float(sizes.float().mean())), most=self.most_epochs)
+
+    def second_epochs(self, sizes: Tensor, batch: int) -> int:
+        return epochs_of(sizes, batch, self.second_steps, most=self.most_epochs)
+
+    def views(self, method: str) -> View:
+        """What a first stage sees of raw instances."""
+        if method != "two-views":
+            return self.view
+        return (lambda x: centred(weak_and_strong(x))) if self is IMAGES else weak_and_strong
+
+
+ROWS = Kind(
+    words={"first_stage": "dllp", "second_stage": "plot", "backbone": "mlp", "labels": "soft"},
+    first=First(rate=2e-3),
+    second=Second(rate=1e-3, schedule="one-cycle"),
+    hold=0.6,
+    batch=256,
+    first_steps=lambda size: 1000,
+    second_steps=500,
+    most_epochs=10**6,
+    view=as_floats,
+)
+# as in the image tables: 60 epochs of 50,000 images at bags of 16, 170 at 128
+IMAGES = Kind(
+    words={
+        "first_stage": "two-views",
+        "second_stage": None,  # after two views it gains at bags of 16, and loses a little above
+        "backbone": partial(conv13, dropout=0.0),
+        "labels": "hard",
+    },
+    first=FAST.first,
+    second=FAST_SECOND,
+    hold=1 / 8,
+    batch=FAST.instances_per_batch,
+    first_steps=lambda size: 750 * size**0.5,
+    second_steps=4000,
+    most_epochs=300,
+    view=lambda x: centred(crop_flip(x)),
+)
+
+
+def kind_of(x: Tensor) -> Kind:
+    return IMAGES if x.ndim == 4 and x.dtype == torch.uint8 else ROWS
+
+
+def told(settings: Mapping[str, Any], x: Tensor) -> dict[str, Any]:
+    """The settings with what goes with these instances in place of every "auto"."""
+    kind = kind_of(x)
+    if kind is ROWS and x.ndim > 2 and settings["backbone"] == "auto":
+        raise BagError(
+            f"instances have shape {tuple(x.shape[1:])} and are no bytes; pass images as bytes (n, channels, "
+            "height, width), such as X.astype(numpy.uint8), or name a backbone"
+        )
+    return dict(settings) | {name: word for name, word in kind.words.items() if settings[name] == "auto"}
+
+
+def accepted(X: Any, backbone: Any) -> dict[str, Any]:
+    """What X may be for scikit-learn: float32, or bytes, which stay so; images, if a network takes them."""
+    found = isinstance(X, np.ndarray | Tensor) and X.ndim == 4
+    return {"dtype": [np.float32, np.uint8], "allow_nd": found if backbone == "auto" else backbone != "mlp"}

@@ -1,0 +1,106 @@
+"""Rows and images: what both stages do of themselves, and that it is what the tables were made with."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from apportion import BagError, ProportionClassifier, load, save
+from apportion.backbones import conv13
+from apportion.grid import RECIPES
+from apportion.grid.beyond import FIRST_EPOCHS
+from apportion.instances import as_floats, centred
+from apportion.kinds import IMAGES, ROWS, kind_of
+
+
+def bars(n: int, seed: int = 0, size: int = 16) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy grey images with a bright bar: upright, lying, or none."""
+    random = np.random.default_rng(seed)
+    classes = random.integers(3, size=n)
+    images = random.integers(0, 90, (n, 1, size, size))
+    for image, kind in zip(images, classes, strict=True):
+        at = random.integers(4, size - 6)
+        if kind == 0:
+            image[0, :, at : at + 2] += 150
+        if kind == 1:
+            image[0, at : at + 2] += 150
+    return images.astype(np.uint8), classes
+
+
+def small(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
+    body = nn.Sequential(
+        nn.Conv2d(shape[0], 16, 5, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.AdaptiveMaxPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+    return nn.Sequential(body, nn.Linear(16, n_classes))
+
+
+def test_the_settings_of_images_are_those_of_the_tables():
+    assert IMAGES.teacher("two-views", 60, None) == RECIPES["beyond-conv13/two-views/16"].first
+    assert IMAGES.teacher("dllp", 40, None) == RECIPES["table1/dllp+plot/16"].first
+    assert IMAGES.student(70, None) == RECIPES["table1/dllp+plot/16"].second
+    assert IMAGES.batch == RECIPES["beyond-conv13/two-views/16"].instances_per_batch
+    for size in (16, 32, 64, 128, 256):
+        epochs = IMAGES.first_epochs(torch.full((50_000 // size,), size), IMAGES.batch)
+        assert epochs == pytest.approx(FIRST_EPOCHS[size], rel=0.15)
+
+
+def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():
+    assert IMAGES.teacher("two-views", 5, 0.03) == replace(IMAGES.teacher("two-views", 5, None), rate=0.03)
+    assert ROWS.student(5, 0.03) == replace(ROWS.student(5, None), rate=0.03)
+
+
+def test_bytes_of_images_are_centred_and_everything_else_is_left():
+    pixels = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)
+    assert as_floats(pixels).flatten().tolist() == [-2.0, 2.0]
+    assert torch.equal(centred(pixels), as_floats(pixels))
+    assert as_floats(torch.tensor([[0.0, 255.0]])).tolist() == [[0.0, 255.0]]
+
+
+def test_images_as_bytes_are_one_kind_and_all_else_is_rows():
+    assert kind_of(torch.zeros(1, 3, 8, 8, dtype=torch.uint8)) is IMAGES
+    for shape, dtype in (((1, 3, 8, 8), torch.float32), ((1, 8, 8), torch.uint8), ((1, 8), torch.float32)):
+        assert kind_of(torch.zeros(shape, dtype=dtype)) is ROWS
+
+
+def test_of_itself_an_estimator_takes_two_views_of_images_and_plot_for_rows(tmp_path):
+    images, classes = bars(48, size=12)
+    settings = {"first_epochs": 1, "second_epochs": 1, "random_state": 0}
+    model = ProportionClassifier(**settings).fit(images, classes, bags=np.arange(48) // 8)
+    assert [set(line) - {"seconds"} for line in model.history_] == [
+        {"stage", "epoch", "proportion", "labels", "contrast"}
+    ]
+    assert (model.backbone_.func, model.backbone_.keywords) == (conv13, {"dropout": 0.0})
+    assert model.get_params()["backbone"] == "auto"
+    save(model, tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(images), model.predict_proba(images))
+    rows = ProportionClassifier(**settings).fit(images.reshape(48, -1) / 64, classes, bags=np.arange(48) // 8)
+    named = {"first_stage": "dllp", "second_stage": "plot", "backbone": "mlp", "labels": "soft", "reg": 1.0}
+    told = ProportionClassifier(**settings, **named, rate=2e-3, second_rate=1e-3)
+    told.fit(images.reshape(48, -1) / 64, classes, bags=np.arange(48) // 8)
+    assert [line["stage"] for line in rows.history_] == ["first", "second"]
+    for one, other in zip(rows.classifier_.parameters(), told.classifier_.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("stages", [{}, {"first_stage": "dllp", "second_stage": "plot"}])
+def test_images_in_bags_are_learnt(stages):
+    images, classes = bars(400)
+    model = ProportionClassifier(
+        **stages, backbone=small, first_epochs=40, second_epochs=20, instances_per_batch=100, random_state=0
+    ).fit(images, classes, bags=np.arange(400) // 10)
+    unseen, truth = bars(300, seed=1)
+    assert (model.predict(unseen) == truth).mean() > 0.9
+
+
+def test_images_that_are_no_bytes_and_images_too_small_are_refused_with_the_remedy():
+    images, classes = np.zeros((16, 1, 8, 8), np.uint8), np.arange(16) % 3
+    with pytest.raises(BagError, match=r"\(1, 8, 8\) and are no bytes; .*X.astype\(numpy.uint8\), or name"):
+        ProportionClassifier().fit(images.astype(float), classes)
+    with pytest.raises(ValueError, match="images of 8 x 8 are too small for the 13 layers; enlarge them"):
+        ProportionClassifier().fit(images, classes, bags=np.arange(16) // 4)
+    assert partial(conv13, last_padding=1)((1, 8, 8), 3)(torch.zeros(2, 1, 8, 8)).shape == (2, 3)

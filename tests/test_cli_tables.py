@@ -393,7 +393,7 @@ def test_diagnose_names_the_row_whose_value_the_model_cannot_take(folder):
         ({"first_epochs": "many"}, "first_epochs is 'many'; it must be a whole number"),
         ({"first_epochs": 10**9}, "more than 100000 are not trained again"),
         ({"first_stage": ["dllp"]}, "which is no word"),
-        ({"rate": None}, "rate is None; it must be a number"),
+        ({"reg": None}, "reg is None; it must be a number"),
         ({"seed": "1"}, "seed and held_out are '1' and 0.0; these are numbers"),
         ({"missing": 3}, "texts for missing values are 3; these are a list of texts"),
         ({"labels": "firm"}, "labels is 'firm'; there are hard"),

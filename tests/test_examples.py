@@ -8,6 +8,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 STORIES = {
     "digits": "images right",
+    "slides": "of the patches of new slides right",
     "election": "off the truth",
     "ads": "nothing is wrong",
     "two_moons": "0.0000 by the labels",

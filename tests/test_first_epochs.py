@@ -1,4 +1,4 @@
-"""How long the first stage learns can be chosen by bags that it left out: `benchmarks/noise.py` does so."""
+"""How long the first stage learns: for less where bags lack proportions; or as bags say that it left out."""
 
 from pathlib import Path
 
@@ -7,6 +7,8 @@ import pytest
 import torch
 from sklearn.datasets import make_moons
 
+from apportion import ProportionClassifier
+from apportion.kinds import IMAGES, ROWS
 from apportion.mending import known_bags, mended_bags
 
 X, TRUTH = make_moons(640, noise=0.1, random_state=0)
@@ -26,6 +28,22 @@ def half_known():
     table = SHARES.copy()
     table[::2] = np.nan
     return known_bags(mended_bags(X.astype(np.float32), ids=TOWN, proportions=table, unlabelled=True).bags)
+
+
+@pytest.mark.parametrize(("without", "steps"), [(0, 1000), (20, 1000 * 0.5**0.5), (30, 500)])
+def test_the_first_stage_learns_for_steps_as_the_root_of_the_share_that_is_known(without, steps):
+    table = SHARES.copy()
+    table[:without] = np.nan
+    model = ProportionClassifier(unlabelled=True, second_stage=None, instances_per_batch=16, random_state=0)
+    epochs = len(model.fit(X, bags=TOWN, proportions=table).history_)  # of a step for each known bag
+    known = 40 - without
+    assert steps <= epochs * known < steps + known
+
+
+def test_with_all_proportions_and_for_images_nothing_is_shortened():
+    sizes = torch.full((500,), 64)
+    assert ROWS.first_epochs(sizes, 256, 32000) == 8
+    assert IMAGES.first_epochs(sizes, 256, 64000) == IMAGES.first_epochs(sizes, 256, 32000)
 
 
 @pytest.mark.parametrize("method", ["dllp", "counts"])

@@ -40,7 +40,7 @@ class Kind:
     second: Second
     hold: float  # the share of a student's epochs before the first relabelling
     batch: int  # instances, unless a bag is larger
-    first_steps: Callable[[float], float]  # by the mean size of the bags
+    first_steps: Callable[[float, float], float]  # by the mean size of the bags, the share that is known
     second_steps: float
     most_epochs: int
     view: View  # of a stage that sees one
@@ -53,8 +53,10 @@ class Kind:
     def student(self, epochs: int, rate: float | None) -> Second:
         return replace(self.second, epochs=epochs, rate=self.second.rate if rate is None else rate)
 
-    def first_epochs(self, sizes: Tensor, batch: int) -> int:
-        return epochs_of(sizes, batch, self.first_steps(float(sizes.float().mean())), most=self.most_epochs)
+    def first_epochs(self, sizes: Tensor, batch: int, rows: int) -> int:
+        """For bags of these sizes that have proportions, out of so many rows in all bags."""
+        steps = self.first_steps(float(sizes.float().mean()), int(sizes.sum()) / rows)
+        return epochs_of(sizes, batch, steps, most=self.most_epochs)
 
     def second_epochs(self, sizes: Tensor, batch: int) -> int:
         return epochs_of(sizes, batch, self.second_steps, most=self.most_epochs)
@@ -72,7 +74,7 @@ ROWS = Kind(
     second=Second(rate=1e-3, schedule="one-cycle"),
     hold=0.6,
     batch=256,
-    first_steps=lambda size: 1000,
+    first_steps=lambda size, known: 1000 * known**0.5,  # fewer bags are sooner learnt by heart
     second_steps=500,
     most_epochs=10**6,
     view=as_floats,
@@ -89,7 +91,7 @@ IMAGES = Kind(
     second=FAST_SECOND,
     hold=1 / 8,
     batch=FAST.instances_per_batch,
-    first_steps=lambda size: 750 * size**0.5,
+    first_steps=lambda size, known: 750 * size**0.5,
     second_steps=4000,
     most_epochs=300,
     view=lambda x: centred(crop_flip(x)),

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from conftest import ragged
 from torch import nn
 
 from apportion import BagError, ProportionClassifier, load, save
@@ -44,7 +45,8 @@ def test_the_settings_of_images_are_those_of_the_tables():
     assert IMAGES.student(70, None) == RECIPES["table1/dllp+plot/16"].second
     assert IMAGES.batch == RECIPES["beyond-conv13/two-views/16"].instances_per_batch
     for size in (16, 32, 64, 128, 256):
-        epochs = IMAGES.first_epochs(torch.full((50_000 // size,), size), IMAGES.batch)
+        bags = ragged((size,) * (50_000 // size))
+        epochs = IMAGES.first_epochs(bags, bags, IMAGES.batch)
         assert epochs == pytest.approx(FIRST_EPOCHS[size], rel=0.15)
 
 

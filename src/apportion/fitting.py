@@ -92,9 +92,8 @@ def two_stages(
     """
     shape, device, taught, kind = bags.x.shape[1:], bags.x.device, known_bags(bags), kind_of(bags.x)
     batch = batch_of(bags.sizes, kind.batch) if instances_per_batch is None else instances_per_batch
-    own = kind.first_epochs(taught.sizes, batch, len(bags.x)), kind.second_epochs(bags.sizes, batch)
-    first_epochs = own[0] if first_epochs is None else first_epochs
-    second_epochs = own[1] if second_epochs is None else second_epochs
+    first_epochs = kind.first_epochs(taught, bags, batch) if first_epochs is None else first_epochs
+    second_epochs = kind.second_epochs(bags, batch) if second_epochs is None else second_epochs
     if first_epochs < 1:
         raise ValueError(f"first_epochs is {first_epochs}; a teacher needs at least one")
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from apportion.backbones import conv13
+from apportion.bags import Bags
 from apportion.data.augment import crop_flip
 from apportion.data.views import weak_and_strong
 from apportion.grid.beyond import TWO_VIEWS
@@ -53,13 +54,13 @@ class Kind:
     def student(self, epochs: int, rate: float | None) -> Second:
         return replace(self.second, epochs=epochs, rate=self.second.rate if rate is None else rate)
 
-    def first_epochs(self, sizes: Tensor, batch: int, rows: int) -> int:
-        """For bags of these sizes that have proportions, out of so many rows in all bags."""
-        steps = self.first_steps(float(sizes.float().mean()), int(sizes.sum()) / rows)
-        return epochs_of(sizes, batch, steps, most=self.most_epochs)
+    def first_epochs(self, known: Bags, bags: Bags, batch: int) -> int:
+        """`known` are those of the bags that have proportions."""
+        steps = self.first_steps(float(known.sizes.float().mean()), len(known.x) / len(bags.x))
+        return epochs_of(known.sizes, batch, steps, most=self.most_epochs)
 
-    def second_epochs(self, sizes: Tensor, batch: int) -> int:
-        return epochs_of(sizes, batch, self.second_steps, most=self.most_epochs)
+    def second_epochs(self, bags: Bags, batch: int) -> int:
+        return epochs_of(bags.sizes, batch, self.second_steps, most=self.most_epochs)
 
     def views(self, method: str) -> View:
         """What a first stage sees of raw instances."""

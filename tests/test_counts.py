@@ -1,7 +1,10 @@
 """Counts: the loss of a bag is minus the log-likelihood of its counts, by instance."""
 
+import math
+
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import network, ragged, trained
 from scipy.stats import multivariate_hypergeom, multivariate_normal
 
@@ -9,19 +12,85 @@ from apportion.bagging import make_bags
 from apportion.data.synthetic import digits
 from apportion.evaluate import accuracy, predict
 from apportion.first_stage import DLLP, Counts
-from apportion.likelihood import CELL, count_log_likelihood, count_loss
+from apportion.likelihood import CELL, count_log_likelihood, count_loss, drawn_count_loss
+from apportion.losses import proportion_loss
 
 
 def stream(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_the_loss_is_the_likelihood_by_instance_of_bags_of_any_sizes():
-    bags = ragged((4, 9, 2, 30))
-    logits = 2 * torch.randn(45, 3, generator=stream(0))
-    each = count_log_likelihood(logits.log_softmax(1), bags.sizes, bags.proportions)
-    expected = -(each / bags.sizes).mean()
-    torch.testing.assert_close(count_loss(logits, bags.sizes, bags.proportions), expected.float())
+def exact(logits: torch.Tensor, counts: list[int]) -> torch.Tensor:
+    """Minus the log-probability of the counts of a bag, by instance: the sum over all labellings."""
+    n, k = logits.shape
+    labellings = torch.cartesian_prod(*[torch.arange(k)] * n).view(-1, n)
+    fit = (F.one_hot(labellings, k).sum(1) == torch.tensor(counts)).all(1)
+    chosen = labellings[fit].unsqueeze(2)
+    log_probs = logits.log_softmax(1).expand(len(chosen), n, k)
+    return -log_probs.gather(2, chosen).sum((1, 2)).logsumexp(0) / n
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "scale"), [(4, 3, 1.0), (4, 3, 3.0), (7, 3, 2.0), (8, 2, 2.0), (6, 4, 2.0)]
+)
+def test_the_gradient_is_nearer_to_that_of_the_exact_likelihood_than_others_are(n, k, scale):
+    off = {"counts": [], "normal": [], "dllp": []}
+    for seed in range(8):
+        logits = (scale * torch.randn(n, k, generator=stream(seed))).requires_grad_()
+        labels = torch.multinomial(logits.detach().softmax(1), 1, generator=stream(seed)).flatten()
+        counts, sizes = torch.bincount(labels, minlength=k), torch.tensor([n])
+        shares = (counts / n)[None]
+        (truth,) = torch.autograd.grad(exact(logits, counts.tolist()), logits)
+        for name, loss in {
+            "counts": count_loss(logits, sizes, shares),
+            "normal": drawn_count_loss(logits, sizes, shares, torch.zeros(1)),
+            "dllp": proportion_loss(logits, sizes, shares),
+        }.items():
+            (gradient,) = torch.autograd.grad(loss, logits)
+            off[name].append(float((gradient - truth).norm() / truth.norm()))
+    means = {name: sum(each) / len(each) for name, each in off.items()}
+    assert means["counts"] < 0.2
+    assert means["counts"] < 0.6 * min(means["normal"], means["dllp"])
+
+
+def test_of_bags_of_one_it_is_cross_entropy():
+    logits = (3 * torch.randn(20, 4, generator=stream(0))).requires_grad_()
+    labels = torch.randint(0, 4, (20,), generator=stream(1))
+    loss = count_loss(logits, torch.ones(20, dtype=torch.int64), F.one_hot(labels, 4).float())
+    plain = F.cross_entropy(logits, labels)
+    torch.testing.assert_close(loss, plain)
+    gradients = [torch.autograd.grad(each, logits)[0] for each in (loss, plain)]
+    torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-3)
+
+
+def test_in_large_bags_it_is_the_normal_law_but_for_a_constant():
+    sizes = torch.tensor([600])
+    found = []
+    for seed in range(3):
+        logits = torch.randn(600, 3, generator=stream(seed)) + torch.tensor([0.5, 0.0, -0.5])
+        shares = logits.softmax(1).mean(0, keepdim=True) + torch.tensor([[0.01, -0.005, -0.005]])
+        law = count_log_likelihood(logits.log_softmax(1), sizes, shares)
+        found.append(600 * float(count_loss(logits, sizes, shares)) + float(law))
+    assert max(found) - min(found) < 0.02
+    assert found[0] == pytest.approx(math.log(3) / 2, abs=0.05)  # the plane of all counts, cut slantwise
+
+
+def test_bags_of_any_sizes_are_means_of_their_own_losses():
+    bags = ragged((4, 9, 2, 30, 1))
+    logits = 2 * torch.randn(46, 3, generator=stream(0))
+    parts = zip(logits.split(bags.sizes.tolist()), bags.sizes, bags.proportions, strict=True)
+    each = [count_loss(part, size[None], shares[None]) for part, size, shares in parts]
+    torch.testing.assert_close(count_loss(logits, bags.sizes, bags.proportions), torch.stack(each).mean())
+
+
+def test_sure_and_wrong_predictions_keep_a_gradient_and_a_finite_loss():
+    for scale in (30.0, 300.0):
+        logits = (scale * torch.tensor([[1.0, 0.0, 0.0]]).repeat(6, 1)).requires_grad_()
+        loss = count_loss(logits, torch.tensor([6]), torch.tensor([[0.0, 0.5, 0.5]]))
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert loss.isfinite()
+        assert gradient.isfinite().all()
+        assert (gradient[:, 0] > 0.1 / 6).all()  # away from the class that the bag has none of
 
 
 def test_gradients_are_those_of_differences():
@@ -65,15 +134,10 @@ def test_a_bag_that_was_drawn_from_may_be_off_as_draws_without_replacement_are()
     off = n * shares[0].double() - probs.sum(0)
     spread = own + drawn + CELL * torch.eye(3)
     expected = -multivariate_normal(cov=spread.numpy()).logpdf(off.numpy()) / n
-    found = [
-        count_loss(logits, torch.tensor([n]), shares, torch.tensor([left])).item()
-        for left in (1 - n / whole, 0.0)
-    ]
-    plain = count_loss(logits, torch.tensor([n]), shares).item()
+    found = count_loss(logits, torch.tensor([n]), shares, torch.tensor([1 - n / whole])).item()
     # the density of all three counts has the direction of their sum in it, which the loss leaves out
     sums = 0.5 * torch.tensor([2 * torch.pi * CELL * 3]).log().item() / n
-    assert found[0] == pytest.approx(expected - sums, abs=1e-5)
-    assert found[1] == pytest.approx(plain)
+    assert found == pytest.approx(expected - sums, abs=1e-5)
 
 
 def test_random_bags_of_digits_are_learnt_and_better_than_by_proportions():

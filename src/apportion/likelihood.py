@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from apportion.bags import bag_means
+from apportion.transport import entropic
 
+TINY = 1e-30  # whose logarithm float32 still holds
 CELL = 1 / 12  # variance of a number spread over the width of one: counts are whole
 
 
@@ -18,25 +20,64 @@ def count_log_likelihood(log_probs: Tensor, sizes: Tensor, proportions: Tensor) 
     same shares from sure predictions are worth more than from vague ones, and being sure and wrong is dear.
     """
     probs, n = log_probs.double().exp(), sizes.double().unsqueeze(1)
-    products = torch.stack([part.T @ part for part in probs.split(sizes.tolist())])  # of bags of any length
-    mean = n * bag_means(probs, sizes)
-    return normal_log_density(n * proportions.double() - mean, torch.diag_embed(mean) - products)
+    return normal_log_density(n * (proportions.double() - bag_means(probs, sizes)), covariances(probs, sizes))
 
 
 def count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor | None = None) -> Tensor:
     """Minus the log-likelihood of a bag's counts, by instance, mean over bags; `left` is a BagBatch's.
 
-    Where only a share of a bag was drawn, its own counts are not known: they spread about n times the shares
-    as draws without replacement do, which is added to the covariance.
+    By the saddlepoint, which holds for bags of any size: of a bag of one it is cross-entropy. The point is
+    where predictions, each class raised by a potential, have the counts: entropic transport with λ = 1. How
+    far they are moved, KL(plan | predictions), and how much room there is, the covariance of the plan, are
+    the likelihood. Where only a share of a bag was drawn, the normal law takes its place.
+    """
+    if left is not None:
+        return drawn_count_loss(logits, sizes, proportions, left)
+    log_probs = logits.float().log_softmax(1)
+    fixed = entropic(log_probs.detach().cpu(), sizes.cpu(), proportions.cpu(), reg=1.0).mass.to(log_probs)
+    moved = (fixed * (fixed.clamp_min(TINY).log() - log_probs)).sum(1)  # the plan is where this is least
+    plan = following(fixed, log_probs, sizes, proportions)
+    k, room = plan.shape[1], 2 * math.pi * covariances(plan, sizes)
+    # a cell of width one is the least room that there is
+    factor = torch.linalg.cholesky_ex(torch.eye(k, device=room.device) + room)[0]
+    volume = factor.diagonal(dim1=1, dim2=2).log().sum(1)
+    return (bag_means(moved.unsqueeze(1), sizes).squeeze(1) + volume / sizes).mean()
+
+
+def following(fixed: Tensor, log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
+    """The plan, now with its gradient: one step of Newton's method from where it is solved already."""
+    change = log_probs - log_probs.detach()
+    scores = fixed.clamp_min(TINY).log() + change
+    off = sizes.unsqueeze(1) * (bag_means(scores.softmax(1), sizes) - proportions)
+    # all potentials raised alike change nothing, nor does that of a class without mass
+    spread = covariances(fixed, sizes)
+    ground = 1 / len(spread[0]) + 1e-4 * torch.eye(len(spread[0]), device=spread.device)
+    potentials = torch.linalg.solve_ex(spread + ground, off.unsqueeze(2))[0].squeeze(2)
+    raised = torch.repeat_interleave(potentials, sizes, 0, output_size=len(scores))
+    return (scores - raised).softmax(1)
+
+
+def covariances(probs: Tensor, sizes: Tensor) -> Tensor:
+    """(m, k, k) of the counts of independent rows: the sum of diag(p) - pp' over each bag."""
+    lengths, k = sizes.tolist(), probs.shape[1]
+    if len(set(lengths)) == 1:
+        rows = probs.view(len(lengths), lengths[0], k)
+        products = rows.mT @ rows
+    else:
+        products = torch.stack([part.T @ part for part in probs.split(lengths)])
+    return torch.diag_embed(sizes.unsqueeze(1) * bag_means(probs, sizes)) - products
+
+
+def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor) -> Tensor:
+    """The same by the normal law, for bags of which a share `left` (m,) was not drawn.
+
+    The counts of what was drawn are not known: they spread about n times the shares as draws without
+    replacement do, which is added to the covariance.
     """
     probs, n = logits.float().softmax(1), sizes.float().view(-1, 1, 1)
-    mean, k = bag_means(probs, sizes), probs.shape[1]
-    products = bag_means((probs.unsqueeze(2) * probs.unsqueeze(1)).flatten(1), sizes).view(-1, k, k)
-    covariance = n * (torch.diag_embed(mean) - products)
-    if left is not None:
-        drawn = torch.diag_embed(proportions) - proportions.unsqueeze(2) * proportions.unsqueeze(1)
-        covariance = covariance + n * left.view(-1, 1, 1) * drawn
-    off = n.squeeze(2) * (proportions - mean)
+    drawn = torch.diag_embed(proportions) - proportions.unsqueeze(2) * proportions.unsqueeze(1)
+    covariance = covariances(probs, sizes) + n * left.view(-1, 1, 1) * drawn
+    off = n.squeeze(2) * (proportions - bag_means(probs, sizes))
     return -(normal_log_density(off, covariance) / n.flatten()).mean()
 
 

@@ -1,8 +1,7 @@
 """Counts: the likelihood of every bag's counts, where DLLP has a cross-entropy of its proportions.
 
-Both want the mean prediction of a bag to be its proportions. This one also knows how far off it should be:
-a bag of sure predictions has little room, and rare classes less than common ones, so that no bag is fitted
-better than chance allows and none worse.
+DLLP takes every row for a draw from the mean prediction of its bag. Here each row has its own: a bag of sure
+predictions has little room, and one of vague ones much, so that no bag is fitted better than chance allows.
 """
 
 from collections.abc import Iterator

@@ -101,8 +101,83 @@ def test_images_in_bags_are_learnt(stages):
 
 def test_images_that_are_no_bytes_and_images_too_small_are_refused_with_the_remedy():
     images, classes = np.zeros((16, 1, 8, 8), np.uint8), np.arange(16) % 3
-    with pytest.raises(BagError, match=r"\(1, 8, 8\) and are no bytes; .*X.astype\(numpy.uint8\), or name"):
-        ProportionClassifier().fit(images.astype(float), classes)
+    remedy = r"\(1, 8, 8\) and are no bytes; .*X.astype\(numpy.uint8\) of .*\(255 \* X\).* 0 to 1; or name"
+    for other in (images.astype(float), images > 0, images.astype(np.uint16), images.tolist()):
+        with pytest.raises(BagError, match=remedy):
+            ProportionClassifier().fit(other, classes)
     with pytest.raises(ValueError, match="images of 8 x 8 are too small for the 13 layers; enlarge them"):
         ProportionClassifier().fit(images, classes, bags=np.arange(16) // 4)
     assert partial(conv13, last_padding=1)((1, 8, 8), 3)(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "backbone", "remedy"),
+    [
+        ((16, 16, 3), "auto", r"pass X.transpose\(0, 3, 1, 2\)"),
+        ((16, 16, 1), small, r"pass X.transpose\(0, 3, 1, 2\)"),
+        ((16, 16, 4), "conv13", r"pass X.transpose\(0, 3, 1, 2\)"),
+        ((16, 16), "auto", r"pass X\[:, None\] where they are grey"),
+        ((16, 16), "resnet18", r"pass X\[:, None\] where they are grey"),
+        ((3, 16, 16), "mlp", r"pass X.reshape\(len\(X\), -1\)"),
+        ((16, 16), "mlp", r"pass X.reshape\(len\(X\), -1\)"),
+        ((16,), "conv13", "for the backbone conv13; name another, such as mlp"),
+        ((1, 3, 16, 16), "wrn-28-2", "for the backbone wrn-28-2; name another"),
+    ],
+)
+def test_images_of_another_layout_are_refused_with_the_remedy(shape, backbone, remedy):
+    with pytest.raises(BagError, match=remedy):
+        ProportionClassifier(backbone=backbone).fit(np.zeros((6, *shape), np.uint8), np.arange(6) % 2)
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 3), (4, 16, 16), (2, 16, 16)])
+def test_images_whose_channels_may_be_first_are_taken(shape):
+    model = ProportionClassifier("dllp", None, backbone=flat, first_epochs=1, random_state=0)
+    assert model.fit(np.zeros((6, *shape), np.uint8), np.arange(6) % 2).instance_shape_ == shape
+
+
+def flat(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(n_classes))
+
+
+def test_a_model_of_bytes_takes_no_floats_and_one_of_floats_no_bytes(tmp_path):
+    images, classes = bars(24, size=12)
+    network = partial(conv13, dropout=0.0)
+    for one, other, said in (
+        (images, images.astype(np.float32), "X has floats, fit had bytes; pass pixels from 0 to 255"),
+        (images / 255, images, "X has bytes, fit had floats; pass floats, scaled as those of fit"),
+    ):
+        model = ProportionClassifier("dllp", None, backbone=network, first_epochs=1).fit(one, classes)
+        save(model, tmp_path / said[:12])
+        for each in (model, load(tmp_path / said[:12])):
+            assert each.predict_proba(one).shape == (24, 3)
+            with pytest.raises(ValueError, match=said):
+                each.predict(other)
+
+
+def test_a_saved_model_says_what_was_done_in_place_of_auto(tmp_path):
+    images, classes = bars(24, size=12)
+    settings = {"first_epochs": 1, "second_epochs": 1}
+    for x, name, first, then in (
+        (images, "images", "two-views", False),
+        (images.reshape(24, -1) / 64, "rows", "dllp", True),
+    ):
+        model = ProportionClassifier(**settings).fit(x, classes)
+        save(model, tmp_path / name)
+        card = (tmp_path / name / "README.md").read_text()
+        assert f"| first stage | {first} |" in card
+        assert ("then a new network" in card) is then
+        assert load(tmp_path / name).first_stage == model.first_stage == "auto"
+
+
+def test_onnx_takes_the_bytes_that_the_classifier_takes(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    from apportion.models import load_model
+    from apportion.models.exporting import export_onnx
+
+    images, classes = bars(24, size=12)
+    model = ProportionClassifier(first_epochs=1, random_state=0).fit(images, classes)
+    save(model, tmp_path / "m")
+    export_onnx(load_model(tmp_path / "m"), tmp_path / "m.onnx")
+    session = runtime.InferenceSession(tmp_path / "m.onnx")
+    (got,) = session.run(["probabilities"], {"features": images[:5]})
+    np.testing.assert_allclose(got, model.predict_proba(images[:5]), atol=1e-4)

@@ -16,17 +16,20 @@ from apportion.choosing import Chosen, check_choice, part_of
 from apportion.evaluate import predict
 from apportion.fitting import line_of, stage_settings, two_stages
 from apportion.instances import as_floats, as_instances
-from apportion.kinds import accepted, told
+from apportion.kinds import check_alike, told
 from apportion.mending import mended_bags, transduced
 from apportion.randomness import seed_of
 from apportion.speed import pick_device
+
+_ACCEPTED: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # bytes of images stay so
 
 
 class ProportionClassifier(ClassifierMixin, BaseEstimator):
     """A classifier of instances, learnt from the class proportions of bags; its page is docs/estimator.md.
 
     `backbone` is a name or a function (shape of an instance, number of classes) -> nn.Module. Settings of
-    None follow the sizes of the bags. Features are taken as they are: scale them before.
+    None follow the sizes of the bags, those of "auto" whether instances are rows or images as bytes. Features
+    of rows are taken as they are: scale them before.
     """
 
     # a table has no row an instance: folds would cut it wrongly or not at all; expand makes it rows
@@ -100,7 +103,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
         data, self.classes_, relax = mended_bags(X, y, bags, **table, weights=weights, **options)
         self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(data.x)
-        self.backbone_ = asked["backbone"]
+        self.backbone_, self.bytes_ = asked["backbone"], data.x.dtype == torch.uint8
         self.history_: list[dict[str, Any]] = []
         data = data.to(device)
         part, held = part_of(data, self.held_out, asked["seed"])
@@ -122,9 +125,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities (n, k) of the classes in `classes_`."""
         check_is_fitted(self)
         device = pick_device(self.device)
-        x = as_instances(validate_data(self, X, reset=False, **accepted(X, self.backbone)))
-        if tuple(x.shape[1:]) != self.instance_shape_:
-            raise ValueError(f"X has instances of shape {tuple(x.shape[1:])}, fit had {self.instance_shape_}")
+        x = as_instances(validate_data(self, X, reset=False, **_ACCEPTED))
+        check_alike(x, self.instance_shape_, self.bytes_)
         shares = predict(self._network(device), x.to(device), as_floats).double().exp().cpu().numpy()
         return shares / shares.sum(1, keepdims=True)
 
@@ -137,8 +139,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         if y is None and not table:
             raise ValueError("this estimator requires y to be passed, but the target y is None; or a table")
         if y is None:
-            return validate_data(self, X, **accepted(X, self.backbone)), None
-        X, y = validate_data(self, X, y, multi_output=True, **accepted(X, self.backbone))
+            return validate_data(self, X, **_ACCEPTED), None
+        X, y = validate_data(self, X, y, multi_output=True, **_ACCEPTED)
         if y.ndim == 1 or y.shape[1] == 1:
             y = column_or_1d(y, warn=True)
             check_classification_targets(y)

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.utils.validation import check_is_fitted
 
 from apportion.backbones import BACKBONES
 from apportion.estimators import ProportionClassifier
+from apportion.kinds import told
 from apportion.models import Model, ModelError, load_model, save_model
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -21,6 +23,9 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
     """
     check_is_fitted(classifier)
     name, options = _backbone(classifier.backbone_)
+    kind = torch.uint8 if classifier.bytes_ else torch.float32
+    example = torch.zeros(1, *classifier.instance_shape_, dtype=kind)
+    done = told(classifier.get_params(deep=False), example)
     settings = classifier.get_params(deep=False) | {"backbone": name}
     settings = {key: value if isinstance(value, _PLAIN) else str(value) for key, value in settings.items()}
     if not isinstance(settings["random_state"], int | None):
@@ -28,10 +33,12 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
     last = {"last epoch, " + key: value for key, value in (classifier.history_ or [{}])[-1].items()}
     names = getattr(classifier, "feature_names_in_", None)
     classes = tuple(classifier.classes_.tolist())
+    data = {"rows": classifier.n_rows_, "instances": "bytes" if classifier.bytes_ else "floats"}
+    data |= {"first stage": done["first_stage"], "second stage": done["second_stage"]}
     model = Model(
         classifier.classifier_, name, classifier.instance_shape_, classes, options,
         feature_names=None if names is None else tuple(names.tolist()), settings=settings,
-        data={"rows": classifier.n_rows_}, quality=last,
+        data=data, quality=last,
     )  # fmt: skip
     save_model(model, Path(folder))
 
@@ -50,6 +57,7 @@ def load(folder: str | Path) -> ProportionClassifier:
     classifier.backbone_ = backbone
     classifier.classifier_, classifier.instance_shape_ = model.network, model.shape
     classifier.classes_, classifier.history_ = np.asarray(model.classes), []
+    classifier.bytes_ = model.data.get("instances") == "bytes"
     rows = model.data.get("rows")
     classifier.n_rows_ = rows if isinstance(rows, int) else 0
     if len(model.shape) == 1:

@@ -7,7 +7,7 @@ import typer
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="A folder that `apportion fit` wrote.")],
+    model: Annotated[Path, typer.Argument(help="A folder that `apportion fit` or apportion.save wrote.")],
     onnx: Annotated[
         Path | None, typer.Option("--onnx", metavar="FILE", help="The ONNX file to write.")
     ] = None,

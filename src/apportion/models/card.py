@@ -41,6 +41,7 @@ def card(values: Mapping[str, Any]) -> str:
 
 def _method(values: Mapping[str, Any]) -> str:
     second = values["settings"].get("second_stage")
+    second = values["data"].get("second stage") if second == "auto" else second
     after = ", then a new network on labels that meet every bag's shares" if second else ""
     return f"A network `{values['backbone']}` learnt the shares of the bags{after}. Settings:"
 
@@ -48,8 +49,11 @@ def _method(values: Mapping[str, Any]) -> str:
 def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """What None means depends on the setting."""
     sized = ("first_epochs", "second_epochs", "instances_per_batch")
-    said = {name: "by the sizes of the bags" if name in sized else "none" for name in values["settings"]}
-    return {name: said[name] if value is None else value for name, value in values["settings"].items()}
+    said = dict.fromkeys(sized, "by the sizes of the bags")
+    said |= dict.fromkeys(("rate", "second_rate"), "by the kind of instances")
+    return {
+        name: said.get(name, "none") if value is None else value for name, value in values["settings"].items()
+    }
 
 
 def _columns(columns: list[dict[str, Any]] | None) -> list[str]:

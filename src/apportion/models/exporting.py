@@ -10,29 +10,32 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from apportion.instances import as_floats
 from apportion.models.model import Model, ModelError
 from apportion.runs.files import whole_file
 
 
 class Probabilities(nn.Module):
-    """The network with probabilities for answers."""
+    """The network with probabilities for answers, of features as users have them."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.network(features).softmax(1)
+        return self.network(as_floats(features)).softmax(1)
 
 
 def export_onnx(model: Model, path: Path) -> None:
-    """One file: input `features` (n, ...) float32, output `probabilities` (n, k), for any n.
+    """One file: input `features` (n, ...), output `probabilities` (n, k), for any n.
 
-    The features are those that the model's transforms make; config.json says how.
+    The features are float32, those that the model's transforms make; config.json says how. Where a model has
+    learnt from images as bytes they are these bytes, and the file centres them as the classifier does.
     """
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
         raise ModelError("ONNX files are written with onnx and onnxscript; pip install 'apportion[onnx]'")
-    example = torch.zeros(2, *model.shape)
+    kind = torch.uint8 if model.data.get("instances") == "bytes" else torch.float32
+    example = torch.zeros(2, *model.shape, dtype=kind)
     level = logging.getLogger("torch.onnx").level
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it speaks of packages that are not needed
     try:

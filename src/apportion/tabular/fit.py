@@ -38,7 +38,7 @@ DEFAULTS: Mapping[str, Any] = {
     "held_out": 0.0,
     "choose": None,
     "calibrate": False,
-}  # as ProportionClassifier has them
+}  # as ProportionClassifier has them for rows
 
 
 def mended(bags: Bags, asked: Asked) -> tuple[Bags, float]:

@@ -33,24 +33,24 @@ def count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor 
     """
     if left is not None:
         return drawn_count_loss(logits, sizes, proportions, left)
-    log_probs = logits.float().log_softmax(1)
-    fixed = entropic(log_probs.detach().cpu(), sizes.cpu(), proportions.cpu(), reg=1.0).mass.to(log_probs)
+    log_probs, host = logits.float().log_softmax(1), sizes.cpu()  # transport and lengths are the host's
+    fixed = entropic(log_probs.detach().cpu(), host, proportions.cpu(), reg=1.0).mass.to(log_probs)
     moved = (fixed * (fixed.clamp_min(TINY).log() - log_probs)).sum(1)  # the plan is where this is least
-    plan = following(fixed, log_probs, sizes, proportions)
-    k, room = plan.shape[1], 2 * math.pi * covariances(plan, sizes)
+    plan = following(fixed, log_probs, sizes, proportions, host)
+    k, room = plan.shape[1], 2 * math.pi * covariances(plan, host)
     # a cell of width one is the least room that there is
     factor = torch.linalg.cholesky_ex(torch.eye(k, device=room.device) + room)[0]
     volume = factor.diagonal(dim1=1, dim2=2).log().sum(1)
     return (bag_means(moved.unsqueeze(1), sizes).squeeze(1) + volume / sizes).mean()
 
 
-def following(fixed: Tensor, log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
+def following(fixed: Tensor, log_probs: Tensor, sizes: Tensor, proportions: Tensor, host: Tensor) -> Tensor:
     """The plan, now with its gradient: one step of Newton's method from where it is solved already."""
     change = log_probs - log_probs.detach()
     scores = fixed.clamp_min(TINY).log() + change
     off = sizes.unsqueeze(1) * (bag_means(scores.softmax(1), sizes) - proportions)
     # all potentials raised alike change nothing, nor does that of a class without mass
-    spread = covariances(fixed, sizes)
+    spread = covariances(fixed, host)
     ground = 1 / len(spread[0]) + 1e-4 * torch.eye(len(spread[0]), device=spread.device)
     potentials = torch.linalg.solve_ex(spread + ground, off.unsqueeze(2))[0].squeeze(2)
     raised = torch.repeat_interleave(potentials, sizes, 0, output_size=len(scores))
@@ -58,14 +58,12 @@ def following(fixed: Tensor, log_probs: Tensor, sizes: Tensor, proportions: Tens
 
 
 def covariances(probs: Tensor, sizes: Tensor) -> Tensor:
-    """(m, k, k) of the counts of independent rows: the sum of diag(p) - pp' over each bag."""
+    """(m, k, k) of the counts of independent rows: the sum of diag(p) - pp' over a bag. `sizes` on the host."""
     lengths, k = sizes.tolist(), probs.shape[1]
     if len(set(lengths)) == 1:
         rows = probs.view(len(lengths), lengths[0], k)
-        products = rows.mT @ rows
-    else:
-        products = torch.stack([part.T @ part for part in probs.split(lengths)])
-    return torch.diag_embed(sizes.unsqueeze(1) * bag_means(probs, sizes)) - products
+        return torch.diag_embed(rows.sum(1)) - rows.mT @ rows
+    return torch.stack([torch.diag(part.sum(0)) - part.T @ part for part in probs.split(lengths)])
 
 
 def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor) -> Tensor:
@@ -76,7 +74,7 @@ def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: T
     """
     probs, n = logits.float().softmax(1), sizes.float().view(-1, 1, 1)
     drawn = torch.diag_embed(proportions) - proportions.unsqueeze(2) * proportions.unsqueeze(1)
-    covariance = covariances(probs, sizes) + n * left.view(-1, 1, 1) * drawn
+    covariance = covariances(probs, sizes.cpu()) + n * left.view(-1, 1, 1) * drawn
     off = n.squeeze(2) * (proportions - bag_means(probs, sizes))
     return -(normal_log_density(off, covariance) / n.flatten()).mean()
 

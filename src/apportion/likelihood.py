@@ -58,7 +58,7 @@ def following(fixed: Tensor, log_probs: Tensor, sizes: Tensor, proportions: Tens
 
 
 def covariances(probs: Tensor, sizes: Tensor) -> Tensor:
-    """(m, k, k) of the counts of independent rows: the sum of diag(p) - pp' over a bag. `sizes` on the host."""
+    """(m, k, k) of the counts of each bag: the sum of diag(p) - pp' over its rows; `sizes` are the host's."""
     lengths, k = sizes.tolist(), probs.shape[1]
     if len(set(lengths)) == 1:
         rows = probs.view(len(lengths), lengths[0], k)

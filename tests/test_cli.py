@@ -217,6 +217,16 @@ def test_a_diverged_run_is_refused_in_a_line_that_names_epoch_and_term(tmp_path,
     assert "of the first stage: the term 'proportion' is nan; lower the rate" in message
 
 
+@pytest.mark.parametrize("method", ["rot", "counts"])
+def test_a_run_that_diverges_before_transport_is_refused_in_a_line(tmp_path, monkeypatch, capsys, method):
+    code, message = refused(
+        monkeypatch, capsys, "run", f"smoke/{method}/50", "--out", tmp_path, "--device", "cpu",
+        "--set", "first.rate=1e30", "--set", "first.optimizer=sgd",
+    )  # fmt: skip
+    assert code == 2
+    assert "if the network has diverged, lower the rate" in message
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("1", [1]), ("1-3", [1, 2, 3]), ("1,2,5", [1, 2, 5]), ("7,1-2", [7, 1, 2]), ("0", [0])],

@@ -11,6 +11,10 @@ from apportion.transport.chunks import announce, in_chunks
 from apportion.transport.inputs import ArrayLike
 
 
+class TransportError(ValueError):
+    """A bag for which there are no labels; the message says why."""
+
+
 def solve_exactly(
     log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike, prices: ArrayLike | None, *, keep_prices: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -36,7 +40,7 @@ def solve_exactly(
 
     for bag, status in in_chunks(work, starts):
         if status != exact.OK:
-            raise ValueError(complaint(bag, status == exact.NOT_A_NUMBER, scores, starts, table))
+            raise TransportError(complaint(bag, status == exact.NOT_A_NUMBER, scores, starts, table))
     return inputs.like(classes, log_probs), inputs.like(costs, log_probs), inputs.like(gaps, log_probs)
 
 
@@ -82,7 +86,7 @@ def solve_entropically(
     for bag, status, steps in in_chunks(work, starts):
         slowest = max(slowest, steps)
         if status != newton.OK:
-            raise ValueError(complaint(bag, status == newton.NOT_A_NUMBER, scores, starts, table))
+            raise TransportError(complaint(bag, status == newton.NOT_A_NUMBER, scores, starts, table))
     return inputs.like(mass, log_probs), inputs.like(errors, log_probs), slowest
 
 
@@ -109,7 +113,7 @@ def solve_on_device(
     for rows, not_a_number in ((bad, True), (stuck, False)):
         if rows.any():
             at = int(bag[rows.nonzero()[0, 0]])
-            raise ValueError(complaint(at, not_a_number, inputs.scores(scores), starts, table))
+            raise TransportError(complaint(at, not_a_number, inputs.scores(scores), starts, table))
     return batched.solve(scores, lengths, shares, 1 / reg, reg / relax, tol, max_iterations)
 
 
@@ -120,7 +124,7 @@ def complaint(bag: int, not_a_number: bool, scores: np.ndarray, starts: np.ndarr
         row, column = np.argwhere(~(rows < np.inf))[0]
         return (
             f"bag {bag} has log_probs of {rows[row, column]} in row {starts[bag] + row}, class {column}; "
-            "scores must be finite or minus infinity: look for a diverged network"
+            "scores must be finite or minus infinity: if the network has diverged, lower the rate"
         )
     stuck = np.flatnonzero((rows[:, allowed] == -np.inf).all(1))
     where = f": row {starts[bag] + stuck[0]} has -inf for every class that the bag has" if stuck.size else ""

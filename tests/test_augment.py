@@ -120,3 +120,11 @@ def test_an_unknown_augmentation_is_refused_with_those_there_are():
 def test_scaled_is_the_plain_formula():
     got = scaled(torch.tensor([[[[51]]]], dtype=torch.uint8), torch.tensor([1.0]), torch.tensor([2.0]))
     assert got.item() == 25.0
+
+
+@pytest.mark.parametrize(("size", "shift"), [(8, 1), (12, 2), (16, 2), (28, 4), (32, 4), (96, 4)])
+def test_small_images_are_shifted_less(size, shift):
+    dot = torch.zeros(400, 1, size, size, dtype=torch.uint8)
+    dot[:, :, size // 2] = 255
+    rows = crop_flip(dot).nonzero()[:, 2] - size // 2
+    assert (rows.min(), rows.max()) == (-shift, shift)

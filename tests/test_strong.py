@@ -142,3 +142,10 @@ def test_as_many_views_are_grey_or_negative_or_covered_as_is_written():
     hole = (strong(black) == 127.5).all(1).float().sum((1, 2))
     assert hole.min() >= 8 * 7
     assert hole.max() == 15 * 15
+
+
+@pytest.mark.parametrize(("size", "wide"), [(8, 3), (12, 5), (20, 9), (32, 15), (96, 15)])
+def test_the_hole_is_less_than_half_of_a_small_image(size, wide):
+    black = torch.zeros(400, 1, size, size, dtype=torch.uint8)
+    covered = (strong(black) == 127.5).all(1).float().sum((1, 2))
+    assert covered.max() == wide**2

@@ -9,14 +9,14 @@ def scaled(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return x.to(mean.dtype).sub(mean).div(std)
 
 
-def crop_flip(x: Tensor, padding: int = 4) -> Tensor:
+def crop_flip(x: Tensor, padding: int | None = None) -> Tensor:
     """Each image shifted by up to `padding` pixels both ways, black beyond its edge, and flipped half of
-    the time.
+    the time. Of itself it is an eighth of the shorter side, at most 4: half of a small image shows nothing.
 
     One gather over the whole batch, in bytes.
     """
     n, _, height, width = x.shape
-    device = x.device
+    device, padding = x.device, min(4, (min(height, width) + 4) // 8) if padding is None else padding
     shift = torch.randint(-padding, padding + 1, (2, n, 1), device=device)
     flip = torch.randint(0, 2, (n, 1), device=device, dtype=torch.bool)
     rows = torch.arange(height, device=device) + shift[0]  # (n, h)

@@ -19,12 +19,12 @@ RGB = (
 )  # here: on a GPU an inverse has to be waited for
 
 
-def strong(x: Tensor, hole: int = 15) -> Tensor:
+def strong(x: Tensor, hole: int | None = None) -> Tensor:
     """A strong view of bytes (n, c, h, w), as float32 in [0, 255].
 
     Crop and flip; turned by up to 30°, sheared by up to 0.3, zoomed by up to a fifth; for colour images
     brightness, contrast and saturation up to 40 % either way, hue up to 36°, grey in 15 % and negative in 5 %
-    of them; then a square hole.
+    of them; then a square hole, of itself 15 pixels or less than half of the shorter side.
     """
     n, device = len(x), x.device
 
@@ -38,6 +38,7 @@ def strong(x: Tensor, hole: int = 15) -> Tensor:
         colours = (drawn(0.6, 1.4), drawn(0.6, 1.4), saturation, drawn(-math.pi / 5, math.pi / 5))
         images = recoloured(images, *colours, negative=drawn(0, 1) < 0.05)
     row, column = (torch.randint(0, size, (n,), device=device) for size in x.shape[2:])
+    hole = min(15, 15 * min(x.shape[2:]) // 32) if hole is None else hole
     return 255 * covered(images, row, column, hole)
 
 

@@ -82,7 +82,7 @@ def in_two_parts(network: nn.Module) -> nn.Sequential:
     if not isinstance(network, nn.Sequential) or len(parts) != 2 or not isinstance(parts[1], nn.Linear):
         raise TypeError(
             "two views contrast the features before the last layer: pass a network of two parts, "
-            "nn.Sequential(features, head) with a linear head"
+            "nn.Sequential(features, head) with a linear head, or name another first stage, such as dllp"
         )
     return network
 

@@ -374,6 +374,7 @@ def test_settings_that_do_not_exist_are_refused_with_those_that_do():
     refusal("second_stage is 'plott'; there are plot, None", X, TRUTH, settings={"second_stage": "plott"})
     refusal("labels is 'firm'; there are hard, soft", X, TRUTH, settings={"labels": "firm"})
     refusal("backbone is 'cnn'; there are mlp, conv13", X, TRUTH, settings={"backbone": "cnn"})
+    refusal(r"backbone is \['mlp'\]; there are mlp", X, TRUTH, settings={"backbone": ["mlp"]})
     refusal("first_epochs is 0; it must be at least 1", X, TRUTH, settings={"first_epochs": 0})
     refusal("second_epochs is -1; it must be at least 0", X, TRUTH, settings={"second_epochs": -1})
     refusal("instances_per_batch is 0; it must be", X, TRUTH, settings={"instances_per_batch": 0})

@@ -53,7 +53,7 @@ def stage_settings(
     if not callable(backbone):
         words["backbone"] = (backbone, BACKBONES)
     for name, (word, known) in words.items():
-        if word not in known:
+        if not isinstance(word, str | None) or word not in known:  # what cannot be hashed is no word
             raise SettingError(f"{name} is {word!r}; there are {', '.join(map(str, known))}")
     for problem in wrong_settings(others | {"reg": reg}):
         raise SettingError(problem)

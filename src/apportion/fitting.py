@@ -111,7 +111,7 @@ def two_stages(
     shared = {"seed": seed, "instances_per_batch": batch}
     yield from first_stage(
         learner, taught, build_optimizers(learner.players(), first), epochs=first_epochs,
-        rate=build_rate(first), augment=kind.views(method), **shared,
+        rate=build_rate(first), augment=kind.seen(method), **shared,
     )  # fmt: skip
     if label is None:
         return

@@ -38,18 +38,20 @@ def epochs_of(
 @dataclass(frozen=True)
 class Kind:
     words: Mapping[str, Any]  # of ProportionClassifier's settings, those that may be "auto"
-    first: First
+    first: First  # of a method that sees one view
+    two_views: First
     second: Second
     hold: float  # the share of a student's epochs before the first relabelling
     batch: int  # instances, unless a bag is larger
     first_steps: Callable[[float, float], float]  # by the mean size of the bags, the share that is known
     second_steps: float
     most_epochs: int
-    view: View  # of a stage that sees one
+    view: View  # what a stage sees of raw instances
+    both_views: View
 
     def teacher(self, method: str, epochs: int, rate: float | None) -> First:
         """The settings of a first stage; a rate of None is the one that goes with them."""
-        own = TWO_VIEWS if method == "two-views" and self is IMAGES else replace(self.first, method=method)
+        own = self.two_views if method == "two-views" else replace(self.first, method=method)
         return replace(own, epochs=epochs, rate=own.rate if rate is None else rate)
 
     def student(self, epochs: int, rate: float | None) -> Second:
@@ -63,16 +65,14 @@ class Kind:
     def second_epochs(self, bags: Bags, batch: int) -> int:
         return epochs_of(bags.sizes, batch, self.second_steps, most=self.most_epochs)
 
-    def views(self, method: str) -> View:
-        """What a first stage sees of raw instances."""
-        if method != "two-views":
-            return self.view
-        return (lambda x: centred(weak_and_strong(x))) if self is IMAGES else weak_and_strong
+    def seen(self, method: str) -> View:
+        return self.both_views if method == "two-views" else self.view
 
 
 ROWS = Kind(
     words={"first_stage": "dllp", "second_stage": "plot", "backbone": "mlp", "labels": "soft"},
     first=First(rate=2e-3),
+    two_views=First("two-views", rate=2e-3),
     second=Second(rate=1e-3, schedule="one-cycle"),
     hold=0.6,
     batch=256,
@@ -80,6 +80,7 @@ ROWS = Kind(
     second_steps=500,
     most_epochs=10**6,
     view=as_floats,
+    both_views=weak_and_strong,
 )
 # as in the image tables: 60 epochs of 50,000 images at bags of 16, 170 at 128
 IMAGES = Kind(
@@ -90,6 +91,7 @@ IMAGES = Kind(
         "labels": "hard",
     },
     first=FAST.first,
+    two_views=TWO_VIEWS,
     second=FAST_SECOND,
     hold=1 / 8,
     batch=FAST.instances_per_batch,
@@ -97,6 +99,7 @@ IMAGES = Kind(
     second_steps=4000,
     most_epochs=300,
     view=lambda x: centred(crop_flip(x)),
+    both_views=lambda x: centred(weak_and_strong(x)),
 )
 
 

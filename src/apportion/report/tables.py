@@ -24,23 +24,18 @@ def beside(cell: Cell | None, paper: float | None) -> str:
     return f"**{spread(values)}** / {known}{difference}"
 
 
-def method_rows(cells: Cells, table: str, group: str) -> list[list[str]]:
-    """A row a method of the paper's table, a column a bag size, from the runs of a group."""
-    rows = []
-    for method, numbers in TABLES[table].items():
-        cell = [cells.get(f"{group}/{method}/{size}") for size in SIZES]
-        rows.append(
-            [title_of(method), *(beside(c, mean) for c, (mean, _) in zip(cell, numbers, strict=True))]
-        )
-    return rows
+def method_row(cells: Cells, table: str, group: str, method: str) -> list[str]:
+    """A method of the paper's table, a column a bag size, from the runs of a group."""
+    cell = [cells.get(f"{group}/{method}/{size}") for size in SIZES]
+    known = [mean for mean, _ in TABLES[table][method]]
+    return [title_of(method), *(beside(c, mean) for c, mean in zip(cell, known, strict=True))]
 
 
 def paper_table(cells: Cells, table: str) -> str:
     """The methods that were run in the paper's own setting, and what became of their labels; or nothing."""
     group = f"{table}-paper"
     there = [method for method in TABLES[table] if any(n.startswith(f"{group}/{method}/") for n in cells)]
-    titles, rows = {title_of(method) for method in there}, method_rows(cells, table, group)
-    rows = [row for row in rows if row[0] in titles]
+    rows = [method_row(cells, table, group, method) for method in there]
     for method in (each for each in there if each.endswith("+plot")):
         found = [cells.get(f"{group}/{method}/{size}") for size in SIZES]
         drift = ["–" if cell is None else right_labels(cell) for cell in found]
@@ -57,7 +52,7 @@ def right_labels(cell: Cell) -> str:
 
 def accuracy_table(cells: Cells, table: str) -> str:
     """Table 1 or 2: a row a method, a column a bag size."""
-    rows = method_rows(cells, table, table)
+    rows = [method_row(cells, table, table, method) for method in TABLES[table]]
     for method in ("supervised", "supervised+plot"):
         cell = cells.get(f"{table}/{method}/1")
         label = "supervised (bags of one), setting of " + (

@@ -7,13 +7,14 @@ import torch
 from hypothesis import settings
 from torch import Tensor, nn
 
-from apportion.backbones import generator, mlp
+from apportion.backbones import mlp
 from apportion.bagging import make_bags
 from apportion.bags import Bags
 from apportion.data.synthetic import moons
 from apportion.first_stage import METHODS
 from apportion.learner import Learner
 from apportion.optimizers import make_optimizer
+from apportion.players import generator
 from apportion.randomness import reseed, stream
 from apportion.schedules import constant
 from apportion.train import Epoch, train

@@ -5,7 +5,8 @@ import torch
 from conftest import same_bits, weights_of
 from torch import nn
 
-from apportion.backbones import BACKBONES, MNIST_WIDTHS, conv13, generator, mlp, resnet18, wrn_28_2
+from apportion.backbones import BACKBONES, MNIST_WIDTHS, conv13, mlp, resnet9, resnet18, wrn_28_2
+from apportion.players import generator
 from apportion.randomness import reseed, stream
 
 
@@ -94,7 +95,15 @@ def test_the_mnist_network_is_the_appendixs():
 def test_the_wider_networks_have_the_size_that_the_field_reports():
     assert n_weights(wrn_28_2((3, 32, 32), 10)) == pytest.approx(1.47e6, rel=0.01)
     assert n_weights(resnet18((3, 32, 32), 10)) == pytest.approx(11.17e6, rel=0.01)
+    assert n_weights(resnet9((3, 32, 32), 10)) == pytest.approx(6.57e6, rel=0.01)
     assert len(kinds(wrn_28_2((3, 32, 32), 10), nn.Conv2d)) == 1 + 2 * 12 + 3  # 25 and three shortcuts
+    assert len(kinds(resnet9((3, 32, 32), 10), nn.Conv2d)) + 1 == 9
+
+
+def test_resnet_9_takes_any_image_of_eight_pixels_and_refuses_a_smaller_one():
+    assert resnet9((1, 8, 11), 3, width=4)(torch.zeros(2, 1, 8, 11)).shape == (2, 3)
+    with pytest.raises(ValueError, match="images of 7 x 8 are too small for ResNet-9; enlarge them to 8 x 8"):
+        resnet9((3, 7, 8), 10)
 
 
 @pytest.mark.parametrize("shape", [(2,), (64,), (3, 32, 32), (1, 28, 28), (1, 8, 8)])

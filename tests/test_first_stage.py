@@ -20,7 +20,6 @@ from conftest import (
 )
 from torch import nn
 
-from apportion.backbones import generator
 from apportion.bagging import make_bags
 from apportion.bags import Bags
 from apportion.data.synthetic import blobs, moons
@@ -32,6 +31,7 @@ from apportion.learner import still_batchnorm
 from apportion.likelihood import count_loss
 from apportion.losses import cross_entropy, divergence, proportion_loss
 from apportion.optimizers import make_optimizer
+from apportion.players import generator
 from apportion.randomness import reseed, stream
 
 # --- the contract

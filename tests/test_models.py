@@ -19,15 +19,22 @@ from apportion.backbones import BACKBONES, conv13, mlp
 from apportion.data.synthetic import moons
 from apportion.models import Model, ModelError, load_model, save_model
 from apportion.randomness import reseed
+from apportion.speed import channels_last
 from apportion.tables.columns import Column
 
-SHAPES = {"mlp": (5,), "conv13": (3, 32, 32), "wrn-28-2": (3, 32, 32), "resnet18": (3, 32, 32)}
+SHAPES = {
+    "mlp": (5,),
+    "conv13": (3, 32, 32),
+    "wrn-28-2": (3, 32, 32),
+    "resnet18": (3, 32, 32),
+    "resnet9": (3, 32, 32),
+}
 COLUMNS = (Column("age", "number", 40, 41, 9), Column("job", "category", categories=("a", "b")))
 
 
 def model(name: str = "mlp", **changes: Any) -> Model:
     reseed(0, "weights")
-    network = BACKBONES[name](SHAPES[name], 3).eval()
+    network = channels_last(BACKBONES[name](SHAPES[name], 3).eval())  # as it comes from training
     given = {"settings": {"second_stage": "plot"}, "data": {"rows": 9}, "quality": {"error": 0.25}}
     return Model(network, name, SHAPES[name], ("no", "perhaps", "yes"), **(given | changes))
 

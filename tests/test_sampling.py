@@ -9,10 +9,11 @@ import torch
 from scipy.stats import chisquare, hypergeom
 
 from apportion import ProportionClassifier
-from apportion.backbones import generator, mlp
+from apportion.backbones import mlp
 from apportion.bags import Bags, bag_means
 from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT
 from apportion.losses import proportion_loss
+from apportion.players import generator
 from apportion.sampling import mean_for_log
 
 N, DRAWN, TIMES = 400, 32, 3000

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from apportion.backbones import mlp
+from apportion.backbones import conv13, mlp
+from apportion.randomness import stream
 from apportion.speed import DeviceError, Fast, pick_device, placed, unplaced
 
 # importing torch's compiler warns about torch's own use of torch.jit
@@ -38,3 +39,18 @@ def test_a_batch_of_another_size_takes_the_plain_path_and_answers_in_float32():
     answer = Fast(network, 8)(torch.randn(3, 2))
     assert answer.dtype == torch.float32
     assert answer.shape == (3, 2)
+
+
+def test_convolutions_take_channels_last_on_a_cpu_and_answer_the_same():
+    network = conv13((3, 16, 16), 4, dropout=0.0).eval()
+    x = torch.randn(5, 3, 16, 16, generator=stream(0))
+    with torch.no_grad():
+        before = network(x)
+        placed(network, torch.device("cpu"), 8)
+        assert network[0][0].weight.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(network(x), before)
+
+
+def test_a_layer_that_has_no_shape_yet_is_left_alone():
+    network = nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(2))
+    assert placed(network, torch.device("cpu"), 8)(torch.zeros(1, 3, 5, 5)).shape == (1, 2)

@@ -12,7 +12,6 @@ from sklearn.datasets import make_blobs
 from torch import nn
 
 from apportion import ProportionClassifier, runs
-from apportion.backbones import projector
 from apportion.building import build_learner, build_optimizers
 from apportion.crew import Crew, CrewError
 from apportion.data.augment import crop_flip
@@ -27,6 +26,7 @@ from apportion.likelihood import count_loss
 from apportion.losses import proportion_loss
 from apportion.optimizers import make_optimizer
 from apportion.pipeline import first_stage
+from apportion.players import projector
 from apportion.randomness import reseed, stream
 from apportion.recipes import First, Second
 from apportion.speed import fetched

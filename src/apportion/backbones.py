@@ -105,45 +105,45 @@ def resnet18(shape: Sequence[int], n_classes: int, dropout: float = 0.0) -> nn.S
     return nn.Sequential(nn.Sequential(*layers), nn.Linear(512, n_classes))
 
 
-BACKBONES = {"mlp": mlp, "conv13": conv13, "wrn-28-2": wrn_28_2, "resnet18": resnet18}
+class Shortcut(nn.Module):
+    """x + inner(x)."""
 
-
-def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
-    """The GAN's second player: dense for points, transposed convolutions for images (LLP-GAN's own)."""
-    if len(shape) == 1:
-        hidden = [nn.Linear(noise, 128), RowNorm(128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
-        return nn.Sequential(*hidden, nn.Linear(128, shape[0]))
-    widths = (512, 256, 128) if shape[1] % 8 == 0 else (256, 128)  # 32 = 4·2³, 28 = 7·2²
-    start = shape[1] // 2 ** len(widths)
-    layers: list[nn.Module] = [
-        nn.Linear(noise, widths[0] * start**2, bias=False),
-        nn.Unflatten(1, (widths[0], start, start)),
-        nn.BatchNorm2d(widths[0]),
-        nn.LeakyReLU(0.2),
-    ]
-    for width, following in zip(widths, widths[1:], strict=False):
-        layers.append(nn.ConvTranspose2d(width, following, 5, 2, padding=2, output_padding=1, bias=False))
-        layers += [nn.BatchNorm2d(following), nn.LeakyReLU(0.2)]
-    layers += [nn.ConvTranspose2d(widths[-1], shape[0], 5, 2, padding=2, output_padding=1), Stretch()]
-    return nn.Sequential(*layers)
-
-
-def projector(width: int) -> nn.Module:
-    """From features to the 128 values in which two views are contrasted."""
-    return nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 128))
-
-
-class RowNorm(nn.BatchNorm1d):
-    """Batch-norm that also trains on a single row, which has no variance: by its running statistics."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        if len(input) > 1 or not self.training:
-            return super().forward(input)
-        return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-
-
-class Stretch(nn.Module):
-    """tanh, stretched to the range of pixels after scaling to zero mean and unit variance, about ±2."""
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
 
     def forward(self, x: Tensor) -> Tensor:
-        return 2.0 * torch.tanh(x)
+        return x + self.inner(x)
+
+
+def resnet9(
+    shape: Sequence[int], n_classes: int, width: int = 64, dropout: float = 0.0, slope: float = 0.1
+) -> nn.Sequential:
+    """ResNet-9, known from races to 94 % (Page, 2018): half the arithmetic of the 13 layers, and better.
+
+    Pooling comes before the norm: what follows a convolution then costs a quarter, and the maximum is the
+    same wherever the norm's weight is positive.
+    """
+
+    def conv(before: int, after: int, pooled: bool) -> nn.Sequential:
+        pool = [nn.MaxPool2d(2)] if pooled else []
+        layer = nn.Conv2d(before, after, 3, padding=1, bias=False)
+        return nn.Sequential(layer, *pool, nn.BatchNorm2d(after), nn.LeakyReLU(slope))
+
+    def twice(same: int) -> nn.Module:
+        return Shortcut(nn.Sequential(conv(same, same, False), conv(same, same, False)))
+
+    if min(shape[1:]) < 8:
+        size = f"{shape[1]} x {shape[2]}"
+        raise ValueError(f"images of {size} are too small for ResNet-9; enlarge them to 8 x 8")
+    features = nn.Sequential(
+        conv(shape[0], width, False),
+        conv(width, 2 * width, True), twice(2 * width),
+        conv(2 * width, 4 * width, True),
+        conv(4 * width, 8 * width, True), twice(8 * width),
+        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Dropout(dropout),
+    )  # fmt: skip
+    return nn.Sequential(features, nn.Linear(8 * width, n_classes))
+
+
+BACKBONES = {"mlp": mlp, "conv13": conv13, "wrn-28-2": wrn_28_2, "resnet18": resnet18, "resnet9": resnet9}

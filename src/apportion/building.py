@@ -9,7 +9,7 @@ from typing import cast
 from torch import nn
 from torch.optim import Optimizer
 
-from apportion.backbones import BACKBONES, generator, projector
+from apportion.backbones import BACKBONES
 from apportion.first_stage import METHODS
 from apportion.first_stage.two_views import in_two_parts
 from apportion.labelling import Labeller, argmax_labels, hard_labels, predicted_labels
@@ -17,6 +17,7 @@ from apportion.learner import Learner
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
 from apportion.optimizers import make_optimizer
 from apportion.plans import SoftLabels
+from apportion.players import generator, projector
 from apportion.recipes import First, Network, Second
 from apportion.schedules import SCHEDULES
 from apportion.second_stage import Loss

@@ -53,6 +53,7 @@ RANGES: dict[str, Range] = {
 }
 OPTIONS: dict[str, Range] = {  # of networks and methods, whichever has one of that name
     "widths": COUNT,
+    "width": COUNT,
     "dropout": SHARE,
     "slope": NONNEGATIVE,
     "last_padding": Range(0, 8),

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 
 class Fast(nn.Module):
@@ -31,15 +32,23 @@ class Fast(nn.Module):
 
 def placed(network: nn.Module, device: torch.device, instances_per_batch: int) -> nn.Module:
     """The network on its device; on CUDA its features are made fast and the last layer stays in float32."""
-    network = network.to(device)
+    network = channels_last(network.to(device))
     if device.type != "cuda":
         return network
     # a graph for each network, mode and player; beyond the default of 8, later runs would not be compiled
     torch._dynamo.config.recompile_limit = 64
-    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if isinstance(network, nn.Sequential) and len(network) == 2:
         return nn.Sequential(Fast(network[0], instances_per_batch), network[1])
     return Fast(network, instances_per_batch)
+
+
+def channels_last(network: nn.Module) -> nn.Module:
+    """The same network, whose convolutions take channels last: half again as fast on a CPU, and what tensor
+    cores want. Sums are rounded otherwise, so a model that is read again must be laid out alike."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d) and not is_lazy(layer.weight) and layer.weight.device.type != "mps":
+            layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
 
 
 def unplaced(network: nn.Module) -> nn.Module:

@@ -15,6 +15,7 @@ from torch import nn
 import apportion
 from apportion.backbones import BACKBONES
 from apportion.models.model import FORMAT, KEYS, Model, ModelError
+from apportion.speed import channels_last
 from apportion.tables.columns import TableError, from_values, is_text
 
 _LIMIT = 1 << 26  # bytes of JSON
@@ -116,4 +117,5 @@ def _network(
     for key in (key for key, value in weights.items() if not value.isfinite().all()):
         raise ModelError(f"{path} has numbers in {key} that are not finite")
     network.load_state_dict(weights, assign=True)
+    channels_last(network)
     return network.eval()

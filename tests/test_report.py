@@ -9,9 +9,16 @@ from apportion import runs
 from apportion.cli import app
 from apportion.report.beyond import beyond_figure, beyond_table
 from apportion.report.claims import claims
-from apportion.report.collect import collect, spread
+from apportion.report.collect import collect, same_seeds, spread
 from apportion.report.figures import figure_3, figure_4, save
-from apportion.report.tables import accuracy_table, beside, held_out_table, own_table, paper_table
+from apportion.report.tables import (
+    ablation_table,
+    accuracy_table,
+    beside,
+    held_out_table,
+    own_table,
+    paper_table,
+)
 
 
 def make_run(root, name, seed, last, finished=True):
@@ -169,6 +176,19 @@ def test_a_claim_is_judged_by_the_runs_and_left_out_without_them(tmp_path):
     assert any("Relaxed labels" in line and "Does not hold" in line for line in said)
     assert not any("ablation" in line or "λ = 1," in line for line in said)
     assert claims({}) == ""
+
+
+def test_what_starts_from_one_teacher_is_compared_by_the_seeds_that_all_have(tmp_path):
+    for seed, hard in ((1, 80.0), (2, 90.0)):
+        make_run(tmp_path, "table1/dllp+plot/64", seed, hard)
+    make_run(tmp_path, "figure4/soft-10/64", 2, 89.5)
+    make_run(tmp_path, "table3/ce/64", 1, 70.0)
+    cells = collect(tmp_path)
+    assert "bags of 64: hard 90.00, soft 89.50 (seed=2)" in claims(cells)
+    assert "| CE + OT + mixup | **80.00 (–, 1)** / 84.39 / -4.39 |" in ablation_table(cells)
+    assert [panel.get_title() for panel in figure_4(cells).axes][2] == "bags of 64, seed=2"
+    assert same_seeds(cells, ["table3/ce/64", "figure4/soft-10/64"]) == {}
+    assert same_seeds(cells, ["table3/sce/64"]) == {}
 
 
 def test_a_claim_that_our_numbers_contradict_does_not_hold(tmp_path):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from apportion.report.collect import same_seeds
 from apportion.report.comparisons import Claim, comparisons
 from apportion.report.figures import SOFT
 from apportion.report.paper import SIZES, TABLE_3
@@ -96,7 +97,8 @@ def _labels(cells: Cells, table: str) -> Iterator[Claim]:
 
 
 def _rows(cells: Cells, table: str) -> Iterator[Claim]:
-    known = [(title, _last(cells, name), paper) for title, name, paper, _ in TABLE_3 if paper is not None]
+    found = same_seeds(cells, [name for _, name, *_ in TABLE_3])
+    known = [(title, _last(found, name), paper) for title, name, paper, _ in TABLE_3 if paper is not None]
     if table == "table1" and all(ours is not None for _, ours, _ in known):
         ours = [title for title, *_ in sorted(known, key=lambda row: row[1] or 0.0)]
         theirs = [title for title, *_ in sorted(known, key=lambda row: row[2])]
@@ -109,11 +111,13 @@ def _rows(cells: Cells, table: str) -> Iterator[Claim]:
 
 def _soft(cells: Cells, table: str) -> Iterator[Claim]:
     for size in SIZES:
-        hard = _last(cells, f"{table}/dllp+plot/{size}")
         for power in (1, 10):
-            soft = _last(cells, f"{SOFT[table]}/soft-{power}/{size}")
+            names = f"{table}/dllp+plot/{size}", f"{SOFT[table]}/soft-{power}/{size}"
+            found = same_seeds(cells, names)
+            hard, soft = (_last(found, name) for name in names)
             if hard is not None and soft is not None:
-                numbers = f"bags of {size}: hard {hard:.2f}, soft {soft:.2f}"
+                seeds = ", ".join(folder.name for folder in found[names[0]].folders)
+                numbers = f"bags of {size}: hard {hard:.2f}, soft {soft:.2f} ({seeds})"
                 yield (
                     f"Hard and soft labels are comparable (λ = {power}, within a point).",
                     abs(hard - soft) < 1,

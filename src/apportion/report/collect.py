@@ -3,6 +3,7 @@
 import re
 import statistics
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,20 @@ def collect(root: Path) -> dict[str, Cell]:
         folders.sort(key=lambda folder: int(folder.name.removeprefix("seed=")))
         cells[name] = Cell(name, tuple(folders), tuple(runs.read_result(folder) for folder in folders))
     return cells
+
+
+def same_seeds(cells: Mapping[str, Cell], names: Iterable[str]) -> dict[str, Cell]:
+    """Those of the named cells that are there, each with only the seeds that all of them have: what starts
+    from one teacher is compared by that teacher's runs. Nothing where no seed is shared."""
+    there = {name: cells[name] for name in names if name in cells}
+    seeds = [{folder.name for folder in cell.folders} for cell in there.values()]
+    shared = set.intersection(*seeds) if seeds else set()
+    found = {}
+    for name, cell in there.items() if shared else ():
+        pairs = zip(cell.folders, cell.results, strict=True)
+        folders, results = zip(*(pair for pair in pairs if pair[0].name in shared), strict=True)
+        found[name] = Cell(name, folders, results)
+    return found
 
 
 def natural(name: str) -> list[tuple[int, str]]:

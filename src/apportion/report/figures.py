@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from apportion import runs
-from apportion.report.collect import Cell
+from apportion.report.collect import Cell, same_seeds
 from apportion.report.paper import SIZES
 
 STYLES = {  # colour, dash: no curve is told by its colour alone
@@ -46,9 +46,9 @@ SOFT = {"table1": "figure4", "table2": "figure4-cifar100"}  # where second stage
 def figure_4(cells: Mapping[str, Cell], table: str = "table1") -> Figure | None:
     """Test accuracy by epoch for hard and soft labels of the same teacher, a panel a bag size."""
     kinds = {
-        f"{table}/dllp+plot": ("hard", "-"),
-        f"{SOFT[table]}/soft-1": ("soft, λ = 1", ":"),
-        f"{SOFT[table]}/soft-10": ("soft, λ = 10", "--"),
+        f"{table}/dllp+plot": ("hard", "-", "#1f77b4"),
+        f"{SOFT[table]}/soft-1": ("soft, λ = 1", ":", "#7f7f7f"),
+        f"{SOFT[table]}/soft-10": ("soft, λ = 10", "--", "#d62728"),
     }
     if not any(name.startswith(f"{SOFT[table]}/") for name in cells):
         return None
@@ -56,13 +56,14 @@ def figure_4(cells: Mapping[str, Cell], table: str = "table1") -> Figure | None:
     panels = figure.subplots(1, len(SIZES), sharey=True)
     lines = {}
     for panel, size in zip(panels, SIZES, strict=True):
-        for stem, (label, dash) in kinds.items():
-            cell = cells.get(f"{stem}/{size}")
-            if cell is not None:
-                log = runs.read_log(cell.folders[0])
-                curve = [line["epoch"] for line in log], [line["test_accuracy"] for line in log]
-                (lines[label],) = panel.plot(*curve, dash, label=label)
-        panel.set_title(f"bags of {size}", fontsize=9)
+        found, title = same_seeds(cells, [f"{stem}/{size}" for stem in kinds]), f"bags of {size}"
+        for name, cell in found.items():
+            label, dash, colour = kinds[name.removesuffix(f"/{size}")]
+            log = runs.read_log(cell.folders[0])
+            curve = [line["epoch"] for line in log], [line["test_accuracy"] for line in log]
+            (lines[label],) = panel.plot(*curve, dash, color=colour, label=label)
+            title = f"bags of {size}, {cell.folders[0].name}"
+        panel.set_title(title, fontsize=9)
         panel.set_xlabel("epoch of the second stage")
     panels[0].set_ylabel("test accuracy, %")
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(lines), fontsize=8)

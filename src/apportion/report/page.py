@@ -48,7 +48,10 @@ def results_page(root: Path, path: Path) -> str:
     parts = [HEAD.format(root=root, path=path)]
     parts += _tables(cells)
     parts += _family(cells)
-    parts.append(f"## Table 3: the ablation\n\n{ablation_table(cells)}\n")
+    parts.append(
+        "## Table 3: the ablation\n\nOf the seeds that all of these rows have: one teacher for all.\n\n"
+        f"{ablation_table(cells)}\n"
+    )
     parts.append(
         "## Proportions, entropy and labels of the training bags\n\n"
         "The share of a bag's predictions that is misplaced on balance, the mean entropy of a prediction in\n"

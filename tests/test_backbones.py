@@ -102,7 +102,7 @@ def test_the_wider_networks_have_the_size_that_the_field_reports():
 
 def test_resnet_9_takes_any_image_of_eight_pixels_and_refuses_a_smaller_one():
     assert resnet9((1, 8, 11), 3, width=4)(torch.zeros(2, 1, 8, 11)).shape == (2, 3)
-    with pytest.raises(ValueError, match="images of 7 x 8 are too small for ResNet-9; enlarge them to 8 x 8"):
+    with pytest.raises(ValueError, match="images of 7 x 8 are too small for ResNet-9; enlarge to 8 x 8"):
         resnet9((3, 7, 8), 10)
 
 

@@ -27,7 +27,7 @@ from apportion.evaluate import accuracy, predict
 from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT
 from apportion.first_stage.vat import ramp_up, scaled
 from apportion.labelling import soft_labels
-from apportion.learner import still_batchnorm
+from apportion.learner import frozen, still_batchnorm
 from apportion.likelihood import count_loss
 from apportion.losses import cross_entropy, divergence, proportion_loss
 from apportion.optimizers import make_optimizer
@@ -202,6 +202,21 @@ def test_a_still_pass_normalises_by_its_own_batch_and_ends_even_where_it_fails()
     torch.testing.assert_close(norm.running_mean, 0.1 * x.mean(0))
 
 
+def test_a_frozen_network_hands_gradients_to_its_inputs_alone_and_thaws_even_where_it_fails():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].bias.requires_grad_(False)
+    before = [p.requires_grad for p in model.parameters()]
+    x = torch.randn(3, 2, generator=stream(0)).requires_grad_()
+    with frozen(model):
+        y = model(x).sum()
+    y.backward()
+    assert x.grad is not None
+    assert all(p.grad is None for p in model.parameters())
+    with pytest.raises(RuntimeError, match="shapes"), frozen(model):
+        model(x[:, :1])
+    assert [p.requires_grad for p in model.parameters()] == before
+
+
 def test_the_attack_has_the_radius_asked_for_on_every_instance():
     classifier = network(2, (3, 4, 4))
     x = torch.randn(5, 3, 4, 4, generator=stream(0))
@@ -254,6 +269,16 @@ def test_vat_without_its_weight_is_dllp():
 
 
 # --- LLP-GAN
+
+
+def test_in_the_generators_turn_the_classifier_has_no_gradients():
+    bags, _ = moon_bags()
+    learner = LLPGAN(network(), generator((2,), 8), 8)
+    batch = next(bags.batches(100, stream(0)))
+    _, matching = learner.steps(batch, 0.0)
+    matching["matching"].backward()
+    assert all(p.grad is None for p in learner.classifier.parameters())
+    assert all(p.grad is not None for p in learner.generator.parameters())
 
 
 def test_the_terms_of_the_gan_are_those_of_a_classifier_with_one_more_class_of_logit_zero():

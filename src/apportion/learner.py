@@ -39,3 +39,17 @@ def still_batchnorm(model: nn.Module) -> Iterator[None]:
     finally:
         for m, was_tracked in zip(norms, tracked, strict=True):
             m.track_running_stats = was_tracked
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """What is computed inside has gradients for its inputs alone: those of the weights, a third of the
+    arithmetic, are not wanted, and a compiled backward pass would make them all the same."""
+    learning = [p for p in model.parameters() if p.requires_grad]
+    try:
+        for p in learning:
+            p.requires_grad_(False)
+        yield
+    finally:
+        for p in learning:
+            p.requires_grad_()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from apportion.bags import BagBatch
-from apportion.learner import Terms, still_batchnorm
+from apportion.learner import Terms, frozen, still_batchnorm
 from apportion.losses import proportion_loss
 
 
@@ -54,5 +54,6 @@ class LLPGAN:
         with still_batchnorm(self.classifier):
             with torch.no_grad():
                 real = self.mean(self.features(batch.x).flatten(1).float())
-            fake = self.mean(self.features(made).flatten(1).float())
+            with frozen(self.classifier):  # it is the generator's turn
+                fake = self.mean(self.features(made).flatten(1).float())
         yield {"matching": (real - fake).square().mean()}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from apportion.bags import BagBatch
-from apportion.learner import Terms, still_batchnorm
+from apportion.learner import Terms, frozen, still_batchnorm
 from apportion.losses import divergence, proportion_loss
 
 
@@ -58,7 +58,7 @@ class LLPVAT:
     def attack(self, x: Tensor, logits: Tensor) -> Tensor:
         """The perturbation that changes predictions most, by one power iteration from a random direction."""
         direction = scaled(torch.randn_like(x), self.probe).requires_grad_()
-        moved = self.classifier(x + direction)
-        # autograd.grad, not backward: the weights' gradients stay untouched
+        with frozen(self.classifier):
+            moved = self.classifier(x + direction)
         (gradient,) = torch.autograd.grad(divergence(logits, moved), direction)
         return scaled(gradient, self.radius)

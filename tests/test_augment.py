@@ -49,6 +49,12 @@ def test_without_padding_an_image_is_itself_or_its_mirror_and_both_occur():
     assert 16 < int(mirrored.sum()) < 48
 
 
+def test_without_mirrors_and_padding_an_image_is_itself():
+    reseed(0)
+    x = images(64)
+    assert torch.equal(crop_flip(x, 0, mirror=False), x)
+
+
 def test_every_shift_within_the_padding_occurs():
     reseed(0)
     x = torch.zeros(2000, 1, 9, 9, dtype=torch.uint8)
@@ -113,7 +119,7 @@ def test_instances_that_need_no_scaling_pass_as_they_are():
 
 
 def test_an_unknown_augmentation_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="no augmentation 'cutout'; there are none, crop.flip, strong"):
+    with pytest.raises(ValueError, match="no augmentation 'cutout'; there are none, crop, crop.flip, strong"):
         views((0.5,), (0.25,), torch.device("cpu"), "cutout")
 
 

@@ -99,6 +99,36 @@ def test_images_in_bags_are_learnt(stages):
     assert (model.predict(unseen) == truth).mean() > 0.9
 
 
+def slopes(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy grey images with a bright diagonal, falling or rising: each is the other's mirror image."""
+    random = np.random.default_rng(seed)
+    classes = random.integers(2, size=n)
+    images = random.integers(0, 90, (n, 1, 16, 16))
+    falling = np.eye(16, k=0, dtype=int) + np.eye(16, k=1, dtype=int)
+    for image, kind in zip(images, classes, strict=True):
+        image[0] += 150 * (falling[:, ::-1] if kind else falling)
+    return images.astype(np.uint8), classes
+
+
+@pytest.mark.parametrize("stage", ["dllp", "two-views"])
+def test_classes_that_mirror_each_other_are_learnt_without_mirrors(stage):
+    images, classes = slopes(300)
+    unseen, truth = slopes(200, seed=1)
+    settings = {"backbone": small, "first_epochs": 30, "instances_per_batch": 100, "random_state": 0}
+    model = ProportionClassifier(stage, None, **settings, mirror=False)
+    model.fit(images, classes, bags=np.arange(300) // 10)
+    assert (model.predict(unseen) == truth).mean() > 0.9
+    if stage == "dllp":  # two views would make up their mind, one way or the other
+        model.set_params(mirror=True).fit(images, classes, bags=np.arange(300) // 10)
+        assert np.abs(model.predict_proba(unseen)[:, 1] - 0.5).mean() < 0.15
+
+
+def test_mirrors_are_wanted_or_not():
+    images, classes = slopes(20)
+    with pytest.raises(ValueError, match="mirror is 'no'; it must be True or False"):
+        ProportionClassifier(mirror="no").fit(images, classes)
+
+
 def test_images_that_are_no_bytes_and_images_too_small_are_refused_with_the_remedy():
     images, classes = np.zeros((16, 1, 8, 8), np.uint8), np.arange(16) % 3
     remedy = r"\(1, 8, 8\) and are no bytes; .*X.astype\(numpy.uint8\) of .*\(255 \* X\).* 0 to 1; or name"

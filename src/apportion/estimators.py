@@ -51,6 +51,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         rate: float | None = None,
         second_rate: float | None = None,
         instances_per_batch: int | None = None,
+        mirror: bool = True,
         noise: float | str | None = None,
         normalise: bool = False,
         unlabelled: bool = False,
@@ -72,6 +73,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self.rate = rate
         self.second_rate = second_rate
         self.instances_per_batch = instances_per_batch
+        self.mirror = mirror
         self.noise = noise
         self.normalise = normalise
         self.unlabelled = unlabelled
@@ -87,10 +89,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self, X: Any, y: Any = None, *, bags: Any = None, proportions: Any = None, counts: Any = None,
         classes: Any = None, given: Any = None, weights: Any = None,
     ) -> Self:  # fmt: skip
-        """Learn from labels, labels in bags, shares `y` (n, k) of each row's bag, or a table of the bags.
-
-        `given` {row: class} are labels of single rows that are known beside a table.
-        """
+        """Learn from labels, labels in bags, shares `y` (n, k) of each row's bag, or a table of the bags;
+        `given` {row: class} are labels of single rows that are known beside a table."""
         asked = self.get_params(deep=False)
         device = pick_device(asked.pop("device"))
         asked |= {"seed": seed_of(asked.pop("random_state"))}

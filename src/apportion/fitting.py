@@ -55,6 +55,8 @@ def stage_settings(
     for name, (word, known) in words.items():
         if not isinstance(word, str | None) or word not in known:  # what cannot be hashed is no word
             raise SettingError(f"{name} is {word!r}; there are {', '.join(map(str, known))}")
+    if others.get("mirror", True) not in (True, False):
+        raise SettingError(f"mirror is {others['mirror']!r}; it must be True or False")
     for problem in wrong_settings(others | {"reg": reg}):
         raise SettingError(problem)
     label = build_labeller(Second(labels=labels, reg=reg))
@@ -81,6 +83,7 @@ def two_stages(
     rounds: int = 5,
     hold: float | None = None,
     relax: float = math.inf,
+    mirror: bool = True,
     seed: int = 0,
 ) -> Iterator[Moment]:
     """Train a teacher on the bags and, unless `label` is None, a student on its labels.
@@ -88,7 +91,7 @@ def two_stages(
     Yields after every epoch; the last moment's learner holds the classifier. The bags are on their device
     already. Settings of None follow the kind of instances and the sizes of the bags. The student keeps the
     teacher's labels for a share `hold` of its epochs: in one cycle it has not learnt before. Bags without
-    proportions (NaN) teach the student alone; `relax` is for noisy ones, see `mended_bags`.
+    proportions (NaN) teach the student alone; `relax` is for noisy ones; images are mirrored or not.
     """
     shape, device, taught, kind = bags.x.shape[1:], bags.x.device, known_bags(bags), kind_of(bags.x)
     batch = batch_of(bags.sizes, kind.batch) if instances_per_batch is None else instances_per_batch
@@ -111,7 +114,7 @@ def two_stages(
     shared = {"seed": seed, "instances_per_batch": batch}
     yield from first_stage(
         learner, taught, build_optimizers(learner.players(), first), epochs=first_epochs,
-        rate=build_rate(first), augment=kind.seen(method), **shared,
+        rate=build_rate(first), augment=kind.seen(method, mirror), **shared,
     )  # fmt: skip
     if label is None:
         return
@@ -121,5 +124,5 @@ def two_stages(
         log_probs, student, bags, build_optimizers([student], second), epochs=second_epochs,
         rate=build_rate(second), label=on_belief(label, relax), rounds=rounds, mixup=second.mixup,
         hold=math.ceil((kind.hold if hold is None else hold) * second_epochs), momentum=second.running,
-        prepare=as_floats, augment=kind.view, **shared,
+        prepare=as_floats, augment=kind.seen("plot", mirror), **shared,
     )  # fmt: skip

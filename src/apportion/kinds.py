@@ -46,8 +46,8 @@ class Kind:
     first_steps: Callable[[float, float], float]  # by the mean size of the bags, the share that is known
     second_steps: float
     most_epochs: int
-    view: View  # what a stage sees of raw instances
-    both_views: View
+    view: Callable[[Tensor, bool], Tensor]  # what a stage sees of raw instances; mirrored?
+    both_views: Callable[[Tensor, bool], Tensor]
 
     def teacher(self, method: str, epochs: int, rate: float | None) -> First:
         """The settings of a first stage; a rate of None is the one that goes with them."""
@@ -65,8 +65,9 @@ class Kind:
     def second_epochs(self, bags: Bags, batch: int) -> int:
         return epochs_of(bags.sizes, batch, self.second_steps, most=self.most_epochs)
 
-    def seen(self, method: str) -> View:
-        return self.both_views if method == "two-views" else self.view
+    def seen(self, method: str, mirror: bool) -> View:
+        view = self.both_views if method == "two-views" else self.view
+        return lambda x: view(x, mirror)
 
 
 ROWS = Kind(
@@ -79,7 +80,7 @@ ROWS = Kind(
     first_steps=lambda size, known: 1000 * known**0.5,  # fewer bags are sooner learnt by heart
     second_steps=500,
     most_epochs=10**6,
-    view=as_floats,
+    view=lambda x, mirror: as_floats(x),
     both_views=weak_and_strong,
 )
 # as in the image tables: 60 epochs of 50,000 images at bags of 16, 170 at 128
@@ -98,8 +99,8 @@ IMAGES = Kind(
     first_steps=lambda size, known: 750 * size**0.5,
     second_steps=4000,
     most_epochs=300,
-    view=lambda x: centred(crop_flip(x)),
-    both_views=lambda x: centred(weak_and_strong(x)),
+    view=lambda x, mirror: centred(crop_flip(x, mirror=mirror)),
+    both_views=lambda x, mirror: centred(weak_and_strong(x, mirror)),
 )
 
 

@@ -9,19 +9,22 @@ def scaled(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return x.to(mean.dtype).sub(mean).div(std)
 
 
-def crop_flip(x: Tensor, padding: int | None = None) -> Tensor:
+def crop_flip(x: Tensor, padding: int | None = None, mirror: bool = True) -> Tensor:
     """Each image shifted by up to `padding` pixels both ways, black beyond its edge, and flipped half of
     the time. Of itself it is an eighth of the shorter side, at most 4: half of a small image shows nothing.
+    Not flipped where `mirror` is False: the mirror image of a digit or a letter is none.
 
     One gather over the whole batch, in bytes.
     """
     n, _, height, width = x.shape
     device, padding = x.device, min(4, (min(height, width) + 4) // 8) if padding is None else padding
     shift = torch.randint(-padding, padding + 1, (2, n, 1), device=device)
-    flip = torch.randint(0, 2, (n, 1), device=device, dtype=torch.bool)
     rows = torch.arange(height, device=device) + shift[0]  # (n, h)
     columns = torch.arange(width, device=device).expand(n, width)
-    columns = torch.where(flip, columns.flip(1), columns) + shift[1]  # (n, w)
+    if mirror:
+        flip = torch.randint(0, 2, (n, 1), device=device, dtype=torch.bool)
+        columns = torch.where(flip, columns.flip(1), columns)
+    columns = columns + shift[1]  # (n, w)
     inside = ((rows >= 0) & (rows < height)).unsqueeze(2) & ((columns >= 0) & (columns < width)).unsqueeze(1)
     one = torch.arange(n, device=device).view(n, 1, 1)
     pixels = x.permute(0, 2, 3, 1)[

@@ -19,19 +19,19 @@ RGB = (
 )  # here: on a GPU an inverse has to be waited for
 
 
-def strong(x: Tensor, hole: int | None = None) -> Tensor:
+def strong(x: Tensor, hole: int | None = None, mirror: bool = True) -> Tensor:
     """A strong view of bytes (n, c, h, w), as float32 in [0, 255].
 
-    Crop and flip; turned by up to 30°, sheared by up to 0.3, zoomed by up to a fifth; for colour images
-    brightness, contrast and saturation up to 40 % either way, hue up to 36°, grey in 15 % and negative in 5 %
-    of them; then a square hole, of itself 15 pixels or less than half of the shorter side.
+    Crop and, if `mirror`, flip; turned by up to 30°, sheared by up to 0.3, zoomed by up to a fifth; for
+    colour images brightness, contrast and saturation up to 40 % either way, hue up to 36°, grey in 15 % and
+    negative in 5 % of them; then a square hole, of itself 15 pixels or less than half of the shorter side.
     """
     n, device = len(x), x.device
 
     def drawn(low: float, high: float) -> Tensor:
         return torch.empty(n, device=device).uniform_(low, high)
 
-    images = crop_flip(x).float() / 255
+    images = crop_flip(x, mirror=mirror).float() / 255
     images = moved(images, drawn(-math.pi / 6, math.pi / 6), drawn(-0.3, 0.3), drawn(0.8, 1.2))
     if x.shape[1] == 3:
         saturation = drawn(0.6, 1.4) * (drawn(0, 1) > 0.15)

@@ -1,6 +1,7 @@
 """What training, and what evaluation and labelling see of raw instances."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,12 +11,12 @@ from apportion.data.instances import DataError
 from apportion.data.strong import strong
 
 
-def weak_and_strong(x: Tensor) -> Tensor:
+def weak_and_strong(x: Tensor, mirror: bool = True) -> Tensor:
     """Two views of each instance, (n, 2, ...): images as bytes, or rows of values."""
     if x.ndim == 2:
         return torch.stack([x.float(), swapped(x.float())], 1)
     if x.ndim == 4 and x.dtype == torch.uint8:
-        return torch.stack([crop_flip(x).float(), strong(x)], 1)
+        return torch.stack([crop_flip(x, mirror=mirror).float(), strong(x, mirror=mirror)], 1)
     raise DataError(
         f"two views are of rows of values, or of images as bytes (n, c, h, w), not of {x.dtype} "
         f"{tuple(x.shape)}; use another method"
@@ -34,9 +35,11 @@ def swapped(x: Tensor, share: float = 0.3) -> Tensor:
 
 AUGMENTATIONS = {
     "none": lambda x: x,
+    "crop": partial(crop_flip, mirror=False),
     "crop+flip": crop_flip,
     "strong": strong,
     "weak+strong": weak_and_strong,
+    "weak+strong-unmirrored": partial(weak_and_strong, mirror=False),
 }
 
 
@@ -46,7 +49,7 @@ def views(
     """(what training sees, what evaluation and labelling see) of raw instances."""
     if augment not in AUGMENTATIONS:
         raise DataError(f"no augmentation '{augment}'; there are {', '.join(AUGMENTATIONS)}")
-    if not mean and augment not in ("none", "weak+strong"):
+    if not mean and augment not in ("none", "weak+strong", "weak+strong-unmirrored"):
         raise DataError(f"the augmentation '{augment}' is for images; this data has none: use augment=none")
     if not mean:
         return AUGMENTATIONS[augment], (lambda x: x)

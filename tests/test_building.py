@@ -19,7 +19,7 @@ from apportion.building import (
 )
 from apportion.checks import BAGGINGS, LABELS, check
 from apportion.data import SOURCES
-from apportion.data.views import AUGMENTATIONS
+from apportion.data.views import AUGMENTATIONS, PAIRS
 from apportion.first_stage import METHODS
 from apportion.labelling import hard_labels, soft_labels
 from apportion.losses import cross_entropy, symmetric_cross_entropy
@@ -54,7 +54,7 @@ WHOLE = Recipe(data=Data("cifar10"), second=Second())  # images, so that all net
 def test_a_name_that_does_not_exist_is_refused_with_those_that_do(path):
     known = NAMES[path]
     for name in known:
-        if name not in ("two-views", "weak+strong"):  # which go together
+        if name not in ("two-views", *PAIRS):  # which go together
             check(changed(WHOLE, {path: name}))
     with pytest.raises(RecipeError) as refusal:
         check(changed(WHOLE, {path: "nonsense"}))

@@ -8,7 +8,7 @@ from apportion.backbones import BACKBONES
 from apportion.bagging import cluster_groups, dirichlet_groups, random_groups
 from apportion.data import SOURCES
 from apportion.data.sets import IMAGE_SETS
-from apportion.data.views import AUGMENTATIONS
+from apportion.data.views import AUGMENTATIONS, PAIRS
 from apportion.first_stage import METHODS
 from apportion.losses import SCE_WEIGHTS
 from apportion.ranges import check_ranges
@@ -57,7 +57,7 @@ def _check_together(recipe: Recipe) -> None:
     second, points = recipe.second, recipe.data.name not in IMAGE_SETS
     own = None if second is None else second.augment
     for path, augment in (("augment", recipe.augment), ("second.augment", own)):
-        if augment not in ("none", "weak+strong", None) and points:
+        if augment not in ("none", None, *PAIRS) and points:
             raise RecipeError(f"{path} is '{augment}', but {recipe.data.name} has no images: set it to none")
     _check_views(recipe)
     for path, network in _networks(recipe).items():
@@ -73,13 +73,14 @@ def _check_together(recipe: Recipe) -> None:
 
 def _check_views(recipe: Recipe) -> None:
     """Two views are of one method: it needs them, and no other can take them."""
-    pair, second = "weak+strong", recipe.second
-    if (recipe.first.method == "two-views") != (recipe.augment == pair):
+    second = recipe.second
+    if (recipe.first.method == "two-views") != (recipe.augment in PAIRS):
         raise RecipeError(
             f"first.method is '{recipe.first.method}' and augment is '{recipe.augment}'; the method "
-            f"two-views and the views {pair} go together: set both or neither"
+            f"two-views and the views {' or '.join(PAIRS)} go together: set both or neither"
         )
-    if second is not None and (second.augment or recipe.augment) == pair:
+    if second is not None and (second.augment or recipe.augment) in PAIRS:
+        pair = second.augment or recipe.augment
         raise RecipeError(f"a second stage learns from one view; set second.augment to one, not to {pair}")
 
 

@@ -33,6 +33,7 @@ def swapped(x: Tensor, share: float = 0.3) -> Tensor:
     return torch.where(torch.rand(x.shape, device=x.device) < share, x.gather(0, other), x)
 
 
+PAIRS = ("weak+strong", "weak+strong-unmirrored")  # two views of each instance
 AUGMENTATIONS = {
     "none": lambda x: x,
     "crop": partial(crop_flip, mirror=False),
@@ -49,7 +50,7 @@ def views(
     """(what training sees, what evaluation and labelling see) of raw instances."""
     if augment not in AUGMENTATIONS:
         raise DataError(f"no augmentation '{augment}'; there are {', '.join(AUGMENTATIONS)}")
-    if not mean and augment not in ("none", "weak+strong", "weak+strong-unmirrored"):
+    if not mean and augment not in ("none", *PAIRS):
         raise DataError(f"the augmentation '{augment}' is for images; this data has none: use augment=none")
     if not mean:
         return AUGMENTATIONS[augment], (lambda x: x)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from apportion.data.augment import crop_flip, scaled
 from apportion.data.strong import strong
-from apportion.data.views import views
+from apportion.data.views import AUGMENTATIONS, PAIRS, views
 from apportion.randomness import reseed, stream
 
 
@@ -53,6 +53,25 @@ def test_without_mirrors_and_padding_an_image_is_itself():
     reseed(0)
     x = images(64)
     assert torch.equal(crop_flip(x, 0, mirror=False), x)
+
+
+@pytest.mark.parametrize("name", ["crop", "crop+flip", "strong", "strong-unmirrored", *PAIRS])
+def test_views_that_say_so_do_not_mirror(name, monkeypatch):
+    asked = []
+
+    def seen(x, padding=None, mirror=True):
+        asked.append(mirror)
+        return crop_flip(x, padding, mirror)
+
+    monkeypatch.setattr("apportion.data.views.crop_flip", seen)
+    monkeypatch.setattr("apportion.data.strong.crop_flip", seen)
+    view = AUGMENTATIONS[name]
+    if name.startswith("crop"):  # bound when views.py was read
+        asked.append("crop_flip" if view is crop_flip else view.keywords["mirror"])
+    else:
+        view(images(2))
+    wanted = {"crop": [False], "crop+flip": ["crop_flip"], "strong": [True], "strong-unmirrored": [False]}
+    assert asked == wanted.get(name, [name == PAIRS[0]] * 2)
 
 
 def test_every_shift_within_the_padding_occurs():

@@ -61,6 +61,16 @@ def test_a_name_that_does_not_exist_is_refused_with_those_that_do(path):
     assert str(refusal.value) == f"{path} is 'nonsense'; there are {', '.join(known)}"
 
 
+@pytest.mark.parametrize("views", PAIRS)
+def test_both_pairs_of_views_go_with_two_views_and_with_points(views):
+    check(changed(Recipe(), {"first.method": "two-views", "augment": views}))
+    check(changed(WHOLE, {"first.method": "two-views", "augment": views, "second.augment": "crop"}))
+    with pytest.raises(RecipeError, match="a second stage learns from one view"):
+        check(changed(WHOLE, {"first.method": "two-views", "augment": views}))
+    with pytest.raises(RecipeError, match="go together: set both or neither"):
+        check(changed(WHOLE, {"augment": views, "second.augment": "crop"}))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

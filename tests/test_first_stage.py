@@ -19,6 +19,7 @@ from conftest import (
     weights_of,
 )
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from apportion.bagging import make_bags
 from apportion.bags import Bags
@@ -269,6 +270,24 @@ def test_vat_without_its_weight_is_dllp():
 
 
 # --- LLP-GAN
+
+
+class Recomputed(nn.Module):
+    """Layers whose backward pass computes them again, to save memory."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x):
+        return checkpoint(self.layers, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("make", [LLPVAT, lambda net: LLPGAN(net, generator((2,), 8), 8)])
+def test_a_network_that_is_computed_again_in_its_backward_pass_can_be_frozen(make):
+    features, head = network()
+    (epoch,) = trained(make(nn.Sequential(Recomputed(features), head)), moon_bags()[0], 1)
+    assert all(math.isfinite(term) for term in epoch.terms.values())
 
 
 def test_in_the_generators_turn_the_classifier_has_no_gradients():

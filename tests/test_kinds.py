@@ -123,6 +123,18 @@ def test_classes_that_mirror_each_other_are_learnt_without_mirrors(stage):
         assert np.abs(model.predict_proba(unseen)[:, 1] - 0.5).mean() < 0.15
 
 
+def test_a_student_sees_mirrors_as_its_teacher_does(monkeypatch):
+    asked = []
+    view = IMAGES.view
+    monkeypatch.setitem(vars(IMAGES), "view", lambda x, mirror: asked.append(mirror) or view(x, mirror))
+    images, classes = slopes(20)
+    settings = {"backbone": small, "first_epochs": 1, "second_epochs": 1}
+    ProportionClassifier("dllp", "plot", **settings, mirror=False).fit(
+        images, classes, bags=np.arange(20) // 5
+    )
+    assert asked == [False, False]
+
+
 def test_mirrors_are_wanted_or_not():
     images, classes = slopes(20)
     with pytest.raises(ValueError, match="mirror is 'no'; it must be True or False"):

@@ -261,11 +261,24 @@ def test_a_network_of_ones_own_is_refused_with_a_remedy(tmp_path):
 
 
 def test_settings_and_tables_that_no_classifier_has_are_refused(tmp_path):
-    with pytest.raises(ModelError, match="has the settings"):
-        load(written(tmp_path / "m"))
+    with pytest.raises(ModelError, match=r"has the settings \['colour'\]; there are \['backbone'"):
+        load(written(tmp_path / "m", settings={"colour": 1}))
     save_model(Model(mlp((4,), 2), "mlp", (4,), ("a", "b"), columns=COLUMNS), tmp_path / "t")
     with pytest.raises(ModelError, match="takes tables, not arrays; use `apportion predict"):
         load(tmp_path / "t")
+
+
+def test_a_model_older_than_a_setting_has_its_default(tmp_path):
+    x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
+    save(
+        ProportionClassifier(first_epochs=1, second_epochs=1, mirror=np.bool_(False)).fit(x, y),
+        tmp_path / "m",
+    )
+    assert load(tmp_path / "m").mirror is False
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    del config["settings"]["mirror"]
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path / "m").mirror is True
 
 
 def test_the_version_is_recorded(tmp_path):

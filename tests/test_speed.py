@@ -51,6 +51,19 @@ def test_convolutions_take_channels_last_on_a_cpu_and_answer_the_same():
         torch.testing.assert_close(network(x), before)
 
 
+def test_a_module_of_the_users_own_may_call_view():
+    class Viewed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            return self.layer(x).view(len(x), -1)
+
+    network = placed(nn.Sequential(Viewed(), nn.Linear(36, 2)), torch.device("cpu"), 8)
+    assert network(torch.zeros(2, 3, 5, 5)).shape == (2, 2)
+
+
 def test_a_layer_that_has_no_shape_yet_is_left_alone():
     network = nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(2))
     assert placed(network, torch.device("cpu"), 8)(torch.zeros(1, 3, 5, 5)).shape == (1, 2)

@@ -124,7 +124,7 @@ def resnet9(
 ) -> nn.Sequential:
     """ResNet-9, known from races to 94 % (Page, 2018): half the arithmetic of the 13 layers.
 
-    Pooling comes before the norm, which then costs a quarter; the maximum is the same for positive weights.
+    Pooling comes before the norm, which then costs a quarter, and whose statistics are those of the maxima.
     """
 
     def conv(before: int, after: int, pooled: bool) -> nn.Sequential:

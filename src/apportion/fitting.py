@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from apportion.backbones import BACKBONES
@@ -55,7 +56,7 @@ def stage_settings(
     for name, (word, known) in words.items():
         if not isinstance(word, str | None) or word not in known:  # what cannot be hashed is no word
             raise SettingError(f"{name} is {word!r}; there are {', '.join(map(str, known))}")
-    if others.get("mirror", True) not in (True, False):
+    if not isinstance(others.get("mirror", True), bool | np.bool_):
         raise SettingError(f"mirror is {others['mirror']!r}; it must be True or False")
     for problem in wrong_settings(others | {"reg": reg}):
         raise SettingError(problem)
@@ -91,7 +92,7 @@ def two_stages(
     Yields after every epoch; the last moment's learner holds the classifier. The bags are on their device
     already. Settings of None follow the kind of instances and the sizes of the bags. The student keeps the
     teacher's labels for a share `hold` of its epochs: in one cycle it has not learnt before. Bags without
-    proportions (NaN) teach the student alone; `relax` is for noisy ones; images are mirrored or not.
+    proportions (NaN) teach the student alone; `relax` is for noisy ones. `mirror`: are images mirrored?
     """
     shape, device, taught, kind = bags.x.shape[1:], bags.x.device, known_bags(bags), kind_of(bags.x)
     batch = batch_of(bags.sizes, kind.batch) if instances_per_batch is None else instances_per_batch

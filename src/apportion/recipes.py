@@ -77,7 +77,7 @@ class Recipe:
     first: First = First()
     second: Second | None = None
     instances_per_batch: int = 100
-    augment: str = "none"  # or crop, crop+flip, strong; two views: weak+strong, weak+strong-unmirrored
+    augment: str = "none"  # or crop, crop+flip, strong(-unmirrored); two views: weak+strong(-unmirrored)
     seed: int = 1
 
 

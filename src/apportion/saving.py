@@ -27,6 +27,7 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
     example = torch.zeros(1, *classifier.instance_shape_, dtype=kind)
     done = told(classifier.get_params(deep=False), example)
     settings = classifier.get_params(deep=False) | {"backbone": name}
+    settings = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings.items()}
     settings = {key: value if isinstance(value, _PLAIN) else str(value) for key, value in settings.items()}
     if not isinstance(settings["random_state"], int | None):
         settings["random_state"] = None  # a generator's state is not kept
@@ -49,8 +50,8 @@ def load(folder: str | Path) -> ProportionClassifier:
     if model.columns is not None:
         raise ModelError(f"{folder} takes tables, not arrays; use `apportion predict {folder} TABLE`")
     known = list(ProportionClassifier().get_params(deep=False))
-    if set(model.settings) != set(known):
-        raise ModelError(f"{folder} has the settings {sorted(model.settings)}; there are {sorted(known)}")
+    if unknown := set(model.settings) - set(known):  # one that is missing is younger than the model
+        raise ModelError(f"{folder} has the settings {sorted(unknown)}; there are {sorted(known)}")
     options = {key: tuple(v) if isinstance(v, list) else v for key, v in model.options.items()}
     backbone = partial(BACKBONES[model.backbone], **options) if options else model.backbone
     classifier = ProportionClassifier(**(dict(model.settings) | {"backbone": backbone}))
@@ -74,6 +75,6 @@ def _backbone(backbone: Any) -> tuple[str, dict[str, Any]]:
         name = next((known for known, made in BACKBONES.items() if made is backbone.func), None)
         options = dict(backbone.keywords)
     if name is None:
-        remedy = "save classifier_.state_dict() yourself, or use functools.partial of a backbone of apportion"
+        remedy = "torch.save classifier_.state_dict(), or use functools.partial of a backbone of apportion"
         raise ModelError(f"the backbone {backbone!r} has no name that a file could give; {remedy}")
     return name, options

@@ -1,4 +1,4 @@
-"""What makes a network fast on a GPU: bfloat16, channels-last, a forward pass compiled for one batch size."""
+"""What makes a network fast: channels last; on a GPU bfloat16, and passes compiled for one batch size."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class Fast(nn.Module):
 
 def placed(network: nn.Module, device: torch.device, instances_per_batch: int) -> nn.Module:
     """The network on its device; on CUDA its features are made fast and the last layer stays in float32."""
-    network = channels_last(network.to(device))
+    network = network.to(device) if device.type == "mps" else channels_last(network.to(device))
     if device.type != "cuda":
         return network
     # a graph for each network, mode and player; beyond the default of 8, later runs would not be compiled
@@ -44,10 +44,13 @@ def placed(network: nn.Module, device: torch.device, instances_per_batch: int) -
 
 def channels_last(network: nn.Module) -> nn.Module:
     """The same network, whose convolutions take channels last: half again as fast on a CPU, and what tensor
-    cores want. Sums are rounded otherwise, so a model that is read again must be laid out alike."""
-    for layer in network.modules():
-        if isinstance(layer, nn.Conv2d) and not is_lazy(layer.weight) and layer.weight.device.type != "mps":
-            layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    cores want. Sums are rounded otherwise, so a model that is read again must be laid out alike.
+
+    A network with a module of the user's own is left alone: it may call `view`, which wants channels first.
+    """
+    makers = {type(module).__module__.partition(".")[0] for module in network.modules()}
+    if makers <= {"torch", "apportion"} and not any(is_lazy(p) for p in network.parameters()):
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network
 
 

@@ -39,6 +39,7 @@ AUGMENTATIONS = {
     "crop": partial(crop_flip, mirror=False),
     "crop+flip": crop_flip,
     "strong": strong,
+    "strong-unmirrored": partial(strong, mirror=False),
     "weak+strong": weak_and_strong,
     "weak+strong-unmirrored": partial(weak_and_strong, mirror=False),
 }

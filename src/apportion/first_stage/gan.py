@@ -54,6 +54,6 @@ class LLPGAN:
         with still_batchnorm(self.classifier):
             with torch.no_grad():
                 real = self.mean(self.features(batch.x).flatten(1).float())
-            with frozen(self.classifier):  # it is the generator's turn
+            with frozen(self.classifier):  # until the generator has taken its step
                 fake = self.mean(self.features(made).flatten(1).float())
-        yield {"matching": (real - fake).square().mean()}
+                yield {"matching": (real - fake).square().mean()}

@@ -60,5 +60,5 @@ class LLPVAT:
         direction = scaled(torch.randn_like(x), self.probe).requires_grad_()
         with frozen(self.classifier):
             moved = self.classifier(x + direction)
-        (gradient,) = torch.autograd.grad(divergence(logits, moved), direction)
+            (gradient,) = torch.autograd.grad(divergence(logits, moved), direction)
         return scaled(gradient, self.radius)

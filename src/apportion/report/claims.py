@@ -44,9 +44,11 @@ def _sizes(cells: Cells, table: str) -> Iterator[Claim]:
 
 
 def _gains(cells: Cells, table: str) -> Iterator[Claim]:
-    first, second = _row(cells, table, "dllp"), _row(cells, table, "dllp+plot")
-    if first and second:
-        gains = [after - before for before, after in zip(first, second, strict=True)]
+    pairs = [(f"{table}/dllp/{size}", f"{table}/dllp+plot/{size}") for size in SIZES]
+    found = [same_seeds(cells, pair) for pair in pairs]
+    if all(len(each) == 2 for each in found):
+        last = [[each[name].mean("test_accuracy", "last") for name in each] for each in found]
+        gains = [after - before for before, after in last]
         largest = min(gains[2:]) > max(gains[:2])
         yield "PLOT gains at every bag size.", min(gains) > 0, _listed(gains, "+")
         yield "It gains most at 64 and 128.", largest, _listed(gains, "+")

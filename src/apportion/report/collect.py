@@ -52,17 +52,15 @@ def collect(root: Path) -> dict[str, Cell]:
 
 
 def same_seeds(cells: Mapping[str, Cell], names: Iterable[str]) -> dict[str, Cell]:
-    """Those of the named cells that are there, each with only the seeds that all of them have: what starts
-    from one teacher is compared by that teacher's runs. Nothing where no seed is shared."""
-    there = {name: cells[name] for name in names if name in cells}
-    seeds = [{folder.name for folder in cell.folders} for cell in there.values()]
-    shared = set.intersection(*seeds) if seeds else set()
-    found = {}
-    for name, cell in there.items() if shared else ():
-        pairs = zip(cell.folders, cell.results, strict=True)
-        folders, results = zip(*(pair for pair in pairs if pair[0].name in shared), strict=True)
-        found[name] = Cell(name, folders, results)
-    return found
+    """Of the named cells as many as have a seed in common, each with only the seeds that all of these have:
+    what starts from one teacher is compared by that teacher's runs."""
+    by_seed: dict[str, dict[str, tuple[Path, dict[str, Any]]]] = defaultdict(dict)
+    for name in (name for name in names if name in cells):
+        for folder, result in zip(cells[name].folders, cells[name].results, strict=True):
+            by_seed[folder.name][name] = folder, result
+    most = max(by_seed.values(), key=len, default={})
+    shared = [runs for runs in by_seed.values() if runs.keys() >= most.keys()]
+    return {name: Cell(name, *zip(*(runs[name] for runs in shared), strict=True)) for name in most}
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -49,7 +49,8 @@ def results_page(root: Path, path: Path) -> str:
     parts += _tables(cells)
     parts += _family(cells)
     parts.append(
-        "## Table 3: the ablation\n\nOf the seeds that all of these rows have: one teacher for all.\n\n"
+        "## Table 3: the ablation\n\n"
+        "Of the seeds that all of these rows have; a seed's first stage is the teacher of every row.\n\n"
         f"{ablation_table(cells)}\n"
     )
     parts.append(

@@ -5,7 +5,7 @@ Every slide has a stain of its own, and a pathologist has noted its tumour share
 learns single patches from that alone, and is then shown slides of other stains. The picture has a new slide's
 patches from the least to the most suspicious, mistakes framed.
 
-    python examples/plot_slides.py [FOLDER]     a minute or two on one core
+    python examples/plot_slides.py [FOLDER]     two or three minutes on one core
 """
 
 import sys
@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 from apportion import ProportionClassifier
 
@@ -42,16 +41,6 @@ def make_slides(n: int, random: np.random.Generator) -> tuple[np.ndarray, np.nda
     return pixels, np.repeat(np.arange(n), PATCHES), tumour.flatten()
 
 
-def network(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
-    """Small enough for a CPU; of itself the classifier would take 13 layers, and want a GPU."""
-
-    def block(before: int, after: int) -> list[nn.Module]:
-        return [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
-
-    body = [*block(shape[0], 16), nn.MaxPool2d(2), *block(16, 32), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(nn.Sequential(*body), nn.Linear(32, n_classes))
-
-
 def main(folder: Path, small: bool = False) -> None:
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
@@ -65,7 +54,7 @@ def main(folder: Path, small: bool = False) -> None:
         "two views, which images get of themselves": {},
     }.items():
         model = ProportionClassifier(
-            **stages, backbone=network, noise=0.05 / 12**0.5, instances_per_batch=256, random_state=0,
+            **stages, noise=0.05 / 12**0.5, random_state=0,
             first_epochs=2 if small else 60, second_epochs=2 if small else 30,
         )  # fmt: skip
         model.fit(x, bags=slide, proportions=shares, classes=["healthy", "tumour"])

@@ -10,11 +10,11 @@ from conftest import ragged
 from torch import nn
 
 from apportion import BagError, ProportionClassifier, load, save
-from apportion.backbones import conv13
+from apportion.backbones import conv13, resnet9
 from apportion.grid import RECIPES
 from apportion.grid.beyond import FIRST_EPOCHS
 from apportion.instances import as_floats, centred
-from apportion.kinds import IMAGES, ROWS, kind_of
+from apportion.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
 
 
 def bars(n: int, seed: int = 0, size: int = 16) -> tuple[np.ndarray, np.ndarray]:
@@ -63,9 +63,22 @@ def test_bytes_of_images_are_centred_and_everything_else_is_left():
 
 
 def test_images_as_bytes_are_one_kind_and_all_else_is_rows():
-    assert kind_of(torch.zeros(1, 3, 8, 8, dtype=torch.uint8)) is IMAGES
+    cpu, gpu, image = torch.device("cpu"), torch.device("cuda"), torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    assert (kind_of(image, cpu), kind_of(image, gpu)) == (CPU_IMAGES, IMAGES)
     for shape, dtype in (((1, 3, 8, 8), torch.float32), ((1, 8, 8), torch.uint8), ((1, 8), torch.float32)):
-        assert kind_of(torch.zeros(shape, dtype=dtype)) is ROWS
+        assert kind_of(torch.zeros(shape, dtype=dtype), gpu) is ROWS
+
+
+def test_the_settings_of_images_on_a_cpu_are_those_that_were_tried_there():
+    recipe = RECIPES["beyond-mnist/two-views/128"]
+    bags = ragged((128,) * (60_000 // 128))
+    epochs = CPU_IMAGES.first_epochs(bags, bags, CPU_IMAGES.batch)
+    assert epochs == recipe.first.epochs + 1  # the last batch is begun
+    assert CPU_IMAGES.teacher("two-views", recipe.first.epochs, None) == recipe.first
+    assert CPU_IMAGES.batch == recipe.instances_per_batch
+    chosen = CPU_IMAGES.words["backbone"]
+    assert (chosen.func, chosen.keywords) == (resnet9, recipe.network.options)
+    assert IMAGES.words["backbone"].func is conv13
 
 
 def test_of_itself_an_estimator_takes_two_views_of_images_and_plot_for_rows(tmp_path):
@@ -75,7 +88,7 @@ def test_of_itself_an_estimator_takes_two_views_of_images_and_plot_for_rows(tmp_
     assert [set(line) - {"seconds"} for line in model.history_] == [
         {"stage", "epoch", "proportion", "labels", "contrast"}
     ]
-    assert (model.backbone_.func, model.backbone_.keywords) == (conv13, {"dropout": 0.0})
+    assert (model.backbone_.func, model.backbone_.keywords) == (resnet9, {"width": 8})
     assert model.get_params()["backbone"] == "auto"
     save(model, tmp_path / "model")
     again = load(tmp_path / "model")
@@ -125,8 +138,8 @@ def test_classes_that_mirror_each_other_are_learnt_without_mirrors(stage):
 
 def test_a_student_sees_mirrors_as_its_teacher_does(monkeypatch):
     asked = []
-    view = IMAGES.view
-    monkeypatch.setitem(vars(IMAGES), "view", lambda x, mirror: asked.append(mirror) or view(x, mirror))
+    view = CPU_IMAGES.view
+    monkeypatch.setitem(vars(CPU_IMAGES), "view", lambda x, mirror: asked.append(mirror) or view(x, mirror))
     images, classes = slopes(20)
     settings = {"backbone": small, "first_epochs": 1, "second_epochs": 1}
     ProportionClassifier("dllp", "plot", **settings, mirror=False).fit(
@@ -148,7 +161,9 @@ def test_images_that_are_no_bytes_and_images_too_small_are_refused_with_the_reme
         with pytest.raises(BagError, match=remedy):
             ProportionClassifier().fit(other, classes)
     with pytest.raises(ValueError, match="images of 8 x 8 are too small for the 13 layers; enlarge them"):
-        ProportionClassifier().fit(images, classes, bags=np.arange(16) // 4)
+        ProportionClassifier(backbone="conv13").fit(images, classes, bags=np.arange(16) // 4)
+    with pytest.raises(ValueError, match="images of 7 x 8 are too small for ResNet-9; enlarge to 8 x 8"):
+        ProportionClassifier().fit(images[:, :, 1:], classes, bags=np.arange(16) // 4)
     assert partial(conv13, last_padding=1)((1, 8, 8), 3)(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
 
 

@@ -94,6 +94,10 @@ def test_a_group_without_numbers_of_the_paper_has_a_table_of_its_own(tmp_path):
     assert own_table(collect(tmp_path), "mnist").splitlines()[2:] == [
         "| DLLP + PLOT | – | 98.50 (–, 1) | – | – |"
     ]
+    make_run(tmp_path, "beyond-mnist/two-views/128", 1, 99.5)
+    assert own_table(collect(tmp_path), "mnist").splitlines()[3:] == [
+        "| two views, ResNet-9 of width 8 | – | – | – | 99.50 (–, 1) |"
+    ]
 
 
 def test_a_figure_without_its_runs_is_not_drawn(tmp_path):

@@ -16,9 +16,10 @@ from apportion.choosing import Chosen, check_choice, part_of
 from apportion.evaluate import predict
 from apportion.fitting import line_of, stage_settings, two_stages
 from apportion.instances import as_floats, as_instances
-from apportion.kinds import check_alike, told
+from apportion.kinds import told
 from apportion.mending import mended_bags, transduced
 from apportion.randomness import seed_of
+from apportion.shapes import check_alike
 from apportion.speed import pick_device
 
 _ACCEPTED: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # bytes of images stay so
@@ -98,15 +99,14 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         check_choice(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
         del asked["verbose"]
         X, y = self._validated(X, y, proportions is not None or counts is not None)
-        asked = told(asked, as_instances(X[:1]))
+        asked = told(asked, as_instances(X[:1]), device)
         settings = stage_settings(**asked)
         table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
         data, self.classes_, relax = mended_bags(X, y, bags, **table, weights=weights, **options)
         self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(data.x)
         self.backbone_, self.bytes_ = asked["backbone"], data.x.dtype == torch.uint8
         self.history_: list[dict[str, Any]] = []
-        data = data.to(device)
-        part, held = part_of(data, self.held_out, asked["seed"])
+        part, held = part_of(data := data.to(device), self.held_out, asked["seed"])
         chosen = Chosen(held, self.choose)
         # all devices that the seeding reaches; a GPU that is not in use is not woken for it
         reached = torch.cuda.is_initialized() or device.type == "cuda"

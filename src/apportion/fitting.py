@@ -89,12 +89,12 @@ def two_stages(
 ) -> Iterator[Moment]:
     """Train a teacher on the bags and, unless `label` is None, a student on its labels.
 
-    Yields after every epoch; the last moment's learner holds the classifier. The bags are on their device
-    already. Settings of None follow the kind of instances and the sizes of the bags. The student keeps the
-    teacher's labels for a share `hold` of its epochs: in one cycle it has not learnt before. Bags without
-    proportions (NaN) teach the student alone; `relax` is for noisy ones. `mirror`: are images mirrored?
+    The last moment's learner holds the classifier. The bags are on their device already. Settings of None
+    follow the instances, the device and the sizes of the bags. The student keeps the teacher's labels for a
+    share `hold` of its epochs. Bags without proportions (NaN) teach it alone; `relax` is for noisy ones.
     """
-    shape, device, taught, kind = bags.x.shape[1:], bags.x.device, known_bags(bags), kind_of(bags.x)
+    shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
+    kind = kind_of(bags.x, device)
     batch = batch_of(bags.sizes, kind.batch) if instances_per_batch is None else instances_per_batch
     first_epochs = kind.first_epochs(taught, bags, batch) if first_epochs is None else first_epochs
     second_epochs = kind.second_epochs(bags, batch) if second_epochs is None else second_epochs

@@ -25,7 +25,7 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
     name, options = _backbone(classifier.backbone_)
     kind = torch.uint8 if classifier.bytes_ else torch.float32
     example = torch.zeros(1, *classifier.instance_shape_, dtype=kind)
-    done = told(classifier.get_params(deep=False), example)
+    done = told(classifier.get_params(deep=False), example, example.device)
     settings = classifier.get_params(deep=False) | {"backbone": name}
     settings = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings.items()}
     settings = {key: value if isinstance(value, _PLAIN) else str(value) for key, value in settings.items()}

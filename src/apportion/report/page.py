@@ -103,10 +103,9 @@ def _tables(cells: dict[str, Cell]) -> list[str]:
 def _family(cells: dict[str, Cell]) -> list[str]:
     """The MNIST family, for which the paper has a network."""
     names = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "kmnist": "KMNIST"}
+    said = "The network of the paper's appendix, but for two views."
     tables = {title: own_table(cells, group) for group, title in names.items()}
-    return [
-        f"## {title}\n\nThe network of the paper's appendix.\n\n{t}\n" for title, t in tables.items() if t
-    ]
+    return [f"## {title}\n\n{said}\n\n{table}\n" for title, table in tables.items() if table]
 
 
 def _figures(cells: dict[str, Cell], folder: Path) -> list[str]:

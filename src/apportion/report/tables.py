@@ -65,10 +65,13 @@ def accuracy_table(cells: Cells, table: str) -> str:
 def own_table(cells: Cells, group: str) -> str:
     """A group for which the paper has no number: a row a method, a column a bag size; empty without runs."""
     rows = []
-    for method in ("dllp", "dllp+plot", "counts", "counts+plot"):
-        found = [cells.get(f"{group}/{method}/{size}") for size in SIZES]
+    stems = {
+        title_of(method): f"{group}/{method}" for method in ("dllp", "dllp+plot", "counts", "counts+plot")
+    }
+    for title, stem in (stems | {"two views, ResNet-9 of width 8": f"beyond-{group}/two-views"}).items():
+        found = [cells.get(f"{stem}/{size}") for size in SIZES]
         values = [spread(cell.numbers("test_accuracy", "last")) if cell else "–" for cell in found]
-        rows += [[title_of(method), *values]] if any(found) else []
+        rows += [[title, *values]] if any(found) else []
     return markdown(["", *(f"bags of {size}" for size in SIZES)], rows) if rows else ""
 
 

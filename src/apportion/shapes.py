@@ -1,0 +1,46 @@
+"""Instances that are not what a network takes, told before any training."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from apportion.backbones import BACKBONES
+
+CHANNELS = (1, 3, 4)  # grey, colour, colour and transparency
+
+
+def is_images(x: Tensor) -> bool:
+    """Bytes (n, channels, height, width); all else is rows of values."""
+    return x.ndim == 4 and x.dtype == torch.uint8
+
+
+def misfits(x: Tensor, backbone: Any) -> Iterator[str]:
+    """Why instances are not what the network takes, each with its remedy."""
+    wanted = "images are (n, channels, height, width)"
+    convolves = isinstance(backbone, str) and backbone in BACKBONES and backbone != "mlp"
+    if is_images(x) and x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
+        yield f", their channels last, but {wanted}; pass X.transpose(0, 3, 1, 2)"
+    if x.ndim > 2 and backbone == "mlp":
+        yield ", but an mlp takes rows of values; pass X.reshape(len(X), -1), or name another backbone"
+    if x.ndim == 3 and (convolves or backbone == "auto"):
+        yield f", but {wanted}; pass X[:, None] where they are grey, or a backbone of your own"
+    if x.ndim != 4 and convolves:
+        yield f", but {wanted} for the backbone {backbone}; name another, such as mlp for rows of values"
+    if x.ndim > 2 and not is_images(x) and backbone == "auto":
+        yield (
+            " and are no bytes; pass images as bytes (n, channels, height, width): X.astype(numpy.uint8) of "
+            "pixels from 0 to 255, (255 * X).round().astype(numpy.uint8) of those from 0 to 1; or name a "
+            "backbone"
+        )
+
+
+def check_alike(x: Tensor, shape: tuple[int, ...], bytes_: bool) -> None:
+    """Refuse instances that are not such as those of `fit`: bytes are centred and floats are not."""
+    if tuple(x.shape[1:]) != shape:
+        raise ValueError(f"X has instances of shape {tuple(x.shape[1:])}, fit had {shape}")
+    if bytes_ and x.dtype != torch.uint8:
+        raise ValueError("X has floats, fit had bytes; pass pixels from 0 to 255 as numpy.uint8")
+    if x.dtype == torch.uint8 and not bytes_:
+        raise ValueError("X has bytes, fit had floats; pass floats, scaled as those of fit were")

@@ -64,8 +64,9 @@ class Kind:
     def second_epochs(self, bags: Bags, batch: int) -> int:
         return epochs_of(bags.sizes, batch, self.second_steps, most=self.most_epochs)
 
-    def seen(self, method: str, mirror: bool) -> View:
-        view = self.both_views if method == "two-views" else self.view
+    def seen(self, stage: str, mirror: bool) -> View:
+        """What a method of either stage sees."""
+        view = self.both_views if stage == "two-views" else self.view
         return lambda x: view(x, mirror)
 
 

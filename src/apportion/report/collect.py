@@ -59,8 +59,8 @@ def same_seeds(cells: Mapping[str, Cell], names: Iterable[str]) -> dict[str, Cel
         for folder, result in zip(cells[name].folders, cells[name].results, strict=True):
             by_seed[folder.name][name] = folder, result
     most = max(by_seed.values(), key=len, default={})
-    shared = [runs for runs in by_seed.values() if runs.keys() >= most.keys()]
-    return {name: Cell(name, *zip(*(runs[name] for runs in shared), strict=True)) for name in most}
+    shared = [found for found in by_seed.values() if found.keys() >= most.keys()]
+    return {name: Cell(name, *zip(*(found[name] for found in shared), strict=True)) for name in most}
 
 
 def natural(name: str) -> list[tuple[int, str]]:

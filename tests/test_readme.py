@@ -60,6 +60,14 @@ def test_the_readmes_numbers_are_those_of_the_results():
     assert all(row in results for row in rows)
 
 
+def test_what_the_readme_says_of_cifar_100_is_in_the_results():
+    table = (README.parent / "docs" / "results.md").read_text().split("## Table 2")[1].split("\n## ")[0]
+    (row,) = [line for line in table.splitlines() if line.startswith("| DLLP + PLOT |")]
+    said = re.search(r"DLLP \+ PLOT has ([\d./ ]+) where the paper has ([\d./ ]+)\.", README.read_text())
+    ours, paper = (numbers.split(" / ") for numbers in said.groups())
+    assert re.findall(r"\*\*([\d.]+) \([^)]*\)\*\* / ([\d.]+) /", row) == list(zip(ours, paper, strict=True))
+
+
 def test_what_the_readme_and_the_method_page_say_of_two_views_is_in_the_results():
     results = (README.parent / "docs" / "results.md").read_text()
     (row,) = [line for line in results.splitlines() if line.startswith("| two views |")]

@@ -20,16 +20,16 @@ from apportion.report.tables import (
     run_table,
 )
 
+SETS = {"table1": "CIFAR-10", "table2": "CIFAR-100"}
 HEAD = """# Results
 
 Written by `apportion report {root} --md {path}` from the run folders under `{root}/`; do not edit
 it by hand.
 
 Test accuracy in per cent, **of the last epoch**, on the official test split (two moons: fresh points;
-digits: a random quarter). A cell is *ours
-(standard deviation, seeds) / the paper's / the difference*; a dash is a run that is not there yet.
-The best epoch on the test set is printed further down, marked oracle, because the field often
-reports it: it needs labels that nobody has.
+digits: a random quarter). A cell is *ours (standard deviation, seeds) / the paper's / the difference*; a
+dash is a run that is not there yet. The best epoch on the test set is printed further down, marked
+oracle, because the field often reports it: it needs labels that nobody has.
 
 Bags are random, disjoint and the same for every method of a seed; the proportions are counted from
 the labels, which no learner sees. Seed 0 is for tuning and appears in no table. What was tuned, and
@@ -53,17 +53,7 @@ def results_page(root: Path, path: Path) -> str:
         "Of the seeds that all of these rows have; a seed's first stage is the teacher of every row.\n\n"
         f"{ablation_table(cells)}\n"
     )
-    parts.append(
-        "## Proportions, entropy and labels of the training bags\n\n"
-        "The share of a bag's predictions that is misplaced on balance, the mean entropy of a prediction in\n"
-        "nats, and how many training instances each kind of label gets right (its largest entry), all from\n"
-        f"the predictions of the last epoch.\n\n{claims_table(cells, 'table1')}\n"
-    )
-    for table, title in (("table1", "CIFAR-10"), ("table2", "CIFAR-100")):
-        if said := claims(cells, table):
-            parts.append(
-                f"## The paper's sentences, {title}\n\nFrom the means of the seeds above.\n\n{said}\n"
-            )
+    parts += _claims(cells)
     parts += _figures(cells, path.parent / "images")
     parts += _beyond(cells, path.parent / "images")
     if held_out := held_out_table(cells):
@@ -73,11 +63,10 @@ def results_page(root: Path, path: Path) -> str:
             f"them.\n\n{held_out}\n"
         )
     if profile := profile_table(cells, "table1"):
-        parts.append(
-            "## Where the time goes\n\n"
-            "Seconds of the median epoch by part, of the first seed. Predictions and transport together\n"
-            f"relabel the whole set.\n\n{profile}\n"
+        said = (
+            "Seconds of the median epoch by part, of the first seed; prediction and transport relabel it all."
         )
+        parts.append(f"## Where the time goes\n\n{said}\n\n{profile}\n")
     parts.append("## Runs\n")
     for group in sorted({name.split("/")[0] for name in cells}):
         parts.append(f"### {group}\n\n{run_table(cells, group)}\n")
@@ -88,8 +77,8 @@ def results_page(root: Path, path: Path) -> str:
 def _tables(cells: dict[str, Cell]) -> list[str]:
     """The paper's two tables in our setting and, where there are runs, in its own."""
     parts = []
-    for table, title in (("table1", "Table 1: CIFAR-10"), ("table2", "Table 2: CIFAR-100")):
-        parts.append(f"## {title}\n\n{accuracy_table(cells, table)}\n")
+    for number, (table, name) in enumerate(SETS.items(), 1):
+        parts.append(f"## Table {number}: {name}\n\n{accuracy_table(cells, table)}\n")
         if own := paper_table(cells, table):
             parts.append(
                 "In the paper's own setting, as far as it says (Adam at 1e-4, halved every 100 epochs,\n"
@@ -108,9 +97,22 @@ def _family(cells: dict[str, Cell]) -> list[str]:
     return [f"## {title}\n\n{said}\n\n{table}\n" for title, table in tables.items() if table]
 
 
+def _claims(cells: dict[str, Cell]) -> list[str]:
+    """What the paper says of its tables, and the numbers that it says it of."""
+    parts = [
+        "## Proportions, entropy and labels of the training bags\n\n"
+        "The share of a bag's predictions that is misplaced on balance, the mean entropy of a prediction in\n"
+        "nats, and how many training instances each kind of label gets right (its largest entry), all from\n"
+        "the predictions of the last epoch.\n"
+    ]
+    parts += [f"{name}:\n\n{rows}\n" for table, name in SETS.items() if (rows := claims_table(cells, table))]
+    head = "## The paper's sentences, {}\n\nFrom the means of the seeds above.\n\n{}\n"
+    return parts + [head.format(name, said) for table, name in SETS.items() if (said := claims(cells, table))]
+
+
 def _figures(cells: dict[str, Cell], folder: Path) -> list[str]:
     parts = []
-    for table, name, end in (("table1", "CIFAR-10", ""), ("table2", "CIFAR-100", "-cifar100")):
+    for (table, name), end in zip(SETS.items(), ("", "-cifar100"), strict=True):
         for stem, figure, title in (
             ("figure3", figure_3(cells, f"{table}/dllp+plot/64"), "Figure 3: labels by epoch"),
             ("figure4", figure_4(cells, table), "Figure 4: hard and soft labels"),

@@ -83,7 +83,7 @@ def ablation_table(cells: Cells) -> str:
 
 
 def claims_table(cells: Cells, table: str) -> str:
-    """What the paper says of proportions, entropy and labels: numbers of the training bags, by bag size."""
+    """What the paper says of proportions, entropy and labels: numbers of the training bags, or nothing."""
     head = ["", "bag size", "proportion error", "entropy", "argmax", "exact", "entropic λ=1", "relaxed λ=1"]
     rows = []
     for method in ("dllp", "dllp+plot"):
@@ -94,7 +94,7 @@ def claims_table(cells: Cells, table: str) -> str:
             labels = [f"{cell.mean('train', 'label_accuracy', kind):.2f}" for kind in LABELS]
             error, entropy = cell.mean("train", "proportion_error"), cell.mean("train", "entropy")
             rows.append([title_of(method), str(size), f"{error:.2f} %", f"{entropy:.3f}", *labels])
-    return markdown(head, rows)
+    return markdown(head, rows) if rows else ""
 
 
 LABELS = ("argmax", "exact", "entropic", "relaxed")

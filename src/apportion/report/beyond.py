@@ -7,27 +7,27 @@ from matplotlib.figure import Figure
 
 from apportion import runs
 from apportion.report.collect import Cell, spread
-from apportion.report.paper import title_of
 from apportion.report.tables import markdown
 
 Cells = Mapping[str, Cell]
 
-GROUPS = {
-    "dllp": "table1",
-    "dllp+plot": "table1",
-    "two-views": "beyond-conv13",
-    "two-views+plot": "beyond-conv13",
+ROWS = {  # title -> group, method, dash of its curve
+    "DLLP": ("table1", "dllp", ":"),
+    "DLLP + PLOT": ("table1", "dllp+plot", "--"),
+    "two views": ("beyond-conv13", "two-views", "-"),
+    "two views + PLOT": ("beyond-conv13", "two-views+plot", "-."),
+    "two views, ResNet-9": ("beyond-resnet9", "two-views", "-"),
+    "two views, ResNet-9, argmax labels": ("beyond-resnet9-argmax", "two-views", ":"),
 }
-OURS = ("two-views", "two-views+plot")
-STYLES = {"dllp": ":", "dllp+plot": "--", "two-views": "-", "two-views+plot": "-."}
+OURS = [title for title in ROWS if title.startswith("two views")]
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
 # the best of any method as published up to 2025, WRN-28-2, up to 1,024 epochs, often the best test epoch
 PUBLISHED = {16: 95.24, 32: 95.25, 64: 94.58, 128: 94.53, 256: 93.95}
 
 
-def stages(cells: Cells, method: str, size: int) -> list[Cell] | None:
-    """The run of a method after the run of its first stage, where both are there."""
-    group = GROUPS[method]
+def stages(cells: Cells, title: str, size: int) -> list[Cell] | None:
+    """The run of a row after the run of its first stage, where both are there."""
+    group, method, _ = ROWS[title]
     names = [f"{group}/{method.removesuffix('+plot')}/{size}"]
     names += [f"{group}/{method}/{size}"] if method.endswith("+plot") else []
     return [cells[name] for name in names] if all(name in cells for name in names) else None
@@ -35,15 +35,15 @@ def stages(cells: Cells, method: str, size: int) -> list[Cell] | None:
 
 def beyond_table(cells: Cells) -> str:
     """Last epoch, and the seconds of all stages, compilation and evaluation included; empty without runs."""
-    found = {(method, size): stages(cells, method, size) for method in GROUPS for size in SIZES}
-    sizes = [size for size in SIZES if any(found[method, size] for method in OURS)]
+    found = {(title, size): stages(cells, title, size) for title in ROWS for size in SIZES}
+    sizes = [size for size in SIZES if any(found[title, size] for title in OURS)]
     if not sizes:
         return ""
     rows = []
-    for method in GROUPS:
-        row = [title_of(method)]
+    for title in (title for title in ROWS if any(found[title, size] for size in sizes)):
+        row = [title]
         for size in sizes:
-            parts = found[method, size]
+            parts = found[title, size]
             seconds = sum(part.seconds() for part in parts or [])
             last = spread(parts[-1].numbers("test_accuracy", "last")) if parts else ""
             row.append(f"**{last}**, {seconds:.0f} s" if parts else "–")
@@ -54,20 +54,20 @@ def beyond_table(cells: Cells) -> str:
 
 def beyond_figure(cells: Cells) -> Figure | None:
     """Test accuracy by seconds, a panel a bag size; a second stage begins where its first one ended."""
-    sizes = [size for size in SIZES if any(stages(cells, method, size) for method in OURS)]
+    sizes = [size for size in SIZES if any(stages(cells, title, size) for title in OURS)]
     if not sizes:
         return None
     figure = Figure(figsize=(3.2 * len(sizes), 2.9), layout="constrained")
     panels, lines = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0], {}
     for panel, size in zip(panels, sizes, strict=True):
-        for method, dash in STYLES.items():
-            if parts := stages(cells, method, size):
+        for title, (_, _, dash) in ROWS.items():
+            if parts := stages(cells, title, size):
                 log = runs.read_log(parts[-1].folders[0])
                 before = parts[0].seconds() if len(parts) == 2 else 0.0
                 taken = (sum(line.get("seconds", {}).values()) for line in log)
                 clock = accumulate(taken, initial=before)
                 curve = list(clock)[1:], [line["test_accuracy"] for line in log]
-                (lines[title_of(method)],) = panel.plot(*curve, dash, label=title_of(method))
+                (lines[title],) = panel.plot(*curve, dash, label=title)
         panel.set_title(f"bags of {size}", fontsize=9)
         panel.set_xlabel("seconds")
         panel.set_ylim(60, 96)

@@ -64,11 +64,12 @@ def accuracy_table(cells: Cells, table: str) -> str:
 
 def own_table(cells: Cells, group: str) -> str:
     """A group for which the paper has no number: a row a method, a column a bag size; empty without runs."""
+    methods = ("dllp", "dllp+plot", "counts", "counts+plot")
+    stems = {title_of(method): f"{group}/{method}" for method in methods}
+    stems["two views, ResNet-9 of width 8"] = f"beyond-{group}/two-views"
+    stems["the same, argmax labels"] = f"beyond-{group}-argmax/two-views"
     rows = []
-    stems = {
-        title_of(method): f"{group}/{method}" for method in ("dllp", "dllp+plot", "counts", "counts+plot")
-    }
-    for title, stem in (stems | {"two views, ResNet-9 of width 8": f"beyond-{group}/two-views"}).items():
+    for title, stem in stems.items():
         found = [cells.get(f"{stem}/{size}") for size in SIZES]
         values = [spread(cell.numbers("test_accuracy", "last")) if cell else "–" for cell in found]
         rows += [[title, *values]] if any(found) else []

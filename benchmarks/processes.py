@@ -93,7 +93,7 @@ def trained(stages: Any, kind: str, bags: Any, batch: int, norm: bool, epochs: i
         return stages.first_stage(learner, bags, optimizers, **given)
     reseed(SEED, "guess")
     guess = torch.randn(len(bags.x), bags.n_classes).log_softmax(1)
-    weights = bag_weights(bags.sizes).double() if kind == "bag weights" else None
+    weights = bag_weights(bags.sizes, batch).double() if kind == "bag weights" else None
     label = SoftLabels(0.1) if kind == "soft" else hard_labels
     return stages.second_stage(
         guess, classifier, bags, [make_optimizer(classifier, "adam", 1e-2)], label=label, loss=cross_entropy,

@@ -1,6 +1,7 @@
 """What the tests share: one thread, small data, small networks, short training."""
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -11,10 +12,10 @@ from apportion.backbones import mlp
 from apportion.bagging import make_bags
 from apportion.bags import Bags
 from apportion.data.synthetic import moons
-from apportion.first_stage import METHODS
+from apportion.first_stage import METHODS, TwoViews
 from apportion.learner import Learner
 from apportion.optimizers import make_optimizer
-from apportion.players import generator
+from apportion.players import generator, projector
 from apportion.randomness import reseed, stream
 from apportion.schedules import constant
 from apportion.train import Epoch, train
@@ -53,12 +54,20 @@ def normed(k: int = 2, features: int = 2, width: int = 16) -> nn.Sequential:
     return nn.Sequential(body, nn.Linear(width, k))
 
 
-# two views of an instance are another x: tests/test_two_views.py
-ONE_VIEW = [name for name in METHODS if name != "two-views"]
+ONE_VIEW = [name for name in METHODS if name != "two-views"]  # whose x is a batch of instances
+
+
+def two_views(x: Tensor) -> Tensor:
+    """A weak and a strong view of points: a little noise, and more of it."""
+    return torch.stack([x + 0.02 * torch.randn_like(x), x + 0.2 * torch.randn_like(x)], 1)
 
 
 def learner_of(name: str, classifier: nn.Module, shape: Sequence[int] = (2,), **options: Any) -> Learner:
-    """A method of the first stage on this classifier; LLP-GAN gets its generator."""
+    """A method of the first stage on this classifier; with the other players that it needs."""
+    if name == "two-views":
+        reseed(0, "projector")
+        width = classifier[1].in_features
+        return TwoViews(classifier, deepcopy(classifier), projector(width), **{"momentum": 0.9} | options)
     if name == "gan":
         reseed(0, "generator")
         options = {"generator": generator(shape, 8), "noise": 8} | options
@@ -71,6 +80,8 @@ def trained(learner: Learner, bags: Bags, epochs: int = 2, **changes: Any) -> li
         make_optimizer(p, "adam", 1e-3) for p in learner.players()
     ]
     given = {"rate": steady, "seed": 0, "stage": "first", "instances_per_batch": 64} | changes
+    if isinstance(learner, TwoViews):
+        given.setdefault("augment", two_views)
     return list(train(learner, bags, optimizers, epochs=epochs, **given))
 
 

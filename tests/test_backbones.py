@@ -106,7 +106,9 @@ def test_resnet_9_takes_any_image_of_eight_pixels_and_refuses_a_smaller_one():
         resnet9((3, 7, 8), 10)
 
 
-@pytest.mark.parametrize("shape", [(2,), (64,), (3, 32, 32), (1, 28, 28), (1, 8, 8)])
+@pytest.mark.parametrize(
+    "shape", [(2,), (64,), (3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 30, 30), (3, 32, 48), (3, 9, 24)]
+)
 def test_a_generator_makes_instances_of_the_shape_asked_for_and_images_in_range(shape):
     made = generator(shape, 8)(torch.rand(3, 8, generator=stream(0)))
     assert made.shape == (3, *shape)

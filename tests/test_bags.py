@@ -8,7 +8,7 @@ from conftest import ragged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.bags import BagBatch, Bags, bag_means
+from apportion.bags import BagBatch, Bags, added_means, bag_means
 from apportion.randomness import stream
 
 some_sizes = st.lists(st.integers(1, 7), min_size=1, max_size=12)
@@ -92,10 +92,15 @@ def test_the_gradient_of_bag_means_is_a_share_of_the_bags():
     assert torch.autograd.gradcheck(lambda v: bag_means(v, sizes), values)
 
 
-def test_bag_means_are_the_same_on_a_device_without_segments():
-    """The meta device has no numbers but takes the other way: its shape and its dtype."""
-    got = bag_means(torch.empty(7, 3, device="meta"), torch.tensor([1, 4, 2], device="meta"))
-    assert got.shape == (3, 3)
+def test_bag_means_are_the_same_on_a_device_without_segments(monkeypatch):
+    sizes, values = torch.tensor([1, 4, 2]), torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(added_means(values, sizes), bag_means(values, sizes))
+    assert torch.autograd.gradcheck(lambda v: added_means(v, sizes), values)
+    # the meta device has no numbers, but takes that way
+    taken = []
+    monkeypatch.setattr("apportion.bags.added_means", lambda *given: taken.append(given))
+    bag_means(torch.empty(7, 3, device="meta"), torch.tensor([1, 4, 2], device="meta"))
+    assert len(taken) == 1
 
 
 def test_what_a_learner_receives_has_no_label_field():

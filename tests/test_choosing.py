@@ -18,10 +18,13 @@ from apportion.backbones import mlp
 from apportion.bag_scores import SCORES
 from apportion.bags import Bags
 from apportion.calibration import cooled, fitted_temperature
-from apportion.choosing import part_of, split
+from apportion.choosing import Chosen, part_of, split
 from apportion.evaluate import calibration
+from apportion.first_stage import DLLP
 from apportion.likelihood import count_log_likelihood
 from apportion.mending import mended_bags
+from apportion.pipeline import Moment
+from apportion.train import Epoch
 
 X, TRUTH = make_moons(400, noise=0.2, random_state=0)
 TOWN = np.arange(400) % 20
@@ -213,3 +216,14 @@ def test_calibration_moves_probabilities_and_no_class():
     np.testing.assert_array_equal(made.predict(X), plain.predict(X))
     odds = [np.log(m.predict_proba(X)[:, 1] / m.predict_proba(X)[:, 0]) for m in (plain, made)]
     np.testing.assert_allclose(odds[1] * made.temperature_, odds[0], rtol=1e-3, atol=1e-3)
+
+
+def test_a_score_that_is_no_number_is_chosen_only_until_there_is_one(monkeypatch):
+    scores = iter([math.nan, 1.0, 0.5])
+    monkeypatch.setitem(SCORES, "likelihood", lambda log_probs, held: next(scores))
+    net = mlp((2,), 2)
+    held = Bags(torch.zeros(2, 2), torch.tensor([2]), torch.tensor([[0.5, 0.5]]), torch.arange(2), ["a"])
+    chosen = Chosen(held, "likelihood")
+    for number in (1, 2, 3):
+        chosen.see(Moment("first", Epoch(number, {}, 0.0), DLLP(net), []))
+    assert chosen.epoch == 2

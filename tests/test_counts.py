@@ -1,6 +1,7 @@
 """Counts: the loss of a bag is minus the log-likelihood of its counts, by instance."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def test_the_gradient_is_nearer_to_that_of_the_exact_likelihood_than_others_are(
         (truth,) = torch.autograd.grad(exact(logits, counts.tolist()), logits)
         for name, loss in {
             "counts": count_loss(logits, sizes, shares),
-            "normal": drawn_count_loss(logits, sizes, shares, torch.zeros(1)),
+            "normal": drawn_count_loss(logits, sizes, shares, 0.0),
             "dllp": proportion_loss(logits, sizes, shares),
         }.items():
             (gradient,) = torch.autograd.grad(loss, logits)
@@ -51,6 +52,18 @@ def test_the_gradient_is_nearer_to_that_of_the_exact_likelihood_than_others_are(
     means = {name: sum(each) / len(each) for name, each in off.items()}
     assert means["counts"] < 0.2
     assert means["counts"] < 0.6 * min(means["normal"], means["dllp"])
+
+
+def test_a_bag_larger_than_a_batch_leaves_the_loss_of_the_others_as_it_is():
+    """Only the bag that is drawn from takes the normal law."""
+    bags = ragged((1,) * 20 + (300,), k=3)
+    bags = replace(bags, proportions=F.one_hot(torch.arange(21) % 3, 3).float())
+    small = [batch for batch in bags.batches(20, stream(0)) if not batch.left]
+    assert sum(len(batch.sizes) for batch in small) == 20
+    for batch in small:
+        (terms,) = Counts(network(3)).steps(batch, 0.5)
+        logits = network(3)(batch.x)
+        torch.testing.assert_close(terms["counts"], F.cross_entropy(logits, batch.proportions))
 
 
 def test_of_bags_of_one_it_is_cross_entropy():

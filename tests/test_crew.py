@@ -147,6 +147,33 @@ def test_what_is_not_said_is_as_it_is_for_one_process():
         assert [moment.epoch.number for moment in stage] == [1]
 
 
+def test_a_stage_leaves_optimisers_and_learners_as_they_were():
+    (bags, _), given = moon_bags(), {"epochs": 1, "rate": lambda progress: 1.0, "seed": 0}
+    learner = learner_of("gan", network())
+    optimizers, mean = [make_optimizer(p, "sgd", 1e-3) for p in learner.players()], learner.mean
+    for _ in range(2):
+        stage = Crew(Pretended()).first_stage(learner, bags, optimizers, **given)
+        next(stage)
+        assert [len(optimizer._optimizer_step_pre_hooks) for optimizer in optimizers] == [1, 1]
+        assert learner.mean != mean
+        stage.close()  # as it ends, also early
+        assert [len(optimizer._optimizer_step_pre_hooks) for optimizer in optimizers] == [0, 0]
+        assert learner.mean == mean
+
+
+def test_gradients_that_are_shortened_before_they_are_added_are_refused():
+    (bags, _), given = moon_bags(), {"epochs": 1, "rate": lambda progress: 1.0, "seed": 0}
+    net = network()
+    clipped = make_optimizer(net, "sgd", 1e-3, clip=1.0)
+    with pytest.raises(CrewError, match="as clip does, but they are added over processes only then"):
+        next(Crew(Pretended()).first_stage(learner_of("dllp", net), bags, [clipped], **given))
+
+
+def test_a_batch_of_no_weight_is_no_larger_than_others():
+    share = Share(ragged([400, 400, 400, 400]), Pretended(others=[(1, 16)] * 4), 16, 2, 1)
+    assert [len(batch.x) for batch in share.batches(share.batch, stream(0))] == [8] * 4
+
+
 def test_processes_draw_apart():
     assert len({own_seed(1, 0), own_seed(1, 1), own_seed(2, 0), 1}) == 4
 

@@ -25,7 +25,7 @@ from apportion.bagging import make_bags
 from apportion.bags import Bags
 from apportion.data.synthetic import blobs, moons
 from apportion.evaluate import accuracy, predict
-from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT
+from apportion.first_stage import DLLP, LLPGAN, LLPVAT, METHODS, ROT
 from apportion.first_stage.vat import ramp_up, scaled
 from apportion.labelling import soft_labels
 from apportion.learner import frozen, still_batchnorm
@@ -74,7 +74,7 @@ def test_the_terms_named_proportion_are_the_bag_loss_with_its_own_sign(name):
     torch.testing.assert_close(first["proportion"], weight * plain)
 
 
-@pytest.mark.parametrize("name", ONE_VIEW)
+@pytest.mark.parametrize("name", METHODS)
 def test_ragged_bags_and_bags_of_one_instance_are_welcome(name):
     bags = ragged((1, 5, 2, 9, 1, 1), k=3)
     learner = learner_of(name, network(3))
@@ -82,11 +82,12 @@ def test_ragged_bags_and_bags_of_one_instance_are_welcome(name):
     assert all(math.isfinite(value) for value in epoch.terms.values())
 
 
-@pytest.mark.parametrize("name", ONE_VIEW)
+@pytest.mark.parametrize("name", METHODS)
 def test_training_lowers_the_bag_loss_and_finds_the_classes(name):
     data = blobs(3, 400)
     bags, hidden = make_bags(data.x, data.y, 8, 4, stream(0))
-    learner = learner_of(name, network(4))
+    level = {"bag_first": 1.0, "bag_last": 1.0} if name == "two-views" else {}
+    learner = learner_of(name, network(4), **level)
     optimizers = [make_optimizer(p, "adam", 5e-3) for p in learner.players()]
     first, *_, last = trained(learner, bags, 40, instances_per_batch=100, optimizers=optimizers)
     floor = torch.special.entr(bags.proportions).sum(1).mean().item() * (0.6 if name == "rot" else 1.0)
@@ -97,7 +98,7 @@ def test_training_lowers_the_bag_loss_and_finds_the_classes(name):
     assert accuracy(predict(learner.classifier, bags.x), hidden) > 0.8
 
 
-@pytest.mark.parametrize("name", ONE_VIEW)
+@pytest.mark.parametrize("name", METHODS)
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(name):
     bags, ends = moon_bags()[0], []
     for seed in (0, 0, 1):
@@ -108,7 +109,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(name):
     assert not same_bits(ends[0], ends[2])
 
 
-@pytest.mark.parametrize("name", ONE_VIEW)
+@pytest.mark.parametrize("name", METHODS)
 def test_hidden_labels_cannot_reach_the_weights(name):
     data, ends = moons(0, 200), []
     bags, hidden = make_bags(data.x, data.y, 20, 2, stream(0))
@@ -123,7 +124,7 @@ def test_hidden_labels_cannot_reach_the_weights(name):
     assert same_bits(ends[0][1], ends[1][1])
 
 
-@pytest.mark.parametrize("name", ONE_VIEW)
+@pytest.mark.parametrize("name", METHODS)
 def test_any_module_can_be_the_classifier(name):
     class Own(nn.Module):
         def __init__(self) -> None:
@@ -133,7 +134,8 @@ def test_any_module_can_be_the_classifier(name):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layer(x) * 2
 
-    own = nn.Sequential(Own(), nn.Identity()) if name == "gan" else Own()
+    heads = {"gan": nn.Identity(), "two-views": nn.Linear(2, 2)}  # what is said of the features of others
+    own = nn.Sequential(Own(), heads[name]) if name in heads else Own()
     (epoch,) = trained(learner_of(name, own), moon_bags()[0], 1)
     assert all(math.isfinite(value) for value in epoch.terms.values())
 

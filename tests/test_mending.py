@@ -244,3 +244,11 @@ def test_rows_repeated_by_their_weight_make_shares_of_areas_those_of_rows():
     bags = mended_bags(np.repeat(X, areas, axis=0), None, np.repeat(TOWN, areas), proportions=shares).bags
     counted = mended_bags(np.repeat(X, areas, axis=0), np.repeat(TRUTH, areas), np.repeat(TOWN, areas)).bags
     torch.testing.assert_close(bags.proportions, counted.proportions)
+
+
+def test_the_shares_of_a_huge_bag_without_proportions_are_summed_exactly():
+    """In single precision the sum of five million small shares strays by some hundredths of itself."""
+    n, rare = 5_000_000, 0.0281
+    log_probs = torch.tensor([1 - rare, rare]).log().expand(n, 2)
+    (shares,) = believed(log_probs, torch.tensor([n]), torch.full((1, 2), math.nan))
+    assert float(shares[1]) == pytest.approx(rare, rel=1e-5)

@@ -280,7 +280,7 @@ SECONDS = {
 def test_a_second_stage_interrupted_after_any_epoch_ends_with_the_same_bits(name, after):
     bags, settings = ragged((5, 30, 11, 40), k=2), dict(SECONDS[name])
     if settings.get("weights") == "bag":
-        settings["weights"] = bag_weights(bags.sizes)
+        settings["weights"] = bag_weights(bags.sizes, 64)
     start = elsewhere(bags)
     saved, whole = {}, []
     for moment in second(bags, start, epochs=6, **settings):

@@ -6,14 +6,14 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from conftest import learner_of, two_views
 from scipy.stats import chisquare, hypergeom
 
 from apportion import ProportionClassifier
 from apportion.backbones import mlp
 from apportion.bags import Bags, bag_means
-from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT
+from apportion.first_stage import METHODS
 from apportion.losses import proportion_loss
-from apportion.players import generator
 from apportion.sampling import mean_for_log
 
 N, DRAWN, TIMES = 400, 32, 3000
@@ -48,7 +48,7 @@ def logits_of(n: int = N) -> torch.Tensor:
 def losses_of_samples(logits: torch.Tensor, corrected: bool) -> torch.Tensor:
     """(TIMES,) the loss of every sample of the bag."""
     probabilities = logits[samples()].softmax(2)  # (TIMES, DRAWN, 3)
-    sizes, left = torch.full((TIMES,), DRAWN), torch.full((TIMES,), 1 - DRAWN / N)
+    sizes, left = torch.full((TIMES,), DRAWN), 1 - DRAWN / N
     predicted = probabilities.mean(1)
     if corrected:
         predicted = mean_for_log(predicted, probabilities.square().mean(1), sizes, left)
@@ -98,7 +98,7 @@ def test_the_variance_of_sure_predictions_is_the_hypergeometric_one():
     ones = torch.zeros(N, 1)
     ones[:60] = 1.0
     mean = ones[samples()].mean(1)
-    sizes, left = torch.full((TIMES,), DRAWN), torch.full((TIMES,), 1 - DRAWN / N)
+    sizes, left = torch.full((TIMES,), DRAWN), 1 - DRAWN / N
     variance = (mean_for_log(mean, mean, sizes, left).square() - mean.square()).mean()  # 0² = 0, 1² = 1
     expected = hypergeom(N, 60, DRAWN).var() / DRAWN**2
     assert float(variance) == pytest.approx(expected, rel=0.03)
@@ -106,10 +106,10 @@ def test_the_variance_of_sure_predictions_is_the_hypergeometric_one():
 
 def test_a_whole_bag_is_left_as_it_is_and_impossible_classes_keep_a_gradient():
     mean = torch.tensor([[0.7, 0.3]])
-    same = mean_for_log(mean, mean, torch.tensor([5]), torch.tensor([0.0]))
+    same = mean_for_log(mean, mean, torch.tensor([5]), 0.0)
     assert torch.equal(same, mean)
     logits = torch.tensor([[90.0, 0.0, -90.0], [80.0, 0.0, -80.0]], requires_grad=True)
-    proportion_loss(logits, torch.tensor([2]), SHARES, torch.tensor([0.5])).backward()
+    proportion_loss(logits, torch.tensor([2]), SHARES, 0.5).backward()
     assert bool(logits.grad.isfinite().all())  # type: ignore[union-attr]
 
 
@@ -122,23 +122,26 @@ def large() -> Bags:
 def test_batches_say_what_share_of_a_bag_was_not_drawn():
     bags = large()
     for batch in bags.batches(16, stream(2)):
-        assert batch.left is not None
         size = bags.sizes[torch.bucketize(batch.row[0], bags.sizes.cumsum(0), right=True)]
         if size > 16:
-            assert batch.left.tolist() == pytest.approx([1 - 16 / int(size)])
+            assert len(batch.sizes) == 1
+            assert batch.left == pytest.approx(1 - 16 / int(size))
         else:
-            assert not batch.left.any()
-    assert all(batch.left is None for batch in bags.batches(200, stream(2)))
+            assert batch.left == 0
+    assert not any(batch.left for batch in bags.batches(200, stream(2)))
 
 
-@pytest.mark.parametrize("method", [DLLP, LLPVAT, ROT, LLPGAN])
-def test_every_first_stage_accounts_for_what_was_not_drawn(method):
+@pytest.mark.parametrize("name", METHODS)
+def test_every_first_stage_accounts_for_what_was_not_drawn(name):
     network = mlp((2,), 2, widths=(8,))
     with torch.no_grad():
         network[1].weight.mul_(20)  # sure enough for samples to differ
-    learner = method(network, generator((2,), 100)) if method is LLPGAN else method(network)
-    batch = next(b for b in large().batches(16, stream(2)) if b.left is not None and b.left.any())
-    terms = [next(learner.steps(each, 0.5))["proportion"] for each in (batch, replace(batch, left=None))]
+    learner = learner_of(name, network)
+    batch = next(b for b in large().batches(16, stream(2)) if b.left)
+    if name == "two-views":
+        batch = replace(batch, x=two_views(batch.x))
+    of_bags = "counts" if name == "counts" else "proportion"
+    terms = [next(learner.steps(each, 0.5))[of_bags] for each in (batch, replace(batch, left=0.0))]
     assert terms[0].item() < terms[1].item()
 
 

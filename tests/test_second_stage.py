@@ -60,14 +60,23 @@ def test_plot_follows_labels_that_are_added_between_epochs():
 
 
 def test_equal_bags_weigh_every_instance_alike():
-    assert torch.equal(bag_weights(torch.tensor([4, 4, 4])), torch.ones(12))
+    assert torch.equal(bag_weights(torch.tensor([4, 4, 4]), 100), torch.ones(12))
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_bag_weights_give_eq_3_the_mean_over_bags_of_the_mean_in_each(sizes):
     losses = torch.rand(sum(sizes), generator=stream(0))
-    weighted = (losses * bag_weights(torch.tensor(sizes))).mean()
+    weighted = (losses * bag_weights(torch.tensor(sizes), 100)).mean()
     torch.testing.assert_close(weighted, torch.stack([part.mean() for part in losses.split(sizes)]).mean())
+
+
+def test_of_a_bag_larger_than_a_batch_an_epoch_sees_a_batch_which_weighs_as_a_bag_does():
+    bags = ragged((3, 500, 20, 20))
+    weights, totals = bag_weights(bags.sizes, 32), torch.zeros(4)
+    for batch in bags.batches(32, stream(0)):
+        bag = torch.bucketize(batch.row, bags.sizes.cumsum(0), right=True)
+        totals.index_add_(0, bag, weights[batch.row])
+    torch.testing.assert_close(totals, torch.full((4,), (3 + 32 + 20 + 20) / 4))
 
 
 def test_eq_3_and_eq_22_differ_for_ragged_bags_as_the_losses_of_plot_do():
@@ -76,7 +85,7 @@ def test_eq_3_and_eq_22_differ_for_ragged_bags_as_the_losses_of_plot_do():
     losses = cross_entropy(classifier(bags.x), memory.mean)
     plain, weighted = (
         next(PLOT(classifier, memory, cross_entropy, weights=w).steps(batch, 0.0))["labels"]
-        for w in (None, bag_weights(bags.sizes))
+        for w in (None, bag_weights(bags.sizes, 100))
     )
     torch.testing.assert_close(plain, losses.mean())
     torch.testing.assert_close(weighted, (losses[0] + losses[1:].mean()) / 2)
@@ -119,7 +128,7 @@ def test_mixup_on_images_mixes_whole_images_as_their_labels_and_weights():
 def test_a_mixed_instance_weighs_as_its_two_halves():
     """Eq. (3): both bags of a mixed pair count, each by its share."""
     bags, labels = ragged((1, 4)), labels_of(5)
-    weights = bag_weights(bags.sizes)
+    weights = bag_weights(bags.sizes, 100)
     learner = PLOT(network(3), Memory(labels), cross_entropy, 1.0, weights)
     batch = bags.take(torch.arange(2))
     reseed(3)

@@ -5,8 +5,10 @@ import torch
 from torch import nn
 
 from apportion.backbones import conv13, mlp
+from apportion.bags import Bags
+from apportion.learner import frozen, still_batchnorm
 from apportion.randomness import stream
-from apportion.speed import DeviceError, Fast, pick_device, placed, unplaced
+from apportion.speed import DeviceError, Fast, lengths_of, pick_device, placed, unplaced
 
 # importing torch's compiler warns about torch's own use of torch.jit
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -23,22 +25,67 @@ def test_auto_is_a_device_of_this_machine():
 
 def test_a_network_on_the_cpu_is_left_as_it_is():
     network = mlp((2,), 2)
-    assert placed(network, torch.device("cpu"), 8) is network
+    assert placed(network, torch.device("cpu"), {8}) is network
     assert unplaced(network) is network
 
 
 def test_a_fast_networks_weights_are_listed_once_under_the_plain_networks_names():
     network = mlp((2,), 2)
-    fast = nn.Sequential(Fast(network[0], 8), network[1])
+    fast = nn.Sequential(Fast(network[0], {8}), network[1])
     assert [id(p) for p in fast.parameters()] == [id(p) for p in network.parameters()]
     assert list(unplaced(fast).state_dict()) == list(network.state_dict())
 
 
 def test_a_batch_of_another_size_takes_the_plain_path_and_answers_in_float32():
     network = mlp((2,), 2)
-    answer = Fast(network, 8)(torch.randn(3, 2))
+    answer = Fast(network, {8})(torch.randn(3, 2))
     assert answer.dtype == torch.float32
     assert answer.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lengths"),
+    [
+        ([64] * 781 + [16], {1024}),
+        ([100] * 500, {1024, 1000}),
+        ([48] * 40 + [5], {1024, 1008}),
+        ([3000] * 20, {1024}),
+        ([1, 5, 9, 70, 3], {1024}),
+    ],
+)
+def test_the_usual_lengths_are_those_of_most_batches_of_an_epoch_and_of_predictions(sizes, lengths):
+    assert lengths_of(torch.tensor(sizes), 1024) == lengths
+    if len(sizes) > 10:
+        n = sum(sizes)
+        bags = Bags(torch.zeros(n, 1), torch.tensor(sizes), torch.ones(len(sizes), 1), torch.arange(n), sizes)
+        found = [len(batch.x) in lengths for batch in bags.batches(1024, stream(0))]
+        assert sum(found) >= len(found) - 2
+
+
+def test_what_is_done_to_a_network_for_a_while_reaches_its_compiled_form():
+    """Compiled code must ask anew whether statistics move and weights learn (VAT, GAN, two views)."""
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    compiled = torch.compile(network, backend="eager", dynamic=False)
+    x = torch.randn(8, 3, generator=stream(0))
+
+    def moved() -> bool:
+        before = network[1].running_mean.clone()
+        compiled(x).sum().backward()
+        return not torch.equal(before, network[1].running_mean)
+
+    def learnt() -> bool:
+        network.zero_grad()
+        compiled(x.requires_grad_()).square().sum().backward()
+        return network[0].weight.grad is not None
+
+    assert moved()
+    assert learnt()
+    with still_batchnorm(network):
+        assert not moved()
+    with frozen(network):
+        assert not learnt()
+    assert moved()
+    assert learnt()
 
 
 def test_convolutions_take_channels_last_on_a_cpu_and_answer_the_same():
@@ -46,7 +93,7 @@ def test_convolutions_take_channels_last_on_a_cpu_and_answer_the_same():
     x = torch.randn(5, 3, 16, 16, generator=stream(0))
     with torch.no_grad():
         before = network(x)
-        placed(network, torch.device("cpu"), 8)
+        placed(network, torch.device("cpu"), {8})
         assert network[0][0].weight.is_contiguous(memory_format=torch.channels_last)
         torch.testing.assert_close(network(x), before)
 
@@ -60,10 +107,10 @@ def test_a_module_of_the_users_own_may_call_view():
         def forward(self, x):
             return self.layer(x).view(len(x), -1)
 
-    network = placed(nn.Sequential(Viewed(), nn.Linear(36, 2)), torch.device("cpu"), 8)
+    network = placed(nn.Sequential(Viewed(), nn.Linear(36, 2)), torch.device("cpu"), {8})
     assert network(torch.zeros(2, 3, 5, 5)).shape == (2, 2)
 
 
 def test_a_layer_that_has_no_shape_yet_is_left_alone():
     network = nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(2))
-    assert placed(network, torch.device("cpu"), 8)(torch.zeros(1, 3, 5, 5)).shape == (1, 2)
+    assert placed(network, torch.device("cpu"), {8})(torch.zeros(1, 3, 5, 5)).shape == (1, 2)

@@ -258,3 +258,10 @@ def test_any_optimiser_of_torch_can_be_used_and_its_rate_is_the_peak():
     for share in (0.5, 0.25):
         set_rate([optimizer], share)
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4 * share)
+
+
+def test_a_seed_of_numpys_is_the_same_seed():
+    for one in (np.int64(7), np.arange(9)[7], np.uint8(7)):
+        assert key(one, "bags", 64) == key(7, "bags", 64)
+        assert key(1, "epoch", one) == key(1, "epoch", 7)
+    assert key(7) != key(8)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import moon_bags, network, normed, ragged, same_bits, steady, weights_of
+from conftest import moon_bags, network, normed, ragged, same_bits, steady, two_views, weights_of
 from sklearn.datasets import make_blobs
 from torch import nn
 
@@ -33,11 +33,6 @@ from apportion.speed import fetched
 from apportion.stages import run_with_teacher
 
 
-def jittered(x):
-    """Two views of points: a little noise, and more of it."""
-    return torch.stack([x + 0.02 * torch.randn_like(x), x + 0.2 * torch.randn_like(x)], 1)
-
-
 def learner(**options) -> TwoViews:
     reseed(0, "projector")
     return TwoViews(normed(), normed(), projector(16), **options)
@@ -46,7 +41,7 @@ def learner(**options) -> TwoViews:
 def batch_of(which=(0, 1, 2)):
     batch = moon_bags()[0].take(torch.tensor(which))
     reseed(0, "views")
-    return replace(batch, x=jittered(batch.x).requires_grad_())
+    return replace(batch, x=two_views(batch.x).requires_grad_())
 
 
 # --- labels
@@ -147,11 +142,22 @@ def test_the_mean_follows_weights_and_statistics_and_copies_them_without_momentu
             for value in moved.state_dict().values():
                 value += 1
         before = copy.deepcopy(average.state_dict())
-        follow(method.pairs, momentum)
+        follow(method.classifier, method.network, momentum)
         for name, value in average.state_dict().items():
             expected = before[name] + share if value.is_floating_point() else before[name]
             torch.testing.assert_close(value, expected)
-    assert len(method.pairs) == len(before) - 1  # all but the number of batches
+
+
+def test_the_mean_follows_where_the_networks_went():
+    method = learner(momentum=0.0)
+    method.player.double()  # as .cuda() does: other tensors than those it was made with
+    batch = batch_of()
+    list(method.steps(replace(batch, x=batch.x.detach().double()), 0.2))
+    assert same_bits(weights_of(method.classifier)[:1], weights_of(method.network)[:1])
+    with torch.no_grad():
+        method.network[1].bias.add_(1)
+    follow(method.classifier, method.network, 0.0)
+    assert torch.equal(method.classifier[1].bias, method.network[1].bias)
 
 
 def test_the_answer_is_the_mean_which_moves_only_after_a_step_and_learns_from_no_gradient():
@@ -184,7 +190,7 @@ def moments(epochs=4, resume=None):
             rate=steady,
             seed=0,
             instances_per_batch=64,
-            augment=jittered,
+            augment=two_views,
             resume=resume,
         )  # fmt: skip
     )
@@ -196,7 +202,7 @@ def test_interrupted_it_ends_with_the_same_bits():
     optimizers = [make_optimizer(p, "sgd", 0.05, decay=5e-4, clip=5.0) for p in method.players()]
     for moment in first_stage(
         method, moon_bags()[0], optimizers, epochs=4, rate=steady, seed=0, instances_per_batch=64,
-        augment=jittered,
+        augment=two_views,
     ):  # fmt: skip
         if moment.epoch.number == 2:
             state = copy.deepcopy(moment.state())
@@ -210,7 +216,7 @@ def test_it_learns_two_moons_from_bags():
     method = TwoViews(network(), network(), projector(32), momentum=0.9)
     optimizers = [make_optimizer(p, "adam", 1e-2) for p in method.players()]
     for moment in first_stage(
-        method, bags, optimizers, epochs=60, rate=steady, seed=0, instances_per_batch=100, augment=jittered
+        method, bags, optimizers, epochs=60, rate=steady, seed=0, instances_per_batch=100, augment=two_views
     ):
         last = moment
     assert accuracy(predict(last.learner.classifier, bags.x), hidden) > 0.9

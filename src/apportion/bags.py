@@ -18,7 +18,7 @@ class BagBatch:
     sizes: Tensor  # (b,) of the bags, which sum to n
     proportions: Tensor  # (b, k)
     row: Tensor  # (n,) which row of Bags.x
-    left: Tensor | None = None  # (b,) the share of each bag that was not drawn; None: all bags are whole
+    left: float = 0.0  # share of its bag that was not drawn: a bag larger than a batch is one of its own
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ class Bags:
         order = torch.randperm(len(self.sizes), generator=generator)
         kept = self.sizes[order].clamp_max(instances_per_batch)
         row = self._rows(order, kept, generator)
-        left = (1 - kept / self.sizes[order]).to(self.x.device) if len(row) < len(self.x) else None
         ends, cuts = [0, *kept.cumsum(0).tolist()], [0]  # where bags end, and where batches begin, in bags
         while cuts[-1] < len(order):
             cuts.append(bisect_right(ends, ends[cuts[-1]] + instances_per_batch) - 1)
+        left = (1 - kept / self.sizes[order])[cuts[:-1]].tolist()  # of whole bags nothing, also of the first
         n_bags = [after - before for before, after in pairwise(cuts)]
         n_rows = [ends[after] - ends[before] for before, after in pairwise(cuts)]
         parts = ((row, n_rows), (kept, n_bags), (order, n_bags))
         on_device = (tensor.to(self.x.device).split(lengths) for tensor, lengths in parts)
-        for at, (rows, sizes, which) in enumerate(zip(*on_device, strict=True)):
+        for rows, sizes, which, undrawn in zip(*on_device, left, strict=True):
             x, shares = self.x.index_select(0, rows), self.proportions.index_select(0, which)  # [] is slow
-            yield BagBatch(x, sizes, shares, rows, None if left is None else left[cuts[at] : cuts[at + 1]])
+            yield BagBatch(x, sizes, shares, rows, undrawn)
 
     def _rows(self, which: Tensor, kept: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Rows of the bags numbered `which`, end to end; of a larger bag only `kept` are drawn."""
@@ -98,6 +98,10 @@ def bag_means(values: Tensor, sizes: Tensor) -> Tensor:
     """The mean of the rows of each bag, (b, k), for bags of any sizes laid end to end."""
     if values.device.type == "cpu":
         return torch.segment_reduce(values, "mean", lengths=sizes)
-    # one thread a bag, or no such function at all, on other devices
+    return added_means(values, sizes)
+
+
+def added_means(values: Tensor, sizes: Tensor) -> Tensor:
+    """The same where segments have one thread a bag (CUDA), or no function at all."""
     bag = torch.repeat_interleave(sizes, output_size=len(values))
     return values.new_zeros(len(sizes), values.shape[1]).index_add_(0, bag, values) / sizes.unsqueeze(1)

@@ -70,7 +70,7 @@ class Chosen:
             said = {f"held-out {self.choose}": score}
             if self.epoch and not score > self.score:  # nor one that is not a number
                 return said
-            self.score = score
+            self.score = -math.inf if math.isnan(score) else score  # any number is better
             # copies: training goes on with these very tensors
             self.weights = {name: value.clone() for name, value in network.state_dict().items()}
         self.classifier, self.stage, self.epoch = network, moment.stage, moment.epoch.number

@@ -22,7 +22,7 @@ from apportion.pipeline import Moment
 from apportion.randomness import reseed
 from apportion.recipes import Recipe, Second, to_json
 from apportion.second_stage import bag_weights
-from apportion.speed import arithmetic, pick_device, placed, unplaced
+from apportion.speed import arithmetic, lengths_of, pick_device, placed, unplaced
 from apportion.task import Task, fingerprint, load_task
 from apportion.where import where
 
@@ -38,7 +38,8 @@ def moments(
     """The stage that this recipe trains: the first where it has no second, else the second."""
     shape, k, batch = task.data.x.shape[1:], task.data.n_classes, recipe.instances_per_batch
     stages = pipeline if group is None else Crew(group)
-    fast = batch if group is None else own_batch(task.bags, group.size, batch)
+    own = batch if group is None else own_batch(task.bags, group.size, batch)
+    fast = lengths_of(task.bags.sizes, own)
     second = recipe.second
     reseed(recipe.seed, "first" if second is None else "second", "weights")
     network = recipe.network if second is None or second.network is None else second.network
@@ -63,7 +64,7 @@ def moments(
         log_probs.to(task.device), classifier, task.bags, optimizers, epochs=second.epochs,
         rate=build_rate(second), seed=recipe.seed, label=label, loss=build_loss(second),
         mixup=second.mixup, rounds=second.memory, hold=second.hold,
-        weights=bag_weights(task.bags.sizes).to(task.device) if second.weighting == "bag" else None,
+        weights=bag_weights(task.bags.sizes, own).to(task.device) if second.weighting == "bag" else None,
         momentum=second.running, stop=second.stop, instances_per_batch=batch, augment=task.augment,
         prepare=task.prepare, resume=resume,
     )  # fmt: skip

@@ -21,7 +21,8 @@ from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed
 from apportion.ranges import wrong_settings
 from apportion.recipes import Second
-from apportion.speed import placed
+from apportion.speed import lengths_of, placed
+from apportion.start import overall_shares, starting_at
 
 Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, classes) -> network
 
@@ -101,17 +102,19 @@ def two_stages(
     if first_epochs < 1:
         raise ValueError(f"first_epochs is {first_epochs}; a teacher needs at least one")
 
+    fast = lengths_of(bags.sizes, batch)
+
     def new_network(stage: str) -> nn.Module:
         reseed(seed, stage, "weights")
-        network = placed(backbone(shape, bags.n_classes), device, batch)
+        network = placed(backbone(shape, bags.n_classes), device, fast)
         scores = predict(network, bags.x[:1], as_floats)
         if scores.shape != (1, bags.n_classes):
             remedy = "its last layer must give one score for each class, (n, n_classes)"
             raise ValueError(f"the backbone gives {tuple(scores.shape)} for one instance; {remedy}")
-        return network
+        return starting_at(overall_shares(taught), network)
 
     first = kind.teacher(method, first_epochs, rate)
-    learner = build_learner(first, new_network("first"), shape, lambda net: placed(net, device, batch))
+    learner = build_learner(first, new_network("first"), shape, lambda net: placed(net, device, fast))
     shared = {"seed": seed, "instances_per_batch": batch}
     yield from first_stage(
         learner, taught, build_optimizers(learner.players(), first), epochs=first_epochs,

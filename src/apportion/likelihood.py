@@ -23,15 +23,15 @@ def count_log_likelihood(log_probs: Tensor, sizes: Tensor, proportions: Tensor) 
     return normal_log_density(n * (proportions.double() - bag_means(probs, sizes)), covariances(probs, sizes))
 
 
-def count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor | None = None) -> Tensor:
+def count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float = 0.0) -> Tensor:
     """Minus the log-likelihood of a bag's counts, by instance, mean over bags; `left` is a BagBatch's.
 
     By the saddlepoint, which holds for bags of any size: of a bag of one it is cross-entropy. The point is
     where predictions, each class raised by a potential, have the counts: entropic transport with λ = 1. How
     far they are moved, KL(plan | predictions), and how much room there is, the covariance of the plan, are
-    the likelihood. Where only a share of a bag was drawn, the normal law takes its place.
+    the likelihood. Of a bag of which only a share was drawn, the normal law takes its place.
     """
-    if left is not None:
+    if left:
         return drawn_count_loss(logits, sizes, proportions, left)
     log_probs, host = logits.float().log_softmax(1), sizes.cpu()  # transport and lengths are the host's
     fixed = entropic(log_probs.detach().cpu(), host, proportions.cpu(), reg=1.0).mass.to(log_probs)
@@ -66,15 +66,15 @@ def covariances(probs: Tensor, sizes: Tensor) -> Tensor:
     return torch.stack([torch.diag(part.sum(0)) - part.T @ part for part in probs.split(lengths)])
 
 
-def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor) -> Tensor:
-    """The same by the normal law, for bags of which a share `left` (m,) was not drawn.
+def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float) -> Tensor:
+    """The same by the normal law, for bags of which a share `left` was not drawn.
 
     The counts of what was drawn are not known: they spread about n times the shares as draws without
     replacement do, which is added to the covariance.
     """
     probs, n = logits.float().softmax(1), sizes.float().view(-1, 1, 1)
     drawn = torch.diag_embed(proportions) - proportions.unsqueeze(2) * proportions.unsqueeze(1)
-    covariance = covariances(probs, sizes.cpu()) + n * left.view(-1, 1, 1) * drawn
+    covariance = covariances(probs, sizes.cpu()) + n * left * drawn
     off = n.squeeze(2) * (proportions - bag_means(probs, sizes))
     return -(normal_log_density(off, covariance) / n.flatten()).mean()
 

@@ -13,7 +13,7 @@ SCE_WEIGHTS = {"mnist": (0.01, 1.0), "cifar10": (0.1, 1.0), "cifar100": (6.0, 0.
 LOG_ZERO = math.log(1e-4)  # what Wang et al.'s code puts for log 0; their paper's text says -4
 
 
-def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor | None = None) -> Tensor:
+def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float = 0.0) -> Tensor:
     """Cross-entropy between known and predicted bag proportions, mean over bags; `left` is a BagBatch's.
 
     It differs from the KL divergence of DLLP only by the entropy of the known proportions, which no
@@ -21,7 +21,7 @@ def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Te
     """
     probabilities = logits.float().softmax(1)
     predicted = bag_means(probabilities, sizes)
-    if left is not None:
+    if left:
         predicted = mean_for_log(predicted, bag_means(probabilities.square(), sizes), sizes, left)
     # 1e-38, float32's least, not 1e-7: a sure but wrong prediction must keep its gradient
     return -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1).mean()

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags, bag_means
+from apportion.bags import Bags
+from apportion.evaluate import exact_means
 from apportion.forms import bags_from, groups_of, table_shares
 from apportion.gaps import complete, refuse_other_forms
 from apportion.given import with_given
@@ -116,12 +117,12 @@ def believed(log_probs: Tensor, sizes: Tensor, proportions: Tensor, relax: float
     known = proportions.isfinite().all(1, keepdim=True)
     if relax == math.inf and bool(known.all()):
         return proportions
-    filled = torch.where(known, proportions, bag_means(log_probs.exp(), sizes.to(log_probs.device)))
+    filled = torch.where(known, proportions, exact_means(log_probs.exp(), sizes).to(proportions))
     filled = filled / filled.sum(1, keepdim=True)
     if relax == math.inf:
         return filled
     mass = entropic(log_probs, sizes, filled, reg=1.0, relax=relax).mass.to(filled)
-    return bag_means(mass, sizes.to(mass.device))
+    return exact_means(mass, sizes).to(filled)
 
 
 def transduced(log_probs: Tensor, bags: Bags, relax: float = math.inf) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Networks that learn beside a classifier: LLP-GAN's generator, and where two views are contrasted."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,10 +14,10 @@ def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
         hidden = [nn.Linear(noise, 128), RowNorm(128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
         return nn.Sequential(*hidden, nn.Linear(128, shape[0]))
     widths = (512, 256, 128) if shape[1] % 8 == 0 else (256, 128)  # 32 = 4·2³, 28 = 7·2²
-    start = shape[1] // 2 ** len(widths)
+    start = [math.ceil(side / 2 ** len(widths)) for side in shape[1:]]
     layers: list[nn.Module] = [
-        nn.Linear(noise, widths[0] * start**2, bias=False),
-        nn.Unflatten(1, (widths[0], start, start)),
+        nn.Linear(noise, widths[0] * math.prod(start), bias=False),
+        nn.Unflatten(1, (widths[0], *start)),
         nn.BatchNorm2d(widths[0]),
         nn.LeakyReLU(0.2),
     ]
@@ -24,7 +25,7 @@ def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
         layers.append(nn.ConvTranspose2d(width, following, 5, 2, padding=2, output_padding=1, bias=False))
         layers += [nn.BatchNorm2d(following), nn.LeakyReLU(0.2)]
     layers += [nn.ConvTranspose2d(widths[-1], shape[0], 5, 2, padding=2, output_padding=1), Stretch()]
-    return nn.Sequential(*layers)
+    return nn.Sequential(*layers, Cut(shape[1], shape[2]))
 
 
 def projector(width: int) -> nn.Module:
@@ -39,6 +40,17 @@ class RowNorm(nn.BatchNorm1d):
         if len(input) > 1 or not self.training:
             return super().forward(input)
         return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
+class Cut(nn.Module):
+    """Images of no more than this height and width: doubling does not end at every size."""
+
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        self.height, self.width = height, width
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :, : self.height, : self.width]
 
 
 class Stretch(nn.Module):

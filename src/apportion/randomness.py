@@ -10,7 +10,9 @@ import torch
 
 def key(seed: int, *purpose: object) -> int:
     """A 63-bit seed that depends on the seed and on every word of the purpose."""
-    digest = hashlib.blake2b(repr((seed, *purpose)).encode(), digest_size=8).digest()
+    # numpy's integers are read as Python's: their repr is another, and differs between numpy's versions
+    words = tuple(int(word) if isinstance(word, np.integer) else word for word in (seed, *purpose))
+    digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 

@@ -67,9 +67,13 @@ def mixed(alpha: float, *values: Tensor) -> list[Tensor]:
     return [torch.lerp(v[other], v, weight.view(-1, *[1] * (v.ndim - 1)).to(v.dtype)) for v in values]
 
 
-def bag_weights(sizes: Tensor) -> Tensor:
-    """Each instance's weight of eq. (3), 1/n_i, scaled to a mean of one, (N,)."""
-    return torch.repeat_interleave(int(sizes.sum()) / (len(sizes) * sizes.float()), sizes)
+def bag_weights(sizes: Tensor, instances_per_batch: int) -> Tensor:
+    """Each instance's weight of eq. (3), 1/n_i, scaled to a mean of one in an epoch, (N,).
+
+    Of a bag larger than a batch an epoch sees a batch only: that many are its n_i.
+    """
+    seen = sizes.clamp_max(instances_per_batch)
+    return torch.repeat_interleave(int(seen.sum()) / (len(seen) * seen.float()), sizes)
 
 
 def prediction_change(log_probs: Tensor, before: Tensor | None, sizes: Tensor) -> float:

@@ -6,7 +6,6 @@ second stage, to the first process, the predictions and labels of all instances.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from inspect import signature
 from typing import Any, cast
 
@@ -18,7 +17,8 @@ from apportion import pipeline
 from apportion.bags import Bags
 from apportion.crew.group import MAX, CrewError, Group, joined, own_device
 from apportion.crew.share import Share, Weighed, own_batch
-from apportion.first_stage import LLPGAN, ROT, TwoViews
+from apportion.crew.summing import averaging, summing
+from apportion.first_stage import ROT, TwoViews
 from apportion.learner import Learner
 from apportion.pipeline import Moment
 from apportion.plans import SoftLabels
@@ -46,16 +46,15 @@ class Crew:
         if isinstance(learner, TwoViews):
             raise CrewError("two views are contrasted with all instances of a batch; use one process")
         given = _defaults(pipeline.first_stage) | given
-        share, given = self._shared(bags, learner.players(), optimizers, given)
-        if isinstance(learner, LLPGAN):
-            learner.mean = share.mean
+        share, given = self._shared(bags, given)
         weighed = Weighed(learner, share)
-        for moment in pipeline.first_stage(weighed, cast(Bags, share), optimizers, **given):
-            if isinstance(learner, ROT):
-                worst = self.group.reduced(learner.label.worst.clone(), MAX)
-                # the first process alone writes it down, and so forgets it
-                learner.label.worst = torch.zeros_like(worst) if self.group.rank else worst
-            yield replace(self._summed(moment), learner=learner)
+        with summing(share, learner.players(), optimizers), averaging(share, learner):
+            for moment in pipeline.first_stage(weighed, cast(Bags, share), optimizers, **given):
+                if isinstance(learner, ROT):
+                    worst = self.group.reduced(learner.label.worst.clone(), MAX)
+                    # the first process alone writes it down, and so forgets it
+                    learner.label.worst = torch.zeros_like(worst) if self.group.rank else worst
+                yield replace(self._summed(moment), learner=learner)
 
     def second_stage(
         self, log_probs: Tensor, student: nn.Module, bags: Bags, optimizers: Sequence[Optimizer], **given: Any
@@ -63,7 +62,7 @@ class Crew:
         given = _defaults(pipeline.second_stage) | given
         if given["stop"] is not None:
             raise CrewError("second.stop looks at all predictions at once; leave it out, or use one process")
-        share, given = self._shared(bags, [student], optimizers, given)
+        share, given = self._shared(bags, given)
         rows, loss, resume, label = share.rows, given["loss"], given["resume"], given["label"]
         given["loss"] = lambda logits, labels: loss(logits, labels) * share.of_rows
         if given["weights"] is not None:
@@ -71,19 +70,17 @@ class Crew:
         if resume is not None:
             tables = {"rounds": [r[rows.cpu()] for r in resume["rounds"]]}
             given["resume"] = resume | tables | {"running": resume["running"][rows.cpu()]}
-        for moment in pipeline.second_stage(log_probs[rows], student, cast(Bags, share), optimizers, **given):
-            if isinstance(label, SoftLabels):
-                label.last = self.group.reduced(label.last.clone(), MAX)
-            yield self._whole(self._summed(moment), share)
+        own = log_probs[rows], student, cast(Bags, share), optimizers
+        with summing(share, [student], optimizers):
+            for moment in pipeline.second_stage(*own, **given):
+                if isinstance(label, SoftLabels):
+                    label.last = self.group.reduced(label.last.clone(), MAX)
+                yield self._whole(self._summed(moment), share)
 
-    def _shared(
-        self, bags: Bags, players: list[nn.Module], optimizers: Sequence[Optimizer], given: dict[str, Any]
-    ) -> tuple[Share, dict[str, Any]]:
-        """The own share of the bags, and what a stage is told; optimisers sum gradients before they step."""
+    def _shared(self, bags: Bags, given: dict[str, Any]) -> tuple[Share, dict[str, Any]]:
+        """The own share of the bags, and what a stage is told."""
         done = 0 if given["resume"] is None else given["resume"]["epoch"]
         share = Share(bags, self.group, given["instances_per_batch"], given["epochs"], done)
-        for player, optimizer in zip(players, optimizers, strict=True):
-            optimizer.register_step_pre_hook(partial(_sum_gradients, share, player))
         rate = given["rate"]
         return share, given | {
             "rate": lambda progress: rate(share.progress),
@@ -122,7 +119,3 @@ class Crew:
 def _defaults(stage: Callable[..., Any]) -> dict[str, Any]:
     named = signature(stage).parameters.items()
     return {name: given.default for name, given in named if given.default is not given.empty}
-
-
-def _sum_gradients(share: Share, player: nn.Module, *_: Any) -> None:
-    share.sum_gradients(player)

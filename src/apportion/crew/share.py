@@ -19,7 +19,7 @@ WHOLE = {"matching"}  # made from means over all processes
 class Share:
     """The bags of one process, in place of Bags: what the stages ask of those, in step with other processes.
 
-    A process that has fewer batches than another repeats a bag, with no weight.
+    A process that has fewer batches than another repeats its last, with no weight.
     """
 
     def __init__(self, bags: Bags, group: Group, instances_per_batch: int, epochs: int, done: int) -> None:
@@ -41,15 +41,16 @@ class Share:
         counts = [(len(batch.sizes), len(batch.row)) for batch in ahead]
         generator.set_state(state)
         table = self.group.rounded_up(counts, self.x.device)
-        fits = self.sizes.where(self.sizes <= instances_per_batch, 0).argmax()
         own, rows, seen = self.bags.batches(instances_per_batch, generator), int(table[..., 1].sum()), 0
+        batch = None  # every process has a bag, and so a batch to begin with
         for mine, (n_bags, n_rows) in zip(
             table[self.group.rank].tolist(), table.sum(0).tolist(), strict=True
         ):
             self.of_bags, self.of_rows = mine[0] / n_bags, mine[1] / n_rows
             self.progress = (self.done + seen / rows) / self.epochs
             seen += n_rows
-            yield next(own) if mine[0] else self.bags.take(fits.view(1))
+            batch = next(own) if mine[0] or batch is None else batch
+            yield batch
         self.done += 1
         self.progress = self.done / self.epochs  # what is done between epochs goes by it too
 

@@ -5,7 +5,7 @@ of an instance together and pushes other instances apart, which is what lets lar
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -50,8 +50,6 @@ class TwoViews:
         self.momentum = momentum
         self.transport = transport  # False: the largest class is the label, whatever the proportions
         self.bag_loss = count_loss if counts else proportion_loss
-        pairs = zip(average.state_dict().values(), network.state_dict().values(), strict=True)
-        self.pairs = [pair for pair in pairs if pair[0].is_floating_point()]  # weights and statistics
 
     def players(self) -> list[nn.Module]:
         return [self.player]
@@ -74,7 +72,7 @@ class TwoViews:
             alike = contrast(self.projector(plain), self.projector(moved), self.temperature)
             terms["contrast"] = self.contrast * (1 - 2 * progress) * alike
         yield terms
-        follow(self.pairs, self.momentum)
+        follow(self.classifier, self.network, self.momentum)
 
 
 def in_two_parts(network: nn.Module) -> nn.Sequential:
@@ -112,7 +110,10 @@ def contrast(one: Tensor, other: Tensor, temperature: float) -> Tensor:
 
 
 @torch.no_grad()
-def follow(pairs: Sequence[tuple[Tensor, Tensor]], momentum: float) -> None:
-    """One step of running means, in place, for all pairs of a mean and its value at once."""
-    means, values = zip(*pairs, strict=True)
-    torch._foreach_lerp_(list(means), list(values), 1 - momentum)
+def follow(mean: nn.Module, value: nn.Module, momentum: float) -> None:
+    """One step of the running means of a network's weights and statistics, in place and all at once."""
+    means, values = (
+        [each for each in (*net.parameters(), *net.buffers()) if each.is_floating_point()]
+        for net in (mean, value)
+    )
+    torch._foreach_lerp_(means, values, 1 - momentum)

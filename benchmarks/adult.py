@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from apportion import ProportionClassifier, expand, predict
 from apportion.backbones import mlp
 from apportion.bagging import random_groups
-from apportion.bags import BagBatch, Bags, bag_means
+from apportion.bags import BagBatch, Bags
 from apportion.data.archives import read_file
 from apportion.data.tables import adult, find_adult, rows
 from apportion.forms import bags_from
 from apportion.kinds import batch_of, epochs_of
+from apportion.means import bag_means
 from apportion.optimizers import make_optimizer
 from apportion.randomness import reseed, stream
 from apportion.schedules import one_cycle

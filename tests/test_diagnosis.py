@@ -13,12 +13,13 @@ from sklearn.linear_model import LogisticRegression
 from apportion import diagnose
 from apportion.bag_statistics import accuracy_from_bags, shuffled_correlations, spread_of, uneven
 from apportion.bagging import dirichlet_groups, make_bags
-from apportion.bags import Bags, bag_means
+from apportion.bags import Bags
 from apportion.crossfit import unseen_log_probs
 from apportion.data.synthetic import blobs, digits, moons
 from apportion.diagnosis import diagnosis_of, margins_of
 from apportion.fitting import stage_settings
 from apportion.instances import BagError
+from apportion.means import bag_means
 from apportion.transport import certified
 
 

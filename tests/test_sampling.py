@@ -11,9 +11,10 @@ from scipy.stats import chisquare, hypergeom
 
 from apportion import ProportionClassifier
 from apportion.backbones import mlp
-from apportion.bags import Bags, bag_means
+from apportion.bags import Bags
 from apportion.first_stage import METHODS
 from apportion.losses import proportion_loss
+from apportion.means import bag_means
 from apportion.sampling import mean_for_log
 
 N, DRAWN, TIMES = 400, 32, 3000

@@ -92,16 +92,3 @@ class Bags:
             chosen = random.choice(sizes[which[i]], n[i], replace=False, shuffle=False)  # memory of n alone
             row[start[i] : start[i] + n[i]] = torch.from_numpy(begin[i] + chosen)
         return row
-
-
-def bag_means(values: Tensor, sizes: Tensor) -> Tensor:
-    """The mean of the rows of each bag, (b, k), for bags of any sizes laid end to end."""
-    if values.device.type == "cpu":
-        return torch.segment_reduce(values, "mean", lengths=sizes)
-    return added_means(values, sizes)
-
-
-def added_means(values: Tensor, sizes: Tensor) -> Tensor:
-    """The same where segments have one thread a bag (CUDA), or no function at all."""
-    bag = torch.repeat_interleave(sizes, output_size=len(values))
-    return values.new_zeros(len(sizes), values.shape[1]).index_add_(0, bag, values) / sizes.unsqueeze(1)

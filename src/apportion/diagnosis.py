@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from apportion.bag_statistics import accuracy_from_bags, margins_of, shuffled_correlations, spread_of
-from apportion.bags import Bags, bag_means
+from apportion.bags import Bags
 from apportion.evaluate import entropy
 from apportion.grouping import group_bags
 from apportion.instances import BagError
+from apportion.means import bag_means
 from apportion.transport import certified, whole_counts
 
 LEAST_BAGS = 6  # fewer have too few orders for a permutation to be rare

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from apportion.bags import bag_means
+from apportion.means import exact_means
 from apportion.train import View
 
 
@@ -25,12 +25,6 @@ def predict(
     finally:
         classifier.train(was_training)
     return found
-
-
-def exact_means(values: Tensor, sizes: Tensor) -> Tensor:
-    """`bag_means` in double precision, where there is any: a huge bag's sum in single strays."""
-    values = values if values.device.type == "mps" else values.double()
-    return bag_means(values, sizes.to(values.device))
 
 
 def accuracy(scores: Tensor, y: Tensor) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from apportion.backbones import BACKBONES
 from apportion.bags import Bags
@@ -102,16 +102,13 @@ def two_stages(
     if first_epochs < 1:
         raise ValueError(f"first_epochs is {first_epochs}; a teacher needs at least one")
 
-    fast = lengths_of(bags.sizes, batch)
+    fast, overall = lengths_of(bags.sizes, batch), overall_shares(taught)
 
     def new_network(stage: str) -> nn.Module:
         reseed(seed, stage, "weights")
         network = placed(backbone(shape, bags.n_classes), device, fast)
-        scores = predict(network, bags.x[:1], as_floats)
-        if scores.shape != (1, bags.n_classes):
-            remedy = "its last layer must give one score for each class, (n, n_classes)"
-            raise ValueError(f"the backbone gives {tuple(scores.shape)} for one instance; {remedy}")
-        return starting_at(overall_shares(taught), network)
+        check_scores(predict(network, bags.x[:1], as_floats), bags.n_classes)
+        return starting_at(overall, network)
 
     first = kind.teacher(method, first_epochs, rate)
     learner = build_learner(first, new_network("first"), shape, lambda net: placed(net, device, fast))
@@ -130,3 +127,9 @@ def two_stages(
         hold=math.ceil((kind.hold if hold is None else hold) * second_epochs), momentum=second.running,
         prepare=as_floats, augment=kind.seen("plot", mirror), **shared,
     )  # fmt: skip
+
+
+def check_scores(scores: Tensor, k: int) -> None:
+    if scores.shape != (1, k):
+        remedy = "its last layer must give one score for each class, (n, n_classes)"
+        raise ValueError(f"the backbone gives {tuple(scores.shape)} for one instance; {remedy}")

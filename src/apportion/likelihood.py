@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from apportion.bags import bag_means
+from apportion.means import bag_means
 from apportion.transport import entropic
 
 TINY = 1e-30  # whose logarithm float32 still holds

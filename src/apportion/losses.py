@@ -5,7 +5,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.bags import bag_means
+from apportion.means import bag_means
 from apportion.sampling import mean_for_log
 
 # (alpha, beta) of symmetric cross-entropy: Wang et al.'s code by data set, and the paper's eq. (9)

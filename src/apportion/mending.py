@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.evaluate import exact_means
 from apportion.forms import bags_from, groups_of, table_shares
 from apportion.gaps import complete, refuse_other_forms
 from apportion.given import with_given
 from apportion.grouping import BagError
 from apportion.labelling import Labeller, hard_labels
+from apportion.means import exact_means
 from apportion.transport import entropic
 
 Noise = float | str | None

@@ -7,9 +7,9 @@ import torch
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from apportion.bag_scores import SCORES
-from apportion.bags import bag_means
 from apportion.evaluate import bag_correlation
 from apportion.forms import bags_from
+from apportion.means import bag_means
 
 
 class BagCorrelation:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from apportion import runs
-from apportion.bags import BagBatch, bag_means
+from apportion.bags import BagBatch
 from apportion.evaluate import calibration, confusion, predict
+from apportion.means import bag_means
 from apportion.pipeline import Moment
 from apportion.randomness import stream
 from apportion.recipes import First, Recipe, Second

@@ -11,10 +11,11 @@ import torch
 
 from apportion.bags import Bags
 from apportion.choosing import Chosen, check_choice
-from apportion.evaluate import bag_correlation, exact_means, predict, proportion_error
+from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import stage_settings, two_stages
 from apportion.given import with_given
 from apportion.instances import as_floats
+from apportion.means import exact_means
 from apportion.mending import denoised, known_bags
 from apportion.models import Model
 from apportion.pipeline import Moment

@@ -1,4 +1,4 @@
-"""Networks begin at the overall shares of the classes."""
+"""Where a class is rare, networks begin at the overall shares of the classes."""
 
 import numpy as np
 import pytest
@@ -25,11 +25,11 @@ def test_overall_shares_are_those_of_all_rows_and_none_is_zero():
     ]
 
 
-def test_a_networks_first_mean_prediction_is_near_these_shares_and_equal_ones_change_nothing():
+def test_a_networks_first_mean_prediction_is_near_these_shares_and_where_none_is_rare_nothing_changes():
     torch.manual_seed(0)
     network, x = mlp((2,), 3), torch.randn(500, 2)
     before = predict(network, x)
-    assert torch.equal(predict(starting_at(torch.full((3,), 1 / 3), network), x), before)
+    assert torch.equal(predict(starting_at(torch.tensor([0.6, 0.33, 0.07]), network), x), before)
     shares = torch.tensor([0.9, 0.099, 0.001])
     mean = predict(starting_at(shares, network), x).exp().mean(0)
     torch.testing.assert_close(mean, shares, rtol=0.3, atol=0.0)

@@ -1,4 +1,4 @@
-"""Where a network begins: at the overall shares of the classes, which the bags tell before any training."""
+"""Where a network begins: with a rare class at the overall shares, which bags tell before any training."""
 
 import torch
 from torch import Tensor, nn
@@ -7,12 +7,18 @@ from apportion.bags import Bags
 from apportion.speed import unplaced
 
 
-def starting_at(shares: Tensor, network: nn.Module) -> nn.Module:
-    """The network, whose last layer's biases are raised so that its first predictions are these shares (k,).
+RARE = 0.2  # of an even share, 1/k
 
-    One that begins with a rare class for every second row unlearns it everywhere, least likely where rows lie
-    far out, before it learns where it is (docs/log.md). Equal shares change nothing.
+
+def starting_at(shares: Tensor, network: nn.Module) -> nn.Module:
+    """The network; where a class is rare, its last layer's biases make its first predictions these shares (k,).
+
+    One that begins with a rare class for every second row unlearns it everywhere, most where rows lie far out,
+    before it learns where it is. Where none is rare, beginning at even shares learns large bags sooner
+    (docs/log.md, of Adult).
     """
+    if float(shares.min()) >= RARE / len(shares):
+        return network
     plain = unplaced(network)
     head = plain[-1] if isinstance(plain, nn.Sequential) and len(plain) else plain
     if isinstance(head, nn.Linear) and head.bias is not None:

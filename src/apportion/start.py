@@ -6,15 +6,14 @@ from torch import Tensor, nn
 from apportion.bags import Bags
 from apportion.speed import unplaced
 
-
 RARE = 0.2  # of an even share, 1/k
 
 
 def starting_at(shares: Tensor, network: nn.Module) -> nn.Module:
-    """The network; where a class is rare, its last layer's biases make its first predictions these shares (k,).
+    """The network; where a class is rare, its last biases make its first predictions these shares (k,).
 
-    One that begins with a rare class for every second row unlearns it everywhere, most where rows lie far out,
-    before it learns where it is. Where none is rare, beginning at even shares learns large bags sooner
+    One that begins with a rare class for every second row unlearns it everywhere, most where rows lie far
+    out, before it learns where it is. Where none is rare, beginning at even shares learns large bags sooner
     (docs/log.md, of Adult).
     """
     if float(shares.min()) >= RARE / len(shares):

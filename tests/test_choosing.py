@@ -147,9 +147,9 @@ def test_no_weight_depends_on_the_rows_of_held_out_bags():
 
 @pytest.mark.parametrize("name", ["likelihood", "correlation"])
 def test_the_network_is_that_of_the_best_epoch(name):
-    model = quick(held_out=0.25, choose=name, first_epochs=25).fit(X, bags=TOWN, proportions=SHARES)
+    model = quick(held_out=0.3, choose=name, first_epochs=25).fit(X, bags=TOWN, proportions=SHARES)
     scores = [line[f"held-out {name}"] for line in model.history_]
-    held = split(mended_bags(X, None, TOWN, proportions=SHARES).bags, 5, 0)[1]
+    held = split(mended_bags(X, None, TOWN, proportions=SHARES).bags, 6, 0)[1]
     again = SCORES[name](torch.from_numpy(model.predict_proba(held.x)).log(), held)
     assert again == pytest.approx(max(scores), abs=1e-5)
     best = model.history_[int(np.argmax(scores))]
@@ -227,3 +227,11 @@ def test_a_score_that_is_no_number_is_chosen_only_until_there_is_one(monkeypatch
     for number in (1, 2, 3):
         chosen.see(Moment("first", Epoch(number, {}, 0.0), DLLP(net), []))
     assert chosen.epoch == 2
+
+
+def test_a_correlation_of_few_bags_chooses_nothing():
+    """Of two bags and two classes it is 1 or -1, whatever the network says."""
+    words = "of 20 bags 2 would be held out, too few for a correlation; hold out 6 at least, held_out=0.3"
+    with pytest.raises(BagError, match=words):
+        quick(held_out=0.05, choose="correlation").fit(X, bags=TOWN, proportions=SHARES)
+    assert quick(held_out=0.05, choose="likelihood").fit(X, bags=TOWN, proportions=SHARES).chosen_[1] > 0

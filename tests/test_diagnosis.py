@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -301,3 +302,20 @@ def test_what_are_no_probabilities_is_refused_with_what_it_looks_like(change, me
     assert not diagnose(probabilities, ids, shares).supported
     with pytest.raises(BagError, match=message):
         diagnose(change(probabilities), ids, shares)
+
+
+def test_a_table_with_names_is_read_by_them_or_asks_for_the_order_of_the_predictions():
+    random = np.random.default_rng(0)
+    town, shares = np.repeat(np.arange(40), 20), random.uniform(0.1, 0.9, 40)
+    yes = np.clip(shares[town] + 0.05 * random.normal(size=800), 0.01, 0.99)
+    predictions = np.column_stack([1 - yes, yes])
+    table = pd.DataFrame({"no": 1 - shares, "yes": shares})
+    turned = table[["yes", "no"]]
+    right = diagnose(predictions, town, table)
+    assert right.correlation > 0.95
+    with pytest.raises(
+        BagError, match=r"the table has the classes \['yes', 'no'\], predictions may have another"
+    ):
+        diagnose(predictions, town, turned)
+    for one in (turned, turned.T.to_dict()):
+        assert diagnose(predictions, town, one, classes=["no", "yes"]).correlation == right.correlation

@@ -395,10 +395,32 @@ def test_bags_alike_cannot_be_scored():
         BagCorrelation()(Fixed(np.full((240, 2), 0.5)), X, np.full((240, 2), 0.5), bags=TOWNS)
 
 
-def test_a_table_without_names_says_how_to_give_them():
-    class Polars:
-        pass
+def test_a_fit_that_is_interrupted_leaves_no_model_and_not_half_of_two(monkeypatch):
+    model = ProportionClassifier(first_epochs=2, second_epochs=1, random_state=0).fit(X, TRUTH, bags=TOWNS)
 
-    Polars.__module__ = "polars.dataframe"
-    with pytest.raises(BagError, match=r"pass a dict, such as dict\(zip"):
-        expand(Polars(), TOWNS)
+    def stopped(*given, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("apportion.estimators.two_stages", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(-X, TRUTH, bags=TOWNS)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    fresh = ProportionClassifier()
+    with pytest.raises(KeyboardInterrupt):
+        fresh.fit(X, TRUTH, bags=TOWNS)
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
+
+
+@pytest.mark.parametrize(
+    ("bags", "words"),
+    [
+        (np.zeros(240), "there is one bag, so that nothing"),
+        (TOWNS, "all [0-9]+ bags have the same proportions"),
+    ],
+)
+def test_bags_that_are_all_alike_are_refused(bags, words):
+    shares = dict.fromkeys(np.asarray(bags).tolist(), [0.5, 0.5])
+    with pytest.raises(BagError, match=words):
+        ProportionClassifier().fit(X, bags=bags, proportions=shares)

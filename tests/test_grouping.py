@@ -218,7 +218,7 @@ REFUSED = {
         r"bag 'd' is in the table but has no instance; drop it from the table",
     ),
     "another width": ({"c": [0, 0, 1]}, r"bag 'c' has 3 classes, others have 2; give all"),
-    "a bare number": ({"b": 0.3}, r"bag 'b' has 0.3 for proportions; give one number for each class"),
+    "a bare number": ({"b": 0.3}, r"bag 'b' has 0.3 for proportions; give a number for each class, such as"),
 }
 
 
@@ -254,7 +254,7 @@ def test_one_class_is_refused():
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ([3, 4], r"bag 'b' has counts that sum to 7 but 3 instances; pass proportions if"),
+        ([3, 4], r"bag 'b' has counts that sum to 7 but 3 instances; pass normalise=True if"),
         ([0, 2], r"bag 'b' has counts that sum to 2 but 3 instances"),
         ([-1, 4], r"bag 'b' has -0.333333 as the proportion of class 0, which is negative"),
         ([float("nan"), 3], r"bag 'b' has counts that sum to nan but 3 instances"),

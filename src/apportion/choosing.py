@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from apportion.bag_scores import SCORES
 from apportion.bags import Bags
 from apportion.calibration import cooled, fitted_temperature
+from apportion.diagnosis import LEAST_BAGS
 from apportion.evaluate import predict
 from apportion.instances import BagError, as_floats
 from apportion.pipeline import Moment
@@ -27,14 +28,17 @@ def check_choice(held_out: float, choose: str | None, calibrate: bool) -> None:
             raise BagError(f"{name} goes by bags that are held out: pass held_out=0.1 (--held-out 0.1)")
 
 
-def part_of(bags: Bags, held_out: float, seed: int) -> tuple[Bags, Bags | None]:
-    """The bags to learn from, and a share of them that no learner sees."""
+def part_of(bags: Bags, held_out: float, seed: int, choose: str | None = None) -> tuple[Bags, Bags | None]:
+    """The bags to learn from, and a share of them that no learner sees: enough to choose by."""
     if not held_out:
         return bags, None
     m = len(bags.sizes)
     cut = max(2, round(held_out * m))
     if cut > min(m - 2, int(_eligible(bags).sum())):
         raise BagError(f"of {m} bags {cut} would be held out; leave two at least to learn from")
+    if cut < LEAST_BAGS and choose is not None and "correlation" in choose:
+        remedy = f"hold out {LEAST_BAGS} at least, held_out={LEAST_BAGS / m:.2g}, or choose by likelihood"
+        raise BagError(f"of {m} bags {cut} would be held out, too few for a correlation; {remedy}")
     return split(bags, cut, seed)
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from apportion.bag_statistics import accuracy_from_bags, margins_of, shuffled_correlations, spread_of
 from apportion.bags import Bags
 from apportion.evaluate import entropy
-from apportion.grouping import group_bags
+from apportion.grouping import group_bags, keys_of, numbered
 from apportion.instances import BagError
 from apportion.means import bag_means
+from apportion.named import by_name
 from apportion.transport import certified, whole_counts
 
 LEAST_BAGS = 6  # fewer have too few orders for a permutation to be rare
@@ -42,13 +43,28 @@ class Diagnosis:
 
 
 def diagnose(
-    probabilities: Any, ids: Any, proportions: Any = None, *, counts: Any = None, shuffles: int = 1999
+    probabilities: Any,
+    ids: Any,
+    proportions: Any = None,
+    *,
+    counts: Any = None,
+    classes: Any = None,
+    shuffles: int = 1999,
 ) -> Diagnosis:
     """The diagnosis of predictions (N, k), for rows in bags that their network has not learnt from.
 
-    Such predictions come from held-out bags, or from cross-validation by bag.
+    Such predictions come from held-out bags, or from cross-validation by bag. `classes` are those of the
+    columns of the predictions, such as `model.classes_`; a table whose columns have names is read by them.
     """
-    bags = group_bags(probabilities, ids, proportions, counts=counts)
+    names = numbered(keys_of(ids))[0]
+    table, there, key = by_name(counts if proportions is None else proportions, names, classes)
+    if classes is None and there is not None and there != sorted(there, key=str):
+        remedy = "pass classes=, in the order of the predictions' columns (model.classes_)"
+        raise BagError(f"the table has the classes {there}, predictions may have another order; {remedy}")
+    if proportions is None:
+        bags = group_bags(probabilities, ids, counts=table, bag_column=key)
+    else:
+        bags = group_bags(probabilities, ids, table, bag_column=key)
     check_probabilities(bags.x, bags.n_classes)
     found = diagnosis_of(bags.x.double().clamp_min(1e-38).log(), bags, shuffles=shuffles)
     back = bags.source.argsort()  # rows as they were given
@@ -108,7 +124,7 @@ def diagnosis_of(log_probs: Tensor, bags: Bags, *, shuffles: int = 1999, seed: i
 
 def words_for(values: dict[str, Any], m: int) -> tuple[bool, tuple[str, ...]]:
     """Whether the data supports an answer, and the reasons in plain words."""
-    rest = "; the predictions of single rows are worth no more than guesses"
+    rest = "; nothing shows that the predictions of single rows are better than guesses"
     if values["spread"] < 1e-6:
         return False, (
             f"No answer: all bags have the same proportions. Nothing tells the classes apart{rest}.",

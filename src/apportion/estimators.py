@@ -14,11 +14,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # type: ign
 
 from apportion.choosing import Chosen, check_choice, part_of
 from apportion.evaluate import predict
-from apportion.fitting import line_of, stage_settings, two_stages
+from apportion.fitting import forget, line_of, stage_settings, two_stages
 from apportion.instances import as_floats, as_instances
 from apportion.kinds import told
 from apportion.mending import mended_bags, transduced
-from apportion.randomness import seed_of
+from apportion.randomness import kept_randomness, seed_of
 from apportion.shapes import check_alike
 from apportion.speed import pick_device
 
@@ -92,25 +92,22 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     ) -> Self:  # fmt: skip
         """Learn from labels, labels in bags, shares `y` (n, k) of each row's bag, or a table of the bags;
         `given` {row: class} are labels of single rows that are known beside a table."""
+        forget(self)
         asked = self.get_params(deep=False)
-        device = pick_device(asked.pop("device"))
+        device, _ = pick_device(asked.pop("device")), asked.pop("verbose")
         asked |= {"seed": seed_of(asked.pop("random_state"))}
         options = {name: asked.pop(name) for name in ("noise", "normalise", "unlabelled", "fill")}
         check_choice(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
-        del asked["verbose"]
         X, y = self._validated(X, y, proportions is not None or counts is not None)
         asked = told(asked, as_instances(X[:1]), device)
         settings = stage_settings(**asked)
         table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
         data, self.classes_, relax = mended_bags(X, y, bags, **table, weights=weights, **options)
         self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(data.x)
-        self.backbone_, self.bytes_ = asked["backbone"], data.x.dtype == torch.uint8
-        self.history_: list[dict[str, Any]] = []
-        part, held = part_of(data := data.to(device), self.held_out, asked["seed"])
+        self.backbone_, self.bytes_, self.history_ = asked["backbone"], data.x.dtype == torch.uint8, []
+        part, held = part_of(data := data.to(device), self.held_out, asked["seed"], self.choose)
         chosen = Chosen(held, self.choose)
-        # all devices that the seeding reaches; a GPU that is not in use is not woken for it
-        reached = torch.cuda.is_initialized() or device.type == "cuda"
-        with torch.random.fork_rng(range(torch.cuda.device_count()) if reached else ()):
+        with kept_randomness(device):
             for moment in two_stages(part, relax=relax, **settings):
                 self.history_.append(line_of(moment) | chosen.see(moment))
                 if self.verbose:
@@ -120,6 +117,9 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         log_probs = predict(self._network(device), data.x, as_floats)
         self.transduction_ = self.classes_[transduced(log_probs, data, relax)]
         return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "classifier_" in vars(self)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (n, k) of the classes in `classes_`."""

@@ -133,3 +133,9 @@ def check_scores(scores: Tensor, k: int) -> None:
     if scores.shape != (1, k):
         remedy = "its last layer must give one score for each class, (n, n_classes)"
         raise ValueError(f"the backbone gives {tuple(scores.shape)} for one instance; {remedy}")
+
+
+def forget(estimator: Any) -> None:
+    """Take away what an earlier fit found: one that is interrupted leaves no model, not half of two."""
+    for name in [name for name in vars(estimator) if name.endswith("_") and not name.startswith("_")]:
+        delattr(estimator, name)

@@ -16,6 +16,7 @@ from apportion.grouping import (
     rows_by_id,
     shares_of_counts,
 )
+from apportion.named import by_name
 
 Groups = tuple[Sequence[Hashable], np.ndarray, np.ndarray]  # names of bags, each row's bag, sizes
 
@@ -34,7 +35,8 @@ def bags_from(
     1. `y` (N,) labels: bags of one, which is supervised learning.
     2. `y` and `ids` (N,): the proportions of every bag are counted, the labels are not used again.
     3. `y` (N, k) and `ids`: each row holds the proportions of its own bag, columns by the sorted classes.
-    4. `ids` and a table of `proportions` or `counts`: dict, DataFrame whose columns are classes, or array.
+    4. `ids` and a table of `proportions` or `counts`: {bag: vector}, {bag: {class: number}}, a DataFrame
+       whose columns are classes, or an array.
     """
     x = as_instances(x)
     labels = None if y is None else np.asarray(y)
@@ -51,7 +53,7 @@ def bags_from(
     else:
         shares, classes = _agreed(labels, groups), _sorted_classes(classes, labels.shape[1])
     names, number, sizes = groups
-    shares = torch.from_numpy(checked_shares(shares, names, False)).float()
+    shares = torch.from_numpy(checked_shares(shares, names, False, classes)).float()
     if (np.diff(number) >= 0).all():  # in order as they are: a large table is not copied
         return Bags(x, torch.from_numpy(sizes), shares, torch.arange(len(x)), names), classes
     order = torch.from_numpy(np.argsort(number, kind="stable"))
@@ -64,8 +66,8 @@ def expand(proportions: Any, bags: Any, *, counts: Any = None, classes: Any = No
     The columns follow the sorted classes: a DataFrame's are sorted by name, others by `classes`, if given.
     """
     groups = groups_of(bags, len(bags))
-    shares, _ = table_shares(proportions, counts, groups, classes)
-    return checked_shares(shares, groups[0], False)[groups[1]]
+    shares, classes = table_shares(proportions, counts, groups, classes)
+    return checked_shares(shares, groups[0], False, classes)[groups[1]]
 
 
 def groups_of(ids: Any, n: int) -> Groups:
@@ -84,17 +86,8 @@ def table_shares(
     names, _, sizes = groups
     if (proportions is None) == (counts is None):
         raise BagError("pass either proportions or counts, one row a bag")
-    table = counts if proportions is None else proportions
-    library = type(table).__module__.split(".")[0]
-    if library == "polars":
-        remedy = "pass a dict, such as dict(zip(table['bag'], table.drop('bag').rows()))"
-        raise BagError(f"a polars table has no index that could name the bags; {remedy}")
-    if library == "pandas" and table.ndim == 2:
-        classes = list(table.columns) if classes is None else list(classes)
-        for name in (name for name in classes if name not in table.columns):
-            raise BagError(f"class {name!r} has no column in the table; it has {list(table.columns)}")
-        table = table[classes]
-    rows = rows_by_id(table, list(names), None)
+    table, classes, key = by_name(counts if proportions is None else proportions, names, classes)
+    rows = rows_by_id(table, list(names), key)
     if proportions is None and rows.ndim == 2:
         rows = shares_of_counts(rows, sizes, names)
     if rows.ndim != 2 or classes is None:

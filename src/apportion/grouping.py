@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.instances import BagError, as_instances
+from apportion.instances import BagError, as_instances, numbers_of
+from apportion.named import check_names
 
 
 def _refuse(name: Hashable, what: str) -> NoReturn:
@@ -38,7 +39,7 @@ def group_bags(
         raise BagError(f"there are {len(x)} instances but {len(keys)} bag ids; pass one id an instance")
     names, number, sizes = numbered(keys)
     table = rows_by_id(counts if proportions is None else proportions, names, bag_column)
-    if proportions is None and table.ndim == 2:
+    if proportions is None and table.ndim == 2 and not normalise:
         table = shares_of_counts(table, sizes, names)
     shares = checked_shares(table, names, normalise)
     order = torch.from_numpy(np.argsort(number, kind="stable"))
@@ -78,26 +79,28 @@ def numbered(keys: Sequence[Hashable] | np.ndarray) -> tuple[list[Hashable], np.
 def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None) -> np.ndarray:
     """The rows of a table (dict, DataFrame, array) in the order of `names`, float64."""
     library = type(table).__module__.split(".")[0]
-    if library in ("pandas", "polars") and table.ndim == 1:
+    if library in ("pandas", "polars") and len(table.shape) == 1:
         table = _vectors(table, library)
     if isinstance(table, Mapping):
-        keys, values = list(table), [np.asarray(row, dtype=np.float64) for row in table.values()]
+        keys, values = list(table), [numbers_of(row, f"bag {name!r}") for name, row in table.items()]
     elif library in ("pandas", "polars"):
         if bag_column is None and library == "polars":
             raise BagError("a polars table has no index; say which column names the bags: bag_column=...")
         keys = list(table.index) if bag_column is None else list(table[bag_column])
         columns = [name for name in table.columns if name != bag_column]
-        values = np.column_stack([np.asarray(table[name], dtype=np.float64) for name in columns])
+        values = np.column_stack([numbers_of(table[name], f"the column {name!r}") for name in columns])
     else:
-        values = np.asarray(table, dtype=np.float64)
+        values = numbers_of(table, "the table")
         if len(values) != len(names):
             raise BagError(f"there are {len(names)} bags but {len(values)} rows; pass a dict to name them")
         return values
-    _check_names(keys, names)
+    check_names(keys, names)
     row_of = dict(zip(keys, values, strict=True))
     for name, row in row_of.items():
         if row.ndim != 1:
-            _refuse(name, f"has {row} for proportions; give one number for each class")
+            _refuse(
+                name, f"has {row} for proportions; give a number for each class, such as [1 - {row}, {row}]"
+            )
         if len(row) != len(values[0]):
             _refuse(name, f"has {len(row)} classes, others have {len(values[0])}; give all")
     return np.array([row_of[name] for name in names])
@@ -106,31 +109,23 @@ def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None) -> np.
 def _vectors(series: Any, library: str) -> dict[Hashable, Any]:
     """The vectors of a pandas series by bag; one number a bag would say nothing of the other classes."""
     if library == "polars" or series.dtype != object:
-        raise BagError("a series has one number a bag; pass a table with a column for each class")
+        remedy = (
+            "pass a table with a column for each class, such as pandas.DataFrame({'no': 1 - s, 'yes': s})"
+        )
+        raise BagError(f"a series has one number a bag; {remedy}")
     return dict(zip(series.index, series, strict=True))
-
-
-def _check_names(keys: Sequence[Hashable], names: Sequence[Hashable]) -> None:
-    """Refuse a table whose bags are not those of the instances, each once."""
-    seen, known = set(), set(names)
-    for name in keys:
-        if name in seen:
-            _refuse(name, "stands twice in the table; keep one row a bag")
-        if name not in known:
-            _refuse(name, "is in the table but has no instance; drop it from the table")
-        seen.add(name)
-    for name in (name for name in names if name not in seen):
-        _refuse(name, "has instances but no row in the table; add it or drop its instances")
 
 
 def shares_of_counts(counts: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable]) -> np.ndarray:
     for i in np.flatnonzero(~np.isclose(counts.sum(1), sizes)).tolist():
-        remedy = "pass proportions if counts are of a larger group than the instances, noise= if noisy"
+        remedy = "pass normalise=True if counts are of a larger group than the instances, noise= if noisy"
         _refuse(names[i], f"has counts that sum to {counts[i].sum():g} but {sizes[i]} instances; {remedy}")
     return counts / sizes[:, None]
 
 
-def checked_shares(shares: np.ndarray, names: Sequence[Hashable], normalise: bool) -> np.ndarray:
+def checked_shares(
+    shares: np.ndarray, names: Sequence[Hashable], normalise: bool, classes: Any = None
+) -> np.ndarray:
     """Proportions that sum to one, or an error that names the first bag where something is wrong."""
     if shares.ndim != 2 or shares.shape[1] < 2:
         raise BagError(f"proportions have shape {shares.shape}; pass a row a bag and at least two classes")
@@ -141,7 +136,8 @@ def checked_shares(shares: np.ndarray, names: Sequence[Hashable], normalise: boo
         (shares > (np.inf if normalise else 1 + 1e-6), percent),
     ):
         for i, j in np.argwhere(bad)[:1].tolist():
-            _refuse(names[i], f"has {shares[i, j]:g} as the proportion of class {j}, which {what}")
+            name = j if classes is None else np.asarray(classes).tolist()[j]
+            _refuse(names[i], f"has {shares[i, j]:g} as the proportion of class {name!r}, which {what}")
     totals = shares.sum(1)
     for i in np.flatnonzero(totals == 0)[:1].tolist():
         _refuse(names[i], "has proportions that are all zero; drop the bag")

@@ -66,7 +66,16 @@ def mended_bags(
         bags = replace(bags, proportions=bags.proportions.masked_fill(gaps, math.nan))
     if given:
         bags = with_given(bags, given, found, sure=noise is None)
+    refuse_alike(bags)
     return Mended(bags, found, relax)
+
+
+def refuse_alike(bags: Bags) -> None:
+    """Bags whose proportions are all the same tell no class from another."""
+    known = bags.proportions[bags.proportions.isfinite().all(1)]
+    if len(known) and float((known.amax(0) - known.amin(0)).max()) < 1e-6:
+        what = "there is one bag" if len(known) == 1 else f"all {len(known)} bags have the same proportions"
+        raise BagError(f"{what}, so that nothing tells the classes apart; pass bags that differ, or given=")
 
 
 def denoised(

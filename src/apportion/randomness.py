@@ -1,6 +1,8 @@
 """Keys, not states: every use of randomness names its purpose and gets a generator of its own."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
 
@@ -34,6 +36,14 @@ def reseed(seed: int, *purpose: object) -> torch.Generator:
     else:
         torch.default_generator.manual_seed(number)  # torch.manual_seed without a device costs a step's time
     return stream(seed, *purpose, "order")
+
+
+@contextmanager
+def kept_randomness(device: torch.device) -> Iterator[None]:
+    """Torch's generators are afterwards as they were, on all devices that seeding reaches."""
+    reached = torch.cuda.is_initialized() or device.type == "cuda"  # a GPU not in use is not woken for it
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if reached else ()):
+        yield
 
 
 def seed_of(state: Any) -> int:

@@ -11,6 +11,7 @@ import torch
 
 from apportion.bags import Bags
 from apportion.choosing import Chosen, check_choice
+from apportion.diagnosis import LEAST_BAGS
 from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import stage_settings, two_stages
 from apportion.given import with_given
@@ -132,6 +133,7 @@ def _quality(network: torch.nn.Module, bags: Bags, which: str) -> dict[str, Any]
     bags = known_bags(bags)
     x, known = bags.x.cpu(), bags.proportions.cpu()
     log_probs = predict(network, x, as_floats)
-    found = bag_correlation(exact_means(log_probs.exp(), bags.sizes), known)
+    enough = len(known) >= LEAST_BAGS  # of two bags and two classes any correlation is 1 or -1
+    found = bag_correlation(exact_means(log_probs.exp(), bags.sizes), known) if enough else None
     error = proportion_error(log_probs, bags.sizes, known)
     return {f"share of a bag that is misplaced, {which}": error, f"bag correlation, {which}": found}

@@ -1,0 +1,110 @@
+"""Tables of bags whose columns or keys have names: each number goes to the class that its name says."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from apportion.instances import BagError
+
+
+class Named(NamedTuple):
+    table: Any  # as it was, with its columns in the order of the classes
+    classes: list[Hashable] | None  # None: nothing names them
+    bag_column: str | None = None  # of a polars table, which has no index
+
+
+def by_name(table: Any, names: Sequence[Hashable], classes: Any) -> Named:
+    """The table, its columns in the order of `classes`, or of its own names where none are asked for.
+
+    Names are the columns of a DataFrame (pandas, its index or one of its columns naming the bags; polars, one
+    of its columns), or the inner keys of {bag: {class: number}}, where value_counts() of each bag may stand.
+    """
+    asked, key = None if classes is None else list(classes), None
+    library = type(table).__module__.split(".")[0]
+    if isinstance(table, Mapping) and table and all(map(_has_names, table.values())):
+        table, there = _vectors(table, names)
+    elif library in ("pandas", "polars") and len(table.shape) == 2:
+        key = _bag_column(table, set(names), library)
+        table = table.set_index(key) if library == "pandas" and key is not None else table
+        there = [name for name in table.columns if name != key]
+    else:
+        return Named(table, asked)
+    for name in (name for name in asked or () if name not in there):
+        raise BagError(f"class {name!r} has no column in the table; it has {there}")
+    chosen = there if asked is None else asked
+    if isinstance(table, Mapping):
+        places = [there.index(name) for name in chosen]
+        return Named({bag: [row[i] for i in places] for bag, row in table.items()}, chosen)
+    if asked is None:
+        _refuse_total({name: table[name] for name in there})
+    if library == "pandas":
+        return Named(table[chosen], chosen)
+    return Named(table[[key, *chosen]], chosen, key)
+
+
+def _has_names(row: Any) -> bool:
+    """A dict, or a pandas series whose index is more than the places of its values."""
+    series = type(row).__module__.split(".")[0] == "pandas"
+    return isinstance(row, Mapping) or (series and type(row.index).__name__ != "RangeIndex")
+
+
+def _vectors(table: Mapping[Any, Any], names: Sequence[Hashable]) -> tuple[dict[Any, list[Any]], list[Any]]:
+    """{bag: numbers} from {bag: {class: number}}, and the classes; what a bag does not name is zero."""
+    there = list(dict.fromkeys(name for row in table.values() for name in row.keys()))  # noqa: SIM118  series
+    if not set(table) & set(names) and set(there) & set(names):
+        raise BagError(
+            "the table's keys are classes, and theirs are bags; turn it round: pass the DataFrame itself, or "
+            "its to_dict('index')"
+        )
+    return {bag: [row.get(name, 0) for name in there] for bag, row in table.items()}, there
+
+
+def _bag_column(table: Any, names: set[Hashable], library: str) -> str | None:
+    """The column that names the bags, where no index does."""
+    index = [] if library == "polars" else list(table.index)
+    found = [name for name in table.columns if _holds(table[name], names)]
+    for name in (name for name in found if library == "pandas" and list(table[name]) == index):
+        raise BagError(f"the column {name!r} repeats the names of the bags; pass table.set_index({name!r})")
+    if library == "pandas" and set(index) & names:
+        return None
+    if not found and library == "polars":
+        remedy = f"one must have all bags of the instances in it, such as {next(iter(names))!r}"
+        raise BagError(f"no column of the polars table names the bags; {remedy}")
+    return found[0] if found else None
+
+
+def _holds(column: Any, names: set[Hashable]) -> bool:
+    values = column.to_list()
+    return len(values) >= len(names) and names <= set(values)
+
+
+def _refuse_total(columns: Mapping[Any, Any]) -> None:
+    """A column that is the sum of the others in every row is no class."""
+    try:
+        values = np.column_stack([np.asarray(column, np.float64) for column in columns.values()])
+    except (TypeError, ValueError):
+        return  # texts, of which is told later
+    if values.shape[1] > 2 and len(values) > 1:
+        sums = np.isclose(2 * values, values.sum(1, keepdims=True)).all(0) & (values != 0).any(0)
+        for i in np.flatnonzero(sums)[:1].tolist():
+            name, others = list(columns)[i], [other for other in columns if other != list(columns)[i]]
+            remedy = f"drop it, or pass classes={others}; classes= with all of them, if it is a class"
+            raise BagError(f"the column {name!r} is the sum of the others in every bag; {remedy}")
+
+
+def check_names(keys: Sequence[Hashable], names: Sequence[Hashable]) -> None:
+    """Refuse a table whose bags are not those of the instances, each once."""
+    seen, known = set(), set(names)
+    if keys and known.isdisjoint(keys):
+        one, other = (f"{each[0]!r} ({type(each[0]).__name__})" for each in (keys, names))
+        remedy = "write both alike, such as by map(str, ...)"
+        raise BagError(f"no bag of the table is one of the instances': {one} there, {other} here; {remedy}")
+    for name in keys:
+        if name in seen:
+            raise BagError(f"bag {name!r} stands twice in the table; keep one row a bag")
+        if name not in known:
+            raise BagError(f"bag {name!r} is in the table but has no instance; drop it from the table")
+        seen.add(name)
+    for name in (name for name in names if name not in seen):
+        raise BagError(f"bag {name!r} has instances but no row in the table; add it or drop its instances")

@@ -1,0 +1,103 @@
+"""Tables whose columns or keys have names: each number goes to the class that its name says."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from apportion import BagError, expand, group_bags
+from apportion.forms import groups_of, table_shares
+
+TOWNS = ["a", "a", "b", "b", "b", "c"]
+SHARES = pd.DataFrame({"no": [0.5, 1 / 3, 1.0], "yes": [0.5, 2 / 3, 0.0]}, index=list("abc"))
+COUNTS = pd.DataFrame({"no": [1, 1, 1], "yes": [1, 2, 0]}, index=list("abc"))
+
+
+def read(table, classes=None, counts=None):
+    return table_shares(table, counts, groups_of(TOWNS, 6), classes)
+
+
+@pytest.mark.parametrize(
+    "table",
+    {
+        "a DataFrame": SHARES,
+        "columns in another order": SHARES[["yes", "no"]],
+        "a dict of dicts": SHARES.to_dict("index"),
+        "a dict of dicts whose keys come in another order": {
+            "c": {"no": 1.0}, "b": {"yes": 2 / 3, "no": 1 / 3}, "a": {"yes": 0.5, "no": 0.5},
+        },
+        "a dict of series by frequency": {
+            bag: row.sort_values(ascending=False)[lambda s: s > 0] for bag, row in SHARES.iterrows()
+        },
+        "bags in a column": SHARES.rename_axis("town").reset_index(),
+        "polars": pl.DataFrame({"town": list("abc"), **SHARES.to_dict("list")}),
+        "polars, the bags last": pl.DataFrame({**SHARES.to_dict("list"), "town": list("abc")}),
+    }.items(),
+    ids=lambda item: item[0],
+)  # fmt: skip
+def test_every_form_with_names_gives_the_same_shares_by_class(table):
+    shares, classes = read(table[1])
+    assert classes.tolist() == ["no", "yes"]
+    np.testing.assert_allclose(shares, SHARES.to_numpy())
+    asked, named = read(table[1], classes=["yes", "no"])
+    assert named.tolist() == ["no", "yes"]  # sorted, as scikit-learn has them
+    np.testing.assert_allclose(asked, SHARES.to_numpy())
+
+
+def test_value_counts_of_every_bag_are_a_table_of_counts():
+    labels = pd.Series(["yes", "no", "yes", "no", "yes", "no"])
+    counts = {bag: part.value_counts() for bag, part in labels.groupby(TOWNS)}
+    shares, classes = read(None, counts=counts)
+    assert classes.tolist() == ["no", "yes"]
+    np.testing.assert_allclose(shares, SHARES.to_numpy())
+
+
+def test_numbers_without_names_go_by_their_place():
+    by_place = {bag: pd.Series(row.to_list()) for bag, row in SHARES.iterrows()}
+    shares, classes = read(by_place, classes=["no", "yes"])
+    assert classes.tolist() == ["no", "yes"]
+    np.testing.assert_allclose(shares, SHARES.to_numpy())
+
+
+def test_a_total_is_no_class_unless_it_is_said_to_be():
+    table = COUNTS.assign(total=COUNTS.sum(axis=1))
+    with pytest.raises(
+        BagError, match=r"column 'total' is the sum of the others.*pass classes=\['no', 'yes'\]"
+    ):
+        read(None, counts=table)
+    assert read(None, counts=table, classes=["no", "yes"])[1].tolist() == ["no", "yes"]
+    halves = pd.DataFrame({"control": 0.5, "x": [0.1, 0.2, 0.3], "y": [0.4, 0.3, 0.2]}, index=list("abc"))
+    assert read(halves, classes=["control", "x", "y"])[1].tolist() == ["control", "x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (SHARES.to_dict(), r"the table's keys are classes, and theirs are bags; .*to_dict\('index'\)"),
+        (SHARES.assign(town=SHARES.index), r"the column 'town' repeats the names.*set_index\('town'\)"),
+        (pl.DataFrame({"no": [0.5], "yes": [0.5]}), "no column of the polars table names the bags"),
+        ({1: [0.5, 0.5]}, r"no bag of the table is one of the instances': 1 \(int\) there, 'a' \(str\) here"),
+        ({"a": ["50%", "50%"], "b": [0, 1], "c": [0, 1]}, "bag 'a' has '50%' where a number should be"),
+        (SHARES.assign(mayor=["x", "y", "z"]), r"column 'mayor' has 'x' where a number should be.*set_index"),
+        ({"a": 0.5, "b": 0.4, "c": 0.3}, r"bag 'a' has 0.5 for proportions; .* such as \[1 - 0.5, 0.5\]"),
+        (SHARES["yes"], r"one number a bag; pass a table .* pandas.DataFrame\(\{'no': 1 - s, 'yes': s\}\)"),
+        (SHARES.assign(yes=[5, 0, 0]), "bag 'a' has 5 as the proportion of class 'yes', which is more"),
+    ],
+)  # fmt: skip
+def test_a_table_that_cannot_be_read_says_what_to_pass(table, words):
+    with pytest.raises(BagError, match=words):
+        expand(table, TOWNS)
+
+
+def test_group_bags_takes_a_polars_table_and_counts_of_a_larger_group():
+    x = np.zeros((6, 2))
+    table = pl.DataFrame({"town": list("abc"), **SHARES.to_dict("list")})
+    bags = group_bags(x, TOWNS, table, bag_column="town")
+    np.testing.assert_allclose(bags.proportions, SHARES.to_numpy(), rtol=1e-6)
+    larger = {bag: 10 * row for bag, row in zip("abc", COUNTS.to_numpy(), strict=True)}
+    with pytest.raises(
+        BagError, match="bag 'a' has counts that sum to 20 but 2 instances; pass normalise=True"
+    ):
+        group_bags(x, TOWNS, counts=larger)
+    bags = group_bags(x, TOWNS, counts=larger, normalise=True)
+    np.testing.assert_allclose(bags.proportions, SHARES.to_numpy(), rtol=1e-6)

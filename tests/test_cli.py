@@ -97,6 +97,7 @@ def test_a_misspelt_setting_is_refused_with_the_known_ones(tmp_path, monkeypatch
     [
         (("run", "smoke/nonsense"), "no recipe or group 'smoke/nonsense'"),
         (("show", "nonsense"), "groups are"),
+        (("list", "nonsense"), "no recipe begins with 'nonsense'; groups are "),
         (("run", "smoke/dllp/50", "--seeds", "one"), "'one' is not a list of seeds"),
         (
             ("run", "smoke/dllp/50", "--set", "first.epochs"),

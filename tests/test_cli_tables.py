@@ -73,7 +73,8 @@ def test_a_model_of_the_tables_tells_the_moons_apart_and_scores_new_tables(folde
     result = run("fit", *SOURCES["counts"], "--out", "model", *words)
     assert result.exit_code == 0
     assert "first stage, epoch 1: proportion" in result.output
-    assert "bag correlation, held-out bags: 0.9" in result.output
+    assert "bag correlation, training bags: 0.9" in result.output
+    assert "bag correlation, held-out bags: –" in result.output  # of three it would say nothing
     for out in ("scored.parquet", "scored.csv"):
         assert run("predict", "model", "people.parquet", "--out", out).exit_code == 0
     scored, again = pl.read_parquet("scored.parquet"), pl.read_csv("scored.csv")
@@ -170,6 +171,40 @@ def test_tables_that_cannot_be_scored_are_refused_and_leave_nothing(folder, colu
     assert not Path("scored.csv").exists()
     with pytest.raises(TableError, match="does not end in"):
         run("predict", "model", "people.csv", "--out", "scored.txt")
+
+
+def test_a_csv_with_semicolons_and_decimal_commas_is_learnt_from_and_scored_alike(folder):
+    for name in ("people", "counts"):
+        text = Path(f"{name}.csv").read_text()
+        Path(f"{name}-eu.csv").write_text(text.replace(",", ";").replace(".", ","))
+    words = ("people-eu.csv", "--bag", "town", "--counts", "counts-eu.csv")
+    for name, source in (("plain", SOURCES["counts"]), ("eu", words)):
+        assert run("fit", *source, "--out", name, *QUICK).exit_code == 0
+        assert run("predict", name, source[0], "--out", f"{name}.csv", "--missing", "NA").exit_code == 0
+    assert Path("plain/model.safetensors").read_bytes() == Path("eu/model.safetensors").read_bytes()
+    assert Path("plain.csv").read_bytes() == Path("eu.csv").read_bytes()
+    assert run("predict", "eu", "people-eu.csv", "--out", "eu.parquet").exit_code == 0
+    assert pl.read_parquet("eu.parquet").schema["up"] == pl.Float64
+
+
+def test_no_result_is_written_over_what_is_read(folder):
+    run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
+    files = ("people.csv", "counts.csv", "model/model.safetensors")
+    before = [Path(name).read_bytes() for name in files]
+    Path("soft.csv").symlink_to("people.csv")
+    os.link("people.csv", "hard.csv")
+    for out in ("people.csv", "./model/../people.csv", str(folder / "people.csv"), "soft.csv", "hard.csv"):
+        with pytest.raises(TableError, match="people.csv.*which this command reads.*; name another file"):
+            run("predict", "model", "people.csv", "--out", out)
+    for option, out in (("--rows-out", "people.csv"), ("--bags-out", "counts.csv")):
+        with pytest.raises(TableError, match=f"{out} would be overwritten"):
+            run("diagnose", "model", *SOURCES["counts"], option, out)
+    with pytest.raises(TableError, match="new.csv would be overwritten"):
+        run("diagnose", "model", *SOURCES["counts"], "--rows-out", "new.csv", "--bags-out", "new.csv")
+    with pytest.raises(TableError, match="model.safetensors would be overwritten"):
+        run("export", "model", "--onnx", "model/model.safetensors")
+    assert [Path(name).read_bytes() for name in files] == before
+    assert not Path("new.csv").exists()
 
 
 def test_rows_are_counted_over_all_batches(folder, monkeypatch):
@@ -449,6 +484,11 @@ def test_bags_without_numbers_are_refused_with_the_option_and_taken_with_it(fold
     assert run("fit", *SOURCES["counts"], "--out", "model", "--unlabelled", *QUICK).exit_code == 0
     result = run("diagnose", "model", *SOURCES["counts"], "--unlabelled", "--new")
     assert "29 bags that are new to the model" in result.output
+    counts.filter(pl.col("town") != "03").write_csv("counts.csv")  # no row at all is the same
+    with pytest.raises(TableError, match="bag '03'.*no row in counts.csv; add it.*or pass --unlabelled"):
+        run("fit", *SOURCES["counts"], "--out", "again", *QUICK)
+    assert run("fit", *SOURCES["counts"], "--out", "again", "--unlabelled", *QUICK).exit_code == 0
+    assert Path("again/model.safetensors").read_bytes() == Path("model/model.safetensors").read_bytes()
     pl.DataFrame({"town": counts["town"], "left": [None] * 30, "right": [None] * 30}).write_csv("counts.csv")
     with pytest.raises(TableError, match="no bag has proportions"):
         run("check", *SOURCES["counts"], "--unlabelled")

@@ -3,7 +3,9 @@
 import json
 import math
 import runpy
+import subprocess
 import sys
+import warnings
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -247,6 +249,72 @@ def test_files_that_are_no_tables_are_refused(tmp_path, name, text, pattern):
         open_table(tmp_path / name)
 
 
+EUROPE = "town;age;job\nb;1,5;x\na;-2;y, z\nb;;x\nc;3,25;\na;1,5;y, z\nb;0,5;x\n"
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_semicolons_and_tabs_with_decimal_commas_are_read_as_commas_with_points_are(
+    tmp_path, separator, mark
+):
+    (tmp_path / "people.csv").write_text(mark + EUROPE.replace(";", separator), encoding="utf-8")
+    (tmp_path / "s.csv").write_text("town;left;right\na;0,5;0,5\nb;0,25;0,75\nc;1;0\n")
+    question = asked(tmp_path, table=tmp_path / "people.csv", proportions=tmp_path / "s.csv")
+    found = check(question)
+    assert found.problems == []
+    assert found.kinds == {"age": "number", "job": "category"}
+    assert found.shares.tolist() == [[0.5, 0.5], [0.25, 0.75], [1, 0]]
+    job, age = ["x", "y, z", "x", None, "y, z", "x"], [1.5, -2, None, 3.25, 1.5, 0.5]
+    plain = put(tmp_path / "plain.csv", town=["b", "a", "b", "c", "a", "b"], age=age, job=job)
+    same = asked(tmp_path, table=plain, proportions=tmp_path / "s.csv")
+    np.testing.assert_array_equal(hold(question, found)[0].x, hold(same, check(same))[0].x)
+
+
+@pytest.mark.parametrize(
+    ("text", "schema"),
+    [
+        ("a;b\n1.5;2\n", {"a": pl.Float64, "b": pl.Int64}),  # points, though semicolons
+        ("a;b\n1,5;2.5\n", {"a": pl.String, "b": pl.Float64}),  # both: commas are told of as texts
+        ('"a;b",c\n1,2\n', {"a;b": pl.Int64, "c": pl.Int64}),
+        ('"a,b";c\n1;2\n', {"a,b": pl.Int64, "c": pl.Int64}),
+        ("a;b,c\n1;2,3\n", {"a;b": pl.String, "c": pl.Int64}),  # a comma in the header is what separates
+    ],
+)
+def test_the_header_says_what_separates(tmp_path, text, schema):
+    (tmp_path / "t.csv").write_text(text)
+    assert dict(open_table(tmp_path / "t.csv").collect_schema()) == schema
+
+
+@pytest.mark.parametrize("texts", [(), None])
+@pytest.mark.parametrize(
+    ("text", "encoding", "what"),
+    [
+        ("town,age\nKöln,1\n", "latin-1", "is not UTF-8 but Latin-1 or Windows-1252 perhaps"),
+        ("größe,age\na,1\n", "cp1252", "is not UTF-8 but Latin-1 or Windows-1252 perhaps"),
+        ("town,age\nKöln,1\n", "utf-16", "is not UTF-8 but UTF-16;"),
+        ("town,age\nKöln,1\n", "utf-16-le", "is not UTF-8 but UTF-16-LE;"),
+    ],
+)
+def test_other_encodings_are_named_and_the_remedy_works(tmp_path, text, encoding, what, texts):
+    (tmp_path / "t.csv").write_bytes(text.encode(encoding))
+    with pytest.raises(TableError, match=what) as caught:
+        open_table(tmp_path / "t.csv", texts=texts)
+    program = str(caught.value).split('python -c "')[1].removesuffix('"')
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert open_table(tmp_path / "t-utf8.csv").collect().columns[1] == "age"
+
+
+def test_a_row_with_too_many_fields_is_named(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n1,5,2\n")
+    with pytest.raises(
+        TableError, match="row 2, has 3 fields where the header has 2; put values that have ','"
+    ):
+        open_table(tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_text("sep=;\na;b\n1;2\n")
+    with pytest.raises(TableError, match="begins with a line 'sep=;' for Excel; delete that line"):
+        open_table(tmp_path / "t.csv")
+
+
 def test_without_polars_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(TableError, match=r"read with polars; pip install 'apportion\[tables\]'"):
@@ -392,6 +460,132 @@ def test_many_categories_are_noted(tmp_path):
     assert any(f"'job' has {n} different texts; the {KEPT} most frequent" in note for note in notes)
 
 
+def notes_of(folder: Path, **changes: Any) -> str:
+    found = check(asked(folder, **changes))
+    assert found.problems == []
+    return "\n".join(found.notes)
+
+
+def crowd(folder: Path, **columns: Any) -> Path:
+    """Forty people of two towns."""
+    shares(folder, town=["a", "b"], left=[0.25, 0.75], right=[0.75, 0.25])
+    age = [20 + i % 7 for i in range(40)]
+    return put(folder / "people.csv", town=["a", "b"] * 20, age=age, **columns)
+
+
+def test_a_feature_named_as_a_class_is_noted_once_and_not_where_it_is_dropped(tmp_path):
+    table = crowd(tmp_path, Left=[0.25, 0.75] * 20)
+    notes = notes_of(tmp_path, table=table)
+    assert "column 'Left': named as a class and taken as a feature; --drop Left if it holds shares" in notes
+    assert notes.count("'Left'") == 1
+    assert "Left" not in notes_of(tmp_path, table=table, drop=("Left",))
+
+
+def test_a_feature_with_one_value_a_bag_is_noted(tmp_path):
+    gap = {"gap": [None, 1.5] * 20, "name": ["Ayton", "Beeton"] * 20, "day": [date(2020, 1, 1), None] * 20}
+    table = crowd(tmp_path, **gap, **{"own money": [1, 2] * 20})
+    notes = notes_of(tmp_path, table=table)
+    assert (
+        "column 'gap'; column 'name'; column 'day'; and 1 more: the same value in all rows of a bag" in notes
+    )
+    assert "held-out bags are told too well; --drop 'gap,name,day,own money' if" in notes
+    assert "'age'" not in notes
+
+
+def test_one_value_a_bag_is_no_news_of_bags_of_one_row(tmp_path):
+    put(tmp_path / "people.csv", town=["a", "b", "c"], age=[1.5, 2.5, 4.5])
+    assert "same value" not in notes_of(tmp_path, table=tmp_path / "people.csv")
+
+
+def test_what_the_first_rows_suggest_is_asked_of_all_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr("apportion.tables.giveaways.PROBED", 34)
+    monkeypatch.setattr("apportion.tables.giveaways.AT_ONCE", 1)
+    late = {"size": [1, 2] * 19 + [1, 1], "id": [*range(39), 3], "real": list(range(1, 41))}
+    notes = notes_of(tmp_path, table=crowd(tmp_path, **late))
+    assert "'size'" not in notes
+    assert "'id'" not in notes
+    assert "'real'" in notes
+
+
+def test_a_different_whole_number_in_every_row_is_noted(tmp_path):
+    order = RANDOM.permutation(40)
+    table = crowd(tmp_path, id=order, real=order * 1.0, wage=order + 0.5, gap=[None, *range(39)])
+    notes = notes_of(tmp_path, table=table)
+    assert (
+        "column 'id'; column 'real': another whole number in every row; --drop id,real if it counts" in notes
+    )
+    assert "'wage'" not in notes
+    assert "column 'gap':" not in notes
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("text", "look", "remedy"),
+    [
+        ("{},5", "numbers with decimal commas, such as '10,5'", "write 1,5 as 1.5"),
+        ("-1.234,{}", "numbers with decimal commas", "write 1,5 as 1.5"),
+        ("{},345", "numbers with separators of thousands", "write 12,345 as 12345"),
+        ("1 2{}", "numbers with separators of thousands", "write 12,345 as 12345"),
+        ("${}00", "amounts of money", "write $1200 as 1200"),
+        ("{}00,50 €", "amounts of money", "write $1200 as 1200"),
+        ("USD {},000", "amounts of money", "write $1200 as 1200"),
+        ("{}%", "percentages", "write 35% as 35"),
+        ("{},5 %", "percentages", "write 35% as 35"),
+        (" {}", "numbers with spaces beside them", "write them without spaces"),
+        ("{} Dec 2020", "dates", "write them as 2020-12-25"),
+        ("December {}, 2020", "dates", "write them as 2020-12-25"),
+        ("12/{}/2020", "dates", "write them as 2020-12-25"),
+    ],
+)
+def test_texts_that_look_like_numbers_or_dates_are_noted(tmp_path, ending, text, look, remedy):
+    table = crowd(tmp_path, odd=[text.format(10 + i % 18) for i in range(38)] + ["none of these"] * 2)
+    if ending == "parquet":
+        frame = pl.read_csv(table, schema_overrides={"town": pl.String})
+        frame.write_parquet(table := tmp_path / "people.parquet")
+    notes = notes_of(tmp_path, table=table)
+    assert f"column 'odd' becomes categories; most texts look like {look}" in notes
+    assert f": {remedy}, or --categorical odd if they are categories" in notes
+    assert "odd" not in notes_of(tmp_path, table=table, categorical=("odd",))
+
+
+def test_numbers_with_three_decimals_have_decimal_commas_where_one_has_fewer(tmp_path):
+    odd = [f"{1 + i % 9},{100 + i}" for i in range(38)] + ["0,5", "0,125"]
+    assert "look like numbers with decimal commas" in notes_of(tmp_path, table=crowd(tmp_path, odd=odd))
+
+
+def test_numbers_among_more_gaps_are_noted_and_the_remedy_works(tmp_path):
+    odd = [str(i) if i % 5 == 0 else ("n.a." if i % 5 == 1 else "-") for i in range(40)]
+    table = crowd(tmp_path, odd=odd)
+    notes = notes_of(tmp_path, table=table)
+    assert (
+        "column 'odd' becomes categories; '-', 'n.a.' beside numbers: --missing=- --missing=n.a. if" in notes
+    )
+    found = check(asked(tmp_path, table=table, missing=("-", "n.a.")))
+    assert (found.problems, found.kinds["odd"]) == ([], "number")
+
+
+def test_words_codes_and_lone_gaps_look_like_nothing_else(tmp_path):
+    words = {"word": ["may", "june"] * 20, "code": [f"A{i}" for i in range(40)], "gap": ["NA", "yes"] * 20}
+    notes = notes_of(tmp_path, table=crowd(tmp_path, **words))
+    assert "look like" not in notes
+    assert "'code' has 40 different texts" in notes
+
+
+def test_a_few_thousands_among_numbers_are_told_with_their_remedy(tmp_path):
+    table = crowd(tmp_path, odd=[str(100 + i) for i in range(38)] + ["1,005", "1,006"])
+    told(
+        "most are numbers; most texts look like numbers with separators of thousands, such as '1,005'",
+        tmp_path,
+        table=table,
+    )
+
+
+def test_a_column_without_a_name_is_left_out_and_noted(tmp_path):
+    found = check(asked(tmp_path, table=crowd(tmp_path, **{"": range(40)})))
+    assert list(found.kinds) == ["age"]
+    assert "people.csv has a column without a name; it is left out" in found.notes
+
+
 # --- what is wrong
 
 
@@ -442,16 +636,100 @@ def test_only_the_first_cases_of_a_thing_are_named_and_all_are_counted(tmp_path)
         ({"left": [50.0, 0.3, 1.0]}, "row 1, bag 'a', has 50 for class 'left': divide percentages by 100"),
         ({"left": [None, 1 / 3, 1.0]}, "row 1, bag 'a', has nan for class 'left': give a number, or pass"),
         ({"left": ["half", "0.3", "1"]}, "row 1, bag 'a', has 'half' for class 'left': give a number"),
+        ({"left": ["0,5", "0.3", "1"]}, "row 1, bag 'a', has '0,5' for class 'left': write 0,35 or 35% as"),
         ({"left": [0.4, 1 / 3, 1.0]}, "row 1, bag 'a', sums to 0.9: mend them, or pass --normalise"),
         ({"left": [0.0, 1 / 3, 1.0], "right": [0.0, 2 / 3, 0]}, "row 1, bag 'a': all classes are zero"),
         ({"left": [0.5] * 3, "right": [0.5] * 3}, "all bags have the same proportions"),
         ({"town": ["a", None, "c"]}, "row 2, has bag None: give a bag's id, of type String"),
         ({"town": ["a", "b", "B"]}, "bag 'c' (1 rows of people.parquet, first row 4): no row in shares.csv"),
+        ({"town": ["a", "b", "B"]}, "add it, leave these rows out, or pass --unlabelled"),
     ],
 )  # fmt: skip
 def test_shares_that_cannot_be_are_told_with_row_and_bag(tmp_path, changes, pattern):
     shares(tmp_path, **changes)
     told(pattern, tmp_path)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "pattern"),
+    [
+        (
+            {"total": [2, 3, 1]},
+            "counts.csv, column 'total', is the sum of 'left', 'right' in every row: leave",
+        ),
+        ({"at": [0, 1, 2]}, "counts.csv, column 'at', numbers the rows, which is no class: leave it out"),
+        ({"": [0, 1, 2]}, "counts.csv, column 4, has no name (''); it may be an index of pandas"),
+        ({"Unnamed: 0": ["x", "y", "z"]}, "counts.csv, column 4, has no name ('Unnamed: 0')"),
+    ],
+)
+def test_columns_of_the_shares_that_are_no_class_are_told_alone(tmp_path, changes, pattern, normalise):
+    counts = shares(tmp_path, "counts.csv", left=[1, 1, 1], right=[1, 2, 0], **changes)
+    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalise": normalise}
+    (problem,) = problems(tmp_path, **question)
+    assert problem.startswith(pattern)
+    assert problem.endswith("leave it out of the file, or name the classes with --classes")
+    found = check(asked(tmp_path, **question, classes=("left", "right")))
+    assert found.problems == []
+    np.testing.assert_allclose(found.shares, SHARES)
+
+
+def test_a_column_that_repeats_the_bags_is_no_class(tmp_path):
+    people(tmp_path, town=[20, 10, 20, 30, 10, 20])
+    shares(tmp_path, town=[10, 20, 30], town_id=[10, 20, 30])
+    (problem,) = problems(tmp_path, normalise=True)
+    assert problem.startswith("shares.csv, column 'town_id', repeats the ids of the bags, which is no class")
+
+
+def test_a_total_is_found_beside_gaps_and_rounded_shares(tmp_path):
+    shares(tmp_path, left=[33.3, None, 50.0], middle=[33.3, 20.0, 50.0], right=[33.3, 30.0, 0.0], n=[100] * 3)
+    told("shares.csv, column 'n', is the sum of 'left', 'right', 'middle'", tmp_path, normalise=True)
+
+
+def test_classes_that_fit_their_bags_are_classes_though_one_is_half_of_each(tmp_path):
+    shares(tmp_path, left=[0.5] * 3, middle=[0.2, 0.3, 0.4], right=[0.3, 0.2, 0.1])
+    assert problems(tmp_path) == problems(tmp_path, normalise=True) == []
+    counts = shares(tmp_path, "counts.csv", town=["c", "a", "b"], left=[0, 1, 2], right=[1, 1, 1])
+    assert problems(tmp_path, proportions=None, counts=counts) == []  # though 0, 1, 2 counts the rows
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("unlabelled", [False, True])
+def test_ids_that_never_meet_are_told_once_with_one_of_each_side(tmp_path, ending, unlabelled):
+    table = people(tmp_path, ending, town=[1, 0, 1, 2, 0, 1])
+    shares(tmp_path, town=["0.0", "1.0", "2.0"])
+    (problem,) = problems(tmp_path, table=table, unlabelled=unlabelled)
+    one = "'0'" if ending == "csv" else "0"
+    assert problem.startswith(f"no bag of {table.name} is in shares.csv: the one has {one}, the other '0.0'")
+    assert "write the ids alike in both (pandas writes 1.0 for 1 where an id is missing" in problem
+    assert problem.endswith("or name the right columns with --bag and --key")
+
+
+def test_a_bag_without_a_row_is_one_without_proportions_where_asked(tmp_path):
+    shares(tmp_path, town=["c", "a"], left=[1.0, 0.5], right=[0.0, 0.5])
+    told("bag 'b' (3 rows of people.parquet, first row 1): no row in shares.csv; add it, leave", tmp_path)
+    found = check(asked(tmp_path, unlabelled=True))
+    assert found.problems == []
+    np.testing.assert_allclose(found.shares, [[0.5, 0.5], [np.nan, np.nan], [1, 0]])
+    assert "1 bags have no row in shares.csv; they are without proportions" in found.notes
+    counts = shares(tmp_path, "counts.csv", town=["c", "a"], left=[1, 1], right=[0, 1])
+    found = check(asked(tmp_path, proportions=None, counts=counts, unlabelled=True))
+    np.testing.assert_allclose(found.shares, [[0.5, 0.5], [np.nan, np.nan], [1, 0]])
+
+
+def test_infinite_and_huge_counts_are_told_without_warnings(tmp_path):
+    counts = shares(tmp_path, "counts.csv", left=[math.inf, 1e308, 1.0], right=[1.0, 1e308, 0.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told("bag 'a', has inf for class 'left': give a finite", tmp_path, proportions=None, counts=counts)
+
+
+def test_of_one_class_the_other_column_is_named(tmp_path):
+    rate = put(tmp_path / "rate.csv", town=["a", "b", "c"], yes=[0.5, 0.25, 1.0])
+    told("rate.csv has 1 class (yes)", tmp_path, proportions=rate)
+    told("add one such as 'not yes', which is 1 minus 'yes'", tmp_path, proportions=rate)
+    counts = put(tmp_path / "counts.csv", town=["a", "b", "c"], yes=[1, 2, 1])
+    told("which is the bag's rows minus 'yes'", tmp_path, proportions=None, counts=counts)
 
 
 def test_a_text_among_numbers_is_told_once(tmp_path):

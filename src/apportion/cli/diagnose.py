@@ -45,6 +45,7 @@ def command(
     for path in (path for path in (bags_out, rows_out) if path is not None):
         check_ending(path)
         check_place(path)
+    tabling.check_apart([bags_out, rows_out], [table, proportions, counts])
     loaded = load_model(model)
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from apportion.cli import tabling
+
 
 def command(
     model: Annotated[Path, typer.Argument(help="A folder that `apportion fit` or apportion.save wrote.")],
@@ -18,5 +20,6 @@ def command(
 
     path = onnx or model / "model.onnx"
     check_place(path)
+    tabling.check_apart([path], [p for p in model.glob("*") if p.suffix != ".onnx"])
     export_onnx(load_model(model), path)
     print(f"{path}")

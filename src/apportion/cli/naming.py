@@ -21,11 +21,15 @@ def find(name: str) -> "dict[str, Recipe]":
         return {name: RECIPES[name]}
     group = {known: recipe for known, recipe in RECIPES.items() if known.startswith(f"{name}/")}
     if not group:
-        groups = sorted({known.split("/")[0] for known in RECIPES})
-        raise typer.BadParameter(
-            f"no recipe or group '{name}'; groups are {', '.join(groups)}: see apportion list"
-        )
+        raise typer.BadParameter(f"no recipe or group '{name}'; {groups()}: see apportion list")
     return group
+
+
+def groups() -> str:
+    """The groups of recipes, in words."""
+    from apportion.grid import RECIPES
+
+    return f"groups are {', '.join(sorted({known.split('/')[0] for known in RECIPES}))}"
 
 
 def settings(texts: list[str] | None) -> dict[str, str]:

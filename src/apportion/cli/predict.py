@@ -21,5 +21,6 @@ def command(
 
     typed = check_ending(out) != ".csv"
     check_place(out)
+    tabling.check_apart([out], [table])
     save_table(score_table(load_model(model), table, tuple(missing or ()), typed=typed), out)
     print(f"{out}")

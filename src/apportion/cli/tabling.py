@@ -1,6 +1,7 @@
 """The options by which commands are told about tables."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,7 +42,7 @@ Noise = Annotated[
     str, typer.Option(metavar="DEVIATION", help="Of the error of each number, or 'estimate' (for counts).")
 ]
 Unlabelled = Annotated[
-    bool, typer.Option("--unlabelled", help="Take bags whose row in FILE has no number: unlabelled ones.")
+    bool, typer.Option("--unlabelled", help="Take bags without a row in FILE, or without numbers in it.")
 ]
 Fill = Annotated[
     bool, typer.Option("--fill", help="Give classes without a number what is left of their bag.")
@@ -79,6 +80,20 @@ def asked(
         fill,
         given,
     )
+
+
+def check_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
+    """Refuse to write over what is read, by whatever name or link, and two results in one place."""
+    from apportion.tables.columns import TableError
+
+    seen = [path for path in inputs if path is not None]
+    for out in (path for path in outputs if path is not None):
+        for path in seen:
+            there = out.exists() and path.exists()
+            if out.samefile(path) if there else out.resolve() == path.resolve():
+                same = f"{out} would be written over {path}" if path != out else f"{out} would be overwritten"
+                raise TableError(f"{same}, which this command reads or writes too; name another file")
+        seen.append(out)
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -11,11 +11,15 @@ from apportion.tables.shares import BagTable
 WHOLE = "unless --noise is given, counts are whole; pass shares by --proportions"
 
 
+@np.errstate(invalid="ignore")  # infinities are told of, with what to do
 def check_values(table: BagTable, asked: Asked, problems: list[str]) -> None:
     """Numbers that cannot be proportions, or counts, of a bag."""
     k = len(table.classes)
     if k < 2:
         remedy = "give a column for each class, also for what is left over"
+        if k == 1:
+            rest = "the bag's rows minus" if asked.counts is not None else "1 minus"
+            remedy += f": add one such as 'not {table.classes[0]}', which is {rest} {table.classes[0]!r}"
         problems.append(f"{table.place} has {k} class ({', '.join(table.classes) or 'none'}): {remedy}")
     whole = asked.counts is not None
     limit = np.inf if whole or asked.normalise or asked.noise else 1 + 1e-6
@@ -49,6 +53,7 @@ def check_values(table: BagTable, asked: Asked, problems: list[str]) -> None:
             problems.append(told(cases, len(bad), remedy))
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def check_sums(
     table: BagTable, place: np.ndarray, sizes: np.ndarray, asked: Asked, problems: list[str]
 ) -> None:

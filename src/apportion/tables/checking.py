@@ -5,11 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from apportion.tables.amounts import check_sums, check_values, shares_of
-from apportion.tables.asking import SHOWN, Asked, Found, told
+from apportion.tables.asking import Asked, Found, told
 from apportion.tables.columns import TableError
+from apportion.tables.giveaways import note_giveaways
 from apportion.tables.labels import check_given
+from apportion.tables.meeting import check_names
 from apportion.tables.reading import ROW, numbered_rows, of_table, open_table, pl
 from apportion.tables.shares import BagTable, separate_table, shares_in_table
+from apportion.tables.strangers import without_strangers
 from apportion.tables.values import check_features
 
 
@@ -29,25 +32,27 @@ def check(asked: Asked) -> Found:
     if asked.shares:
         table: BagTable | None = shares_in_table(asked, frame, problems)
     elif asked.proportions or asked.counts:
-        table = separate_table(asked, bags[asked.bag].dtype, problems)
+        table = separate_table(asked, bags[asked.bag], problems)
     else:
         table = None
     if table is None or not bags.height:
         return Found(problems, notes)
+    place = check_names(table, bags, asked, problems, notes)
+    sizes = bags["len"].to_numpy().astype(np.int64)
+    table = without_strangers(table, place, sizes, asked, problems)
     check_values(table, asked, problems)
     check_given(asked, frame, table.classes, problems)
-    place = _check_names(table, bags, asked, problems)
-    sizes = bags["len"].to_numpy().astype(np.int64)
     check_sums(table, place, sizes, asked, problems)
     if problems:
         return Found(problems, notes)
-    values = table.values[place]
+    values = np.where(place[:, None] < 0, np.nan, table.values[place])  # a bag without a row has none
     shares = shares_of(values, sizes, asked)
     known = shares[np.isfinite(shares).all(1)]
     if not len(known):
         return Found(["no bag has proportions, so that there is nothing to learn from"], notes)
     if np.ptp(known, axis=0).max() < 1e-6:
         problems.append("all bags have the same proportions, so that nothing tells the classes apart")
+    note_giveaways(asked, frame, kinds, table.classes, notes)
     notes.insert(0, _summary(asked, sizes, known, table.classes))
     return Found(problems, notes, kinds, bags[asked.bag], sizes, shares, table.classes)
 
@@ -83,31 +88,6 @@ def _bags_of(asked: Asked, frame: pl.LazyFrame, problems: list[str]) -> pl.DataF
     if not found.height:
         problems.append(f"{asked.table.name} has no rows")
     return found.filter(~lost).sort(asked.bag)
-
-
-def _check_names(table: BagTable, bags: pl.DataFrame, asked: Asked, problems: list[str]) -> np.ndarray:
-    """The row of each bag in the table of proportions, -1 for none: both have the same bags, each once."""
-    key = asked.bag
-    given = pl.DataFrame({key: table.bags, "at": pl.int_range(len(table.bags), eager=True)})
-    twice = given.filter(pl.col(key).is_duplicated()).sort(key, "at")
-    if twice.height:
-        cases = (table.case(i) for i in twice["at"].head(SHOWN).to_list())
-        problems.append(told(cases, twice.height, "these bags stand in several rows; keep one row a bag"))
-    known = bags.join(given.unique(key, keep="first"), on=key, how="left", maintain_order="left")
-    lost = known.filter(pl.col("at").is_null())
-    if lost.height:
-        cases = (
-            f"bag {row[key]!r} ({row['len']} rows of {asked.table.name}, first row {row[ROW]})"
-            for row in lost.head(SHOWN).to_dicts()
-        )
-        problems.append(told(cases, lost.height, f"no row in {table.place}; add it or leave these rows out"))
-    empty = given.join(bags, on=key, how="anti").sort("at")
-    if empty.height:
-        cases = (table.case(i) for i in empty["at"].head(SHOWN).to_list())
-        problems.append(
-            told(cases, empty.height, f"no row in {asked.table.name}; drop it from {table.place}")
-        )
-    return known["at"].fill_null(-1).to_numpy()  # -1: no row, which is told above
 
 
 def _summary(asked: Asked, sizes: np.ndarray, shares: np.ndarray, classes: tuple[str, ...]) -> str:

@@ -1,6 +1,7 @@
 """What a column of a table has become: a few plain numbers and names, which go to JSON and back."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -8,6 +9,7 @@ from typing import Any
 
 KINDS = ("number", "category", "boolean", "date")
 KEPT = 32  # categories with a feature of their own, the most frequent; all others share one
+NAMELESS = re.compile(r"|Unnamed: \d+|_duplicated_\d+|__index_level_\d+__")  # as pandas and polars have it
 
 
 class TableError(ValueError):
@@ -80,3 +82,8 @@ def _is_number(value: Any) -> bool:
 def is_text(value: Any) -> bool:
     """A text that a file can hold: JSON may have halves of characters, which UTF-8 has not."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def is_nameless(name: str) -> bool:
+    """Whether a column's header is empty, or a program's stand-in for an empty one."""
+    return NAMELESS.fullmatch(name.strip()) is not None

@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from apportion.tables.asking import Asked
 from apportion.tables.columns import TableError
+from apportion.tables.dialect import Dialect, dialect_of, why
 from apportion.tables.trial import tried
 
 try:
@@ -20,7 +21,6 @@ ENDINGS = (".csv", ".parquet", ".pq")
 WIDEST = 3_000  # columns
 ALWAYS = 1 << 26  # values that are never too many: half a gigabyte
 A_BYTE = 200  # values for each byte of the file, where there are more
-PACKED = (b"\x1f\x8b", b"x\x01", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")  # what polars would unpack
 ROW = "\0row"  # no user's column has this name
 
 P = ParamSpec("P")
@@ -58,26 +58,41 @@ def open_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequenc
     if not path.is_file():
         raise TableError(f"there is no file {path}")
     with plainly(f"{path} cannot be read as {ending[1:]}"):
-        _check_size(path, ending)
-        if ending != ".csv":
-            frame = pl.scan_parquet(path, glob=False)
-        elif texts is None:
-            frame = pl.read_csv(path, null_values=list(missing), infer_schema=False, glob=False).lazy()
-        else:
-            there = set(texts) & set(pl.read_csv(path, n_rows=0, glob=False).columns)
-            frame = pl.read_csv(
-                path, null_values=list(missing), infer_schema_length=None, try_parse_dates=True,
-                schema_overrides=dict.fromkeys(there, pl.String), glob=False,
-            ).lazy()  # fmt: skip
+        dialect = dialect_of(path) if ending == ".csv" else Dialect()
+        _check_size(path, ending, dialect.separator)
+        frame = (
+            _read_csv(path, dialect, texts, missing)
+            if ending == ".csv"
+            else pl.scan_parquet(path, glob=False)
+        )
         frame.collect_schema()
     return frame
 
 
-def _check_size(path: Path, ending: str) -> None:
+def _read_csv(
+    path: Path, dialect: Dialect, texts: Sequence[str] | None, missing: Sequence[str]
+) -> pl.LazyFrame:
+    try:
+        if texts is None:
+            return pl.read_csv(
+                path, null_values=list(missing), infer_schema=False, glob=False, separator=dialect.separator
+            ).lazy()
+        header = pl.read_csv(path, n_rows=0, glob=False, separator=dialect.separator).columns
+        return pl.read_csv(
+            path, null_values=list(missing), infer_schema_length=None, try_parse_dates=True,
+            schema_overrides=dict.fromkeys(set(texts) & set(header), pl.String), glob=False,
+            separator=dialect.separator, decimal_comma=dialect.decimal_comma,
+        ).lazy()  # fmt: skip
+    except pl.exceptions.ComputeError as problem:
+        reason = (str(problem).splitlines() or [""])[0]
+        raise TableError(why(path, dialect.separator, reason)) from problem
+
+
+def _check_size(path: Path, ending: str, separator: str) -> None:
     """A small file that claims a large table is refused before any of it is read."""
     most, problem = max(ALWAYS, A_BYTE * path.stat().st_size), ""
     if ending == ".csv":
-        rows, columns = _claimed(path)
+        rows, columns = _claimed(path, separator)
     else:
         rows, columns, problem = tried(path, most)
     if problem:
@@ -90,16 +105,14 @@ def _check_size(path: Path, ending: str) -> None:
         raise TableError(f"{path} has {size}, as no table of people has; write it anew if it is one")
 
 
-def _claimed(path: Path) -> tuple[int, int]:
+def _claimed(path: Path, separator: str) -> tuple[int, int]:
     """The lines of a CSV, and the columns of its first: short lines are filled up with missing values."""
     with path.open("rb") as file:
         first = file.readline(1 << 22)
-        if first.startswith(PACKED):
-            raise TableError(f"{path} is compressed; unpack it first")
         lines = 1
         while part := file.read(1 << 20):
             lines += part.count(b"\n")
-    return lines, 1 + first.count(b",")
+    return lines, 1 + first.count(separator.encode())
 
 
 def save_table(frame: pl.LazyFrame, path: Path) -> None:

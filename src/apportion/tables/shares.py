@@ -7,11 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from apportion.tables.asking import SHOWN, Asked, told
-from apportion.tables.columns import TableError
+from apportion.tables.columns import TableError, is_nameless
+from apportion.tables.looks import DECIMAL, PERCENT
 from apportion.tables.reading import ROW, numbered_rows, open_table, pl, plainly
 from apportion.tables.transforms import kind_of, read_as
 
 INTERVAL = re.compile(r"\s*[\[(]?\s*[\d.]+\s*%?\s*(-|–|,|;|to|\.\.)\s*[\d.]+\s*%?\s*[\])]?\s*")
+
+NO_CLASS = "leave it out of the file, or name the classes with --classes"
 
 
 class BagTable(NamedTuple):
@@ -26,7 +29,7 @@ class BagTable(NamedTuple):
         return f"{self.place}, row {self.rows[i]}, bag {self.bags[int(i)]!r}"
 
 
-def separate_table(asked: Asked, dtype: pl.DataType, problems: list[str]) -> BagTable | None:
+def separate_table(asked: Asked, bags: pl.Series, problems: list[str]) -> BagTable | None:
     """The rows of the file of proportions or counts; None where its columns are not what was asked for."""
     path, key = asked.proportions or asked.counts, asked.key or asked.bag
     if path is None:
@@ -41,16 +44,19 @@ def separate_table(asked: Asked, dtype: pl.DataType, problems: list[str]) -> Bag
         remedy = "rename the column of the bags, or name it with --key"
         problems.append(f"{path.name} has no column {key!r} but {_list(frame.columns)}: {remedy}")
         return None
-    classes = asked.classes or tuple(name for name in frame.columns if name != key)
+    classes = asked.classes or _class_columns(frame, key, path.name, problems)
     for name in (name for name in classes if name not in frame.columns):
         problems.append(f"{path.name} has no column {name!r} for that class; it has {_list(frame.columns)}")
         return None
     frame = frame.with_row_index(ROW, offset=1)
-    ids = _as_ids(frame[key], dtype)
+    ids = _as_ids(frame[key], bags.dtype)
     lost = frame.filter(ids.is_null())
+    if len(bags) and lost.height == frame.height and frame[key].null_count() < frame.height:
+        problems.append(strange_ids(asked, bags, path.name, frame[key].drop_nulls()[0]))
+        return None
     if lost.height:
         cases = (f"{path.name}, row {row}, has bag {bag!r}" for row, bag in lost.select(ROW, key).rows())
-        remedy = f"give a bag's id, of type {dtype} as in {asked.table.name}"
+        remedy = f"give a bag's id, of type {bags.dtype} as in {asked.table.name}"
         problems.append(told(islice(cases, SHOWN), lost.height, remedy))
     frame, ids = frame.filter(ids.is_not_null()), ids.drop_nulls()
     if not frame.height:
@@ -61,6 +67,23 @@ def separate_table(asked: Asked, dtype: pl.DataType, problems: list[str]) -> Bag
     table = BagTable(path.name, ids, frame[ROW].to_numpy(), values, classes, np.zeros(len(values), bool))
     _name_texts(frame, table, problems)
     return table
+
+
+def strange_ids(asked: Asked, bags: pl.Series, place: str, other: object) -> str:
+    """What is wrong where no bag of one table stands in the other."""
+    what = f"no bag of {asked.table.name} is in {place}: the one has {bags[0]!r}, the other {other!r}"
+    float_ids = " (pandas writes 1.0 for 1 where an id is missing: astype('Int64') mends it)"
+    pandas = float_ids if any(str(one).endswith(".0") for one in (bags[0], other)) else ""
+    return f"{what}: write the ids alike in both{pandas}, or name the right columns with --bag and --key"
+
+
+def _class_columns(frame: pl.DataFrame, key: str, place: str, problems: list[str]) -> tuple[str, ...]:
+    """All columns beside the bags' that have a name; one without is told of, not taken for a class."""
+    names = [name for name in frame.columns if name != key]
+    for name in filter(is_nameless, names):
+        what = f"{place}, column {frame.columns.index(name) + 1}, has no name ({name!r})"
+        problems.append(f"{what}; it may be an index of pandas (index=False writes none): {NO_CLASS}")
+    return tuple(name for name in names if not is_nameless(name))
 
 
 def _as_ids(values: pl.Series, dtype: pl.DataType) -> pl.Series:
@@ -78,7 +101,10 @@ def _name_texts(frame: pl.DataFrame, table: BagTable, problems: list[str]) -> No
         if len(bad) and column.dtype == pl.String:
             cases = (f"{table.case(i)}, has {column[i]!r} for class {name!r}" for i in bad.tolist())
             remedy = f"give a number; if {name!r} is no class, name the classes with --classes"
-            if all(INTERVAL.fullmatch(column[i]) for i in bad.tolist()):
+            look = re.compile(rf"\s*({DECIMAL.pattern}|{PERCENT.pattern})\s*")
+            if all(look.fullmatch(column[i]) for i in bad.tolist()):
+                remedy = "write 0,35 or 35% as 0.35"
+            elif all(INTERVAL.fullmatch(column[i]) for i in bad.tolist()):
                 remedy = "give the middle of an interval, and its width over 3.46 (the root of 12) as --noise"
             problems.append(told(islice(cases, SHOWN), len(bad), remedy))
             table.told[bad] = True

@@ -2,6 +2,7 @@
 
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.columns import KEPT
+from apportion.tables.looks import advice, seen_in
 from apportion.tables.reading import ROW, numbered_rows, pl
 from apportion.tables.transforms import kind_of
 
@@ -12,7 +13,9 @@ def check_features(
     """The kind of every feature column; problems and notes are added to the lists."""
     schema, kinds = frame.collect_schema(), {}
     for name, dtype in schema.items():
-        if name in (asked.bag, asked.given, *asked.shares, *asked.drop):
+        if not name:  # an index that pandas has written, to be named by no option
+            notes.append(f"{asked.table.name} has a column without a name; it is left out")
+        if not name or name in (asked.bag, asked.given, *asked.shares, *asked.drop):
             continue
         kind = "category" if name in asked.categorical else kind_of(dtype)
         if kind is None or (kind == "category" and dtype.is_nested()):
@@ -56,19 +59,31 @@ def _check_column(
     if seen.get("infinite"):
         remedy = "give a number, or leave it empty where it is missing"
         _name_rows(asked, frame, name, column.is_infinite(), seen["infinite"], remedy, problems)
-    if filled / 2 <= seen.get("numbers", 0) < filled and name not in asked.categorical:
+    meant = _meant(asked, frame, name) if kind == "category" and seen["distinct"] > 1 else ""
+    mixed = filled / 2 <= seen.get("numbers", 0) < filled and name not in asked.categorical
+    if mixed:
         spoilt = column.cast(pl.String).cast(pl.Float64, strict=False).is_null() & column.is_not_null()
-        remedy = "most are numbers; say which texts mean missing with --missing, or --categorical " + name
+        texts = f"say which texts mean missing with --missing, or --categorical {name}"
+        remedy = f"most are numbers; {meant or texts}"
         _name_rows(asked, frame, name, spoilt, filled - seen["numbers"], remedy, problems)
     if seen["distinct"] <= 1 and not seen["gone"]:
         notes.append(f"column {name!r} has the same value in all rows; it is left out")
         return False
     if seen["gone"]:
         notes.append(f"column {name!r} is missing in {seen['gone']:,} of {seen['rows']:,} rows")
-    if kind == "category" and seen["distinct"] > KEPT:
+    if meant and not mixed:
+        notes.append(f"column {name!r} becomes categories; {meant}")
+    elif kind == "category" and seen["distinct"] > KEPT:
         several = f"{seen['distinct']:,} different texts; the {KEPT} most frequent become features"
         notes.append(f"column {name!r} has {several}, all others one: --drop {name} if it names the rows")
     return True
+
+
+def _meant(asked: Asked, frame: pl.LazyFrame, name: str) -> str:
+    """What the texts look like that were meant as numbers or dates; nothing of what is called categories."""
+    if name in asked.categorical:
+        return ""
+    return advice(seen_in(frame, name), name, csv=asked.table.suffix.lower() == ".csv")
 
 
 def _name_rows(

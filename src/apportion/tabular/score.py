@@ -1,6 +1,6 @@
 """From a model and a table of new rows to the same table with predictions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from apportion.instances import as_floats
 from apportion.models import Model
 from apportion.tables.asking import SHOWN, told
 from apportion.tables.columns import Column, TableError
+from apportion.tables.dialect import dialect_of
 from apportion.tables.reading import BATCH, batches, open_table, pl, plainly
 from apportion.tables.transforms import features_of, read_as
 from apportion.tabular.told import columns_of, missing_of, name_spoilt
@@ -21,19 +22,29 @@ def score_table(
 ) -> pl.LazyFrame:
     """The table with a column for the predicted class and one for the probability of each.
 
-    What a CSV holds stays as it was written. `typed` is for files that have types: columns that the model
-    takes for numbers, dates or truth values become such, and all others stay texts, as 007 is not 7.
+    What a CSV holds stays as it was written, but for decimal commas in numbers that the model takes. `typed`
+    is for files that have types: columns that the model takes for numbers, dates or truth values become
+    such, and all others stay texts, as 007 is not 7.
     """
     columns, texts = columns_of(model), tuple(dict.fromkeys((*missing_of(model), *missing)))
     with plainly(f"{table} cannot be read"):
-        frame = open_table(table, texts=None, missing=texts)
+        frame = _pointed(open_table(table, texts=None, missing=texts), table, columns)
         scored = _scored_table(model, frame, table)
         if table.suffix.lower() != ".csv":
             return pl.concat([frame, scored.lazy()], how="horizontal")
-        given = open_table(table, texts=None) if texts else frame
+        given = _pointed(open_table(table, texts=None), table, columns) if texts else frame
         if typed:
             given = given.with_columns(_typed(frame, column) for column in columns)
         return pl.concat([given, scored.lazy()], how="horizontal")
+
+
+def _pointed(frame: pl.LazyFrame, table: Path, columns: Sequence[Column]) -> pl.LazyFrame:
+    """The numbers that the model takes with decimal points, where the CSV has commas in them."""
+    if table.suffix.lower() != ".csv" or not dialect_of(table).decimal_comma:
+        return frame
+    there = frame.collect_schema().names()
+    names = [column.name for column in columns if column.kind == "number" and column.name in there]
+    return frame.with_columns(pl.col(name).str.replace(",", ".", literal=True) for name in names)
 
 
 def _typed(frame: pl.LazyFrame, column: Column) -> pl.Series:

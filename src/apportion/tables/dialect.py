@@ -1,0 +1,84 @@
+"""How a CSV is written: commas, semicolons or tabs between its fields, points or commas in its numbers.
+
+The header decides the first: a comma outside of quotes makes it an ordinary CSV. Files that are no UTF-8 text
+are refused with the line that makes them such.
+"""
+
+import csv
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from apportion.tables.columns import TableError
+
+HEAD = 1 << 20  # bytes that are looked at
+PACKED = (b"\x1f\x8b", b"x\x01", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")  # what polars would unpack
+MARK = b"\xef\xbb\xbf"  # before UTF-8, as Excel writes it
+WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+
+
+class Dialect(NamedTuple):
+    separator: str = ","
+    decimal_comma: bool = False
+
+
+def dialect_of(path: Path) -> Dialect:
+    """The dialect of a CSV; an error where it is compressed or its header is no UTF-8."""
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    if head.startswith(PACKED):
+        raise TableError(f"{path} is compressed; unpack it first")
+    bare = re.sub(rb'"[^"]*"', b"", head.removeprefix(MARK))
+    header = bare.partition(b"\n")[0].rstrip(b"\r")
+    if b"\0" in header or head.startswith(tuple(WIDE)):
+        raise TableError(recode(path, WIDE.get(head[:2], "utf-16-le")))
+    try:
+        header.decode()
+    except UnicodeDecodeError:
+        raise TableError(recode(path, "cp1252")) from None
+    if re.fullmatch(rb"sep=.", header):
+        raise TableError(f"{path} begins with a line {header.decode()!r} for Excel; delete that line")
+    separator = next((mark for mark in ",;\t" if mark.encode() in header), ",")
+    return Dialect(separator, separator != "," and _has_decimal_commas(head, separator))
+
+
+def _has_decimal_commas(head: bytes, separator: str) -> bool:
+    """Whether fields are numbers with a comma in them, and none is a number with a point."""
+    edge = re.escape(separator.encode())
+    number = rb"(?:^|" + edge + rb')"?[+-]?\d*%b\d+"?(?=' + edge + rb"|\r?$)"
+    commas, points = (re.search(number % mark, head, re.MULTILINE) for mark in (b",", rb"\."))
+    return commas is not None and points is None
+
+
+def recode(path: Path, encoding: str) -> str:
+    """What a file is that is no UTF-8, and the line that writes it anew."""
+    name = {"cp1252": "Latin-1 or Windows-1252 perhaps"}.get(encoding, encoding.upper())
+    new = path.with_name(f"{path.stem}-utf8{path.suffix}")
+    program = f"from pathlib import Path as P; P({str(new)!r}).write_text(P({str(path)!r})"
+    line = f'python -c "{program}.read_text({encoding!r}), {"utf-8"!r})"'
+    return f"{path} is not UTF-8 but {name}; save it as 'CSV UTF-8', or write it anew: {line}"
+
+
+def why(path: Path, separator: str, reason: str) -> str:
+    """The reader's reason why a CSV cannot be read, in a user's words with a remedy where there are some."""
+    if "utf-8" in reason.lower():
+        return recode(path, "cp1252")
+    if "more fields" not in reason:
+        return f"{path} cannot be read as csv: {reason}"
+    row, fields, width = _widest(path, separator)
+    where = f"row {row}, has {fields} fields where the header has {width}" if row else reason
+    remedy = f"put values that have {separator!r} in them between double quotes"
+    return f"{path} cannot be read as csv: {where}; {remedy}"
+
+
+def _widest(path: Path, separator: str) -> tuple[int, int, int]:
+    """The first row with more fields than the header, their number, and the header's; zeros for none."""
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            rows = csv.reader(file, delimiter=separator)
+            width = len(next(rows, []))
+            return next(
+                ((i, len(row), width) for i, row in enumerate(rows, 1) if len(row) > width), (0, 0, 0)
+            )
+    except csv.Error:  # a field that is too long for Python's reader
+        return 0, 0, 0

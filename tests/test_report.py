@@ -11,6 +11,7 @@ from apportion.report.beyond import beyond_figure, beyond_table
 from apportion.report.claims import claims
 from apportion.report.collect import collect, same_seeds, spread
 from apportion.report.figures import figure_3, figure_4, save
+from apportion.report.page import results_page
 from apportion.report.tables import (
     ablation_table,
     accuracy_table,
@@ -253,3 +254,14 @@ def test_figures_of_both_tables_are_drawn_from_their_own_runs(tmp_path):
     CliRunner().invoke(app, ["report", str(tmp_path / "results"), "--md", str(page)])
     drawn = {path.name for path in (page.parent / "images").glob("*.png")}
     assert drawn == {"figure3-cifar100.png", "figure4-cifar100.png"}
+
+
+def test_a_page_of_other_runs_says_nothing_of_the_papers_tables_or_of_how_ours_were_tuned(tmp_path):
+    make_run(tmp_path, "digits/dllp/16", 1, 96.0)
+    text = results_page(tmp_path, tmp_path / "page.md")
+    assert "`digits/dllp/16`" in text
+    for ours in ("Seed 0", "log.md", "Table 1", "Table 3", "CIFAR"):
+        assert ours not in text
+    make_run(tmp_path, "table1/dllp/16", 1, 87.0)
+    text = results_page(tmp_path, tmp_path / "page.md")
+    assert all(ours in text for ours in ("Seed 0", "Table 1", "Table 3"))

@@ -9,6 +9,7 @@ from apportion.report.beyond import beyond_figure, beyond_table
 from apportion.report.claims import claims
 from apportion.report.collect import Cell, collect
 from apportion.report.figures import figure_3, figure_4, save
+from apportion.report.head import HEAD, OURS
 from apportion.report.profile import profile_table
 from apportion.report.tables import (
     ablation_table,
@@ -21,39 +22,16 @@ from apportion.report.tables import (
 )
 
 SETS = {"table1": "CIFAR-10", "table2": "CIFAR-100"}
-HEAD = """# Results
-
-Written by `apportion report {root} --md {path}` from the run folders under `{root}/`; do not edit
-it by hand.
-
-Test accuracy in per cent, **of the last epoch**, on the official test split (two moons: fresh points;
-digits: a random quarter). A cell is *ours (standard deviation, seeds) / the paper's / the difference*; a
-dash is a run that is not there yet. The best epoch on the test set is printed further down, marked
-oracle, because the field often reports it: it needs labels that nobody has.
-
-Bags are random, disjoint and the same for every method of a seed; the proportions are counted from
-the labels, which no learner sees. Seed 0 is for tuning and appears in no table. What was tuned, and
-how, is in [log.md](log.md). The settings of the default groups started from experiments that had
-looked at test accuracy of seed 0, so they are not free of that look; the seeds of the image
-tables and of digits were not part of it, while LLP-GAN on two moons was looked at on its own seeds
-1 to 5 as well. They are ours, not the paper's: no dropout of 0.5, a new student with mixup,
-cross-entropy, a flat rate ([paper.md](paper.md), P1, P5, P10, P11). The `-paper` groups follow the
-paper as far as it says.
-"""
 
 
 def results_page(root: Path, path: Path) -> str:
     """The page's text; its figures are written beside it under images/."""
     cells = collect(root)
-    parts = [HEAD.format(root=root, path=path)]
+    paper = any(name.split("/")[0] in SETS for name in cells)
+    parts = [HEAD.format(root=root, path=path) + (OURS if paper else "")]
     parts += _tables(cells)
     parts += _family(cells)
-    parts.append(
-        "## Table 3: the ablation\n\n"
-        "Of the seeds that all of these rows have; a seed's first stage is the teacher of every row.\n\n"
-        f"{ablation_table(cells)}\n"
-    )
-    parts += _claims(cells)
+    parts += _claims(cells) if paper else []
     parts += _figures(cells, path.parent / "images")
     parts += _beyond(cells, path.parent / "images")
     if held_out := held_out_table(cells):
@@ -78,7 +56,8 @@ def _tables(cells: dict[str, Cell]) -> list[str]:
     """The paper's two tables in our setting and, where there are runs, in its own."""
     parts = []
     for number, (table, name) in enumerate(SETS.items(), 1):
-        parts.append(f"## Table {number}: {name}\n\n{accuracy_table(cells, table)}\n")
+        if any(known.startswith(f"{table}/") for known in cells):
+            parts.append(f"## Table {number}: {name}\n\n{accuracy_table(cells, table)}\n")
         if own := paper_table(cells, table):
             parts.append(
                 "In the paper's own setting, as far as it says (Adam at 1e-4, halved every 100 epochs,\n"
@@ -98,12 +77,14 @@ def _family(cells: dict[str, Cell]) -> list[str]:
 
 
 def _claims(cells: dict[str, Cell]) -> list[str]:
-    """What the paper says of its tables, and the numbers that it says it of."""
+    """The ablation, what the paper says of its tables, and the numbers that it says it of."""
+    said = "Of the seeds that all of these rows have; a seed's first stage is the teacher of every row."
     parts = [
+        f"## Table 3: the ablation\n\n{said}\n\n{ablation_table(cells)}\n",
         "## Proportions, entropy and labels of the training bags\n\n"
         "The share of a bag's predictions that is misplaced on balance, the mean entropy of a prediction in\n"
         "nats, and how many training instances each kind of label gets right (its largest entry), all from\n"
-        "the predictions of the last epoch.\n"
+        "the predictions of the last epoch.\n",
     ]
     parts += [f"{name}:\n\n{rows}\n" for table, name in SETS.items() if (rows := claims_table(cells, table))]
     head = "## The paper's sentences, {}\n\nFrom the means of the seeds above.\n\n{}\n"

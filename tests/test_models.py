@@ -20,7 +20,7 @@ from apportion.data.synthetic import moons
 from apportion.models import Model, ModelError, load_model, save_model
 from apportion.randomness import reseed
 from apportion.speed import channels_last
-from apportion.tables.columns import Column
+from apportion.tables.columns import Column, from_values
 
 SHAPES = {
     "mlp": (5,),
@@ -301,3 +301,24 @@ def test_onnx_gives_the_same_probabilities_for_any_number_of_rows(tmp_path):
         x = torch.randn(n, 4)
         (got,) = session.run(["probabilities"], {"features": x.numpy()})
         np.testing.assert_allclose(got, small.network(x).softmax(1).detach().numpy(), atol=1e-4)
+
+
+def test_onnx_says_which_classes_and_features_it_has_and_how_these_are_made(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    from apportion.models.exporting import export_onnx
+
+    columns = (
+        Column("age", "number", 40.0, 41.0, 9.0, flag=True),
+        Column("sex", "category", categories=("f", "m")),
+    )
+    names = [name for column in columns for name in column.features]
+    model = Model(mlp((5,), 2, (8,)), "mlp", (5,), ("no", "yes"), {"widths": [8]}, columns)
+    export_onnx(model, tmp_path / "m.onnx")
+    said = runtime.InferenceSession(tmp_path / "m.onnx").get_modelmeta().custom_metadata_map
+    assert json.loads(said["classes"]) == ["no", "yes"]
+    assert (
+        json.loads(said["features"])
+        == names
+        == ["age", "age is missing", "sex = f", "sex = m", "sex = other"]
+    )
+    assert from_values(json.loads(said["columns"])) == columns

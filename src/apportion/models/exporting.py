@@ -1,6 +1,7 @@
 """A model's network as ONNX, for programs without torch."""
 
 import io
+import json
 import logging
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from apportion.instances import as_floats
 from apportion.models.model import Model, ModelError
 from apportion.runs.files import whole_file
+from apportion.tables.columns import to_values
 
 
 class Probabilities(nn.Module):
@@ -29,8 +31,9 @@ class Probabilities(nn.Module):
 def export_onnx(model: Model, path: Path) -> None:
     """One file: input `features` (n, ...), output `probabilities` (n, k), for any n.
 
-    The features are float32, those that the model's transforms make; config.json says how. Where a model has
-    learnt from images as bytes they are these bytes, and the file centres them as the classifier does.
+    The features are float32, those that the model's transforms make; the file's metadata says how. Where a
+    model has learnt from images as bytes they are these bytes, and the file centres them as the classifier
+    does.
     """
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
         raise ModelError("ONNX files are written with onnx and onnxscript; pip install 'apportion[onnx]'")
@@ -47,7 +50,16 @@ def export_onnx(model: Model, path: Path) -> None:
             )  # fmt: skip
             if program is None:
                 raise RuntimeError("torch exported nothing")
+            program.model.metadata_props.update(about(model))
             with whole_file(path) as beside:
                 program.save(beside, external_data=False)
     finally:
         logging.getLogger("torch.onnx").setLevel(level)
+
+
+def about(model: Model) -> dict[str, str]:
+    """What a program must know beside the numbers, as JSON: classes, names of features, how they are made."""
+    columns = model.columns or ()
+    names = list(model.feature_names or (name for column in columns for name in column.features))
+    values = {"classes": list(model.classes), "features": names, "columns": to_values(columns)}
+    return {name: json.dumps(value) for name, value in values.items() if value}

@@ -80,6 +80,7 @@ def test_a_total_is_no_class_unless_it_is_said_to_be():
         ({"a": ["50%", "50%"], "b": [0, 1], "c": [0, 1]}, "bag 'a' has '50%' where a number should be"),
         (SHARES.assign(mayor=["x", "y", "z"]), r"column 'mayor' has 'x' where a number should be.*set_index"),
         ({"a": 0.5, "b": 0.4, "c": 0.3}, r"bag 'a' has 0.5 for proportions; .* such as \[1 - 0.5, 0.5\]"),
+        (pd.concat([SHARES, SHARES[["no"]]], axis=1), "the column 'no' stands twice in the table"),
         (SHARES["yes"], r"one number a bag; pass a table .* pandas.DataFrame\(\{'no': 1 - s, 'yes': s\}\)"),
         (SHARES.assign(yes=[5, 0, 0]), "bag 'a' has 5 as the proportion of class 'yes', which is more"),
     ],

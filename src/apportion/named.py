@@ -62,8 +62,10 @@ def _vectors(table: Mapping[Any, Any], names: Sequence[Hashable]) -> tuple[dict[
 
 def _bag_column(table: Any, names: set[Hashable], library: str) -> str | None:
     """The column that names the bags, where no index does."""
-    index = [] if library == "polars" else list(table.index)
-    found = [name for name in table.columns if _holds(table[name], names)]
+    index, columns = [] if library == "polars" else list(table.index), list(table.columns)
+    for name in (name for i, name in enumerate(columns) if name in columns[:i]):
+        raise BagError(f"the column {name!r} stands twice in the table; keep one")
+    found = [name for name in columns if _holds(table[name], names)]
     for name in (name for name in found if library == "pandas" and list(table[name]) == index):
         raise BagError(f"the column {name!r} repeats the names of the bags; pass table.set_index({name!r})")
     if library == "pandas" and set(index) & names:
@@ -76,7 +78,7 @@ def _bag_column(table: Any, names: set[Hashable], library: str) -> str | None:
 
 def _holds(column: Any, names: set[Hashable]) -> bool:
     values = column.to_list()
-    return len(values) >= len(names) and names <= set(values)
+    return next(iter(names)) in values and names <= set(values)  # most columns are done with the first
 
 
 def _refuse_total(columns: Mapping[Any, Any]) -> None:

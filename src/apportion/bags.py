@@ -47,6 +47,11 @@ class Bags:
     def n_classes(self) -> int:
         return self.proportions.shape[1]
 
+    @property
+    def overall(self) -> Tensor:
+        """(k,) the shares of all rows, on the CPU and in double precision."""
+        return (self.sizes.unsqueeze(1) * self.proportions.cpu().double()).sum(0) / len(self.x)
+
     def to(self, device: torch.device | str) -> "Bags":
         return replace(self, x=self.x.to(device), proportions=self.proportions.to(device))
 

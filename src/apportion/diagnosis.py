@@ -98,7 +98,6 @@ def diagnosis_of(log_probs: Tensor, bags: Bags, *, shuffles: int = 1999, seed: i
     top = torch.nn.functional.one_hot(log_probs.argmax(1), k).double()
     found = certified(log_probs, sizes, whole_counts(bags.proportions, sizes))
     correlation, null = shuffled_correlations(predicted, known, shuffles, seed)
-    overall = (known * sizes.unsqueeze(1)).sum(0) / sizes.sum()
     spread, chance = spread_of(known, sizes)
     accuracy, error = accuracy_from_bags(bag_means(top, sizes), known, sizes)
     low, high = max(0.0, accuracy - error), min(1.0, accuracy + error)
@@ -111,7 +110,7 @@ def diagnosis_of(log_probs: Tensor, bags: Bags, *, shuffles: int = 1999, seed: i
         "accuracy": min(1.0, max(0.0, accuracy)),
         "low": min(low, 1.0),
         "high": max(high, 0.0),
-        "largest": float(overall.max()),
+        "largest": float(bags.overall.max()),
         "agreement": float((found.classes == log_probs.argmax(1)).double().mean()),
         "entropy": float(entropy(log_probs).mean() / math.log(k)),
         "errors": (predicted - known).abs().sum(1) / 2,

@@ -106,8 +106,8 @@ def trained(asked: "Asked", found: "Found", settings: dict[str, Any], device: st
     def divide(bags: "Bags") -> "list[Bags]":
         nonlocal relax
         bags, relax = mended(bags, asked)
-        whole, choice = with_labels(bags, asked, found), (settings["held_out"], settings["seed"])
-        learnt, held = part_of(whole, *choice, settings["choose"])
+        held_out, seed, choose = (settings[name] for name in ("held_out", "seed", "choose"))
+        learnt, held = part_of(with_labels(bags, asked, found), held_out, seed, choose)
         return [learnt] if held is None else [learnt, held]
 
     made, columns = hold_parts(asked, found, divide)

@@ -62,11 +62,10 @@ def beyond_figure(cells: Cells) -> Figure | None:
     for panel, size in zip(panels, sizes, strict=True):
         for title, (_, _, dash) in ROWS.items():
             if parts := stages(cells, title, size):
-                log = runs.read_log(parts[-1].folders[0])
-                before = parts[0].seconds() if len(parts) == 2 else 0.0
-                taken = (sum(line.get("seconds", {}).values()) for line in log)
-                clock = accumulate(taken, initial=before)
-                curve = list(clock)[1:], [line["test_accuracy"] for line in log]
+                *before, log = (runs.read_log(part.folders[0]) for part in parts)  # of the first seed
+                taken = [[sum(line.get("seconds", {}).values()) for line in each] for each in (*before, log)]
+                clock = list(accumulate(second for each in taken for second in each))
+                curve = clock[-len(log) :], [line["test_accuracy"] for line in log]
                 (lines[title],) = panel.plot(*curve, dash, label=title)
         panel.set_title(f"bags of {size}", fontsize=9)
         panel.set_xlabel("seconds")

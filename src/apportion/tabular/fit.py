@@ -101,7 +101,8 @@ def model_of(
         "smallest and largest bag": f"{int(bags.sizes.min())}, {int(bags.sizes.max())}",
         "shares from": (asked.proportions or asked.counts or asked.table).name,
         "overall shares": ", ".join(
-            f"{name} {share:.4f}" for name, share in zip(found.classes, _overall(bags).tolist(), strict=True)
+            f"{name} {share:.4f}"
+            for name, share in zip(found.classes, known_bags(bags).overall.tolist(), strict=True)
         ),
     }
     quality = _quality(network, bags, "training bags")
@@ -122,11 +123,6 @@ def model_of(
         data=data,
         quality=quality,
     )
-
-
-def _overall(bags: Bags) -> torch.Tensor:
-    bags = known_bags(bags)
-    return (bags.proportions.cpu().double() * bags.sizes[:, None]).sum(0) / bags.sizes.sum()
 
 
 def _quality(network: torch.nn.Module, bags: Bags, which: str) -> dict[str, Any]:

@@ -120,3 +120,15 @@ def test_all_of_a_generators_pixels_learn():
     network = generator((3, 32, 32), 8)
     made = network(torch.rand(4, 8, generator=stream(0)))
     assert (made.std(0) > 0).all()
+
+
+def test_both_ways_asks_an_image_and_its_mirror_image_at_test_time_only():
+    reseed(0, "weights")
+    both = resnet9((3, 32, 32), 10, width=4, both_ways=True)
+    plain = nn.Sequential(both[0].features, both[1])
+    x = torch.randn(4, 3, 32, 32, generator=stream(0))
+    with torch.no_grad():
+        assert torch.equal(both.train()(x), plain.train()(x))
+        both.eval(), plain.eval()
+        torch.testing.assert_close(both(x), (plain(x) + plain(x.flip(3))) / 2, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(plain(x), plain(x.flip(3)), atol=1e-5)

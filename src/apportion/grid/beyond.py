@@ -11,6 +11,10 @@ FIRST_EPOCHS = {16: 60, 32: 80, 64: 110, 128: 180, 256: 240, 512: 240, 1024: 240
 TWO_VIEWS = First(
     "two-views", epochs=110, optimizer="sgd", rate=0.1, decay=5e-4, schedule="ramp-cosine", clip=5.0
 )
+NETWORKS = {  # no dropout: strong views are enough of a burden
+    "conv13": Network("conv13", {"dropout": 0.0}),
+    "resnet9": Network("resnet9", {"dropout": 0.0, "both_ways": True}),
+}
 STUDENT = replace(FAST_SECOND, epochs=70, network=CONV13, augment="crop+flip")
 
 
@@ -26,7 +30,7 @@ def beyond(
     return replace(
         FAST,
         data=Data(data, size),
-        network=Network(network, {"dropout": 0.0}),  # strong views are enough of a burden
+        network=NETWORKS[network],
         first=replace(TWO_VIEWS, epochs=epochs, options=labels(transport)),
         second=second,
         augment="weak+strong",

@@ -102,6 +102,11 @@ def fetched(*values: Tensor) -> Callable[[], list[Tensor]]:
     return wait
 
 
+def sent(value: Tensor, device: torch.device) -> Tensor:
+    """A value of the host's on a device; nobody waits for the copy."""
+    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value.to(device)
+
+
 class DeviceError(ValueError):
     """A device that is not there."""
 

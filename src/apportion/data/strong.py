@@ -5,6 +5,7 @@ torch's generator of the device. Colours change by one matrix an image, so that 
 """
 
 import math
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +14,15 @@ from torch import Tensor
 from apportion.data.augment import crop_flip
 
 LUMINANCE = (0.299, 0.587, 0.114)
-YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
-RGB = (
-    torch.tensor(YIQ, dtype=torch.float64).inverse().tolist()
-)  # here: on a GPU an inverse has to be waited for
+YIQ = (LUMINANCE, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
+
+
+@lru_cache
+def colours_on(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """LUMINANCE, YIQ and its inverse, kept: a copy in every step would wait for all of the step before."""
+    yiq = torch.tensor(YIQ, dtype=torch.float64)
+    luminance, there, back = (part.float().to(device) for part in (yiq[0], yiq, yiq.inverse()))
+    return luminance, there, back
 
 
 def strong(x: Tensor, hole: int | None = None, mirror: bool = True) -> Tensor:
@@ -61,7 +67,7 @@ def recoloured(
 
     One is no change, for hue zero. Clipped to [0, 1] once, at the end.
     """
-    weights = images.new_tensor(LUMINANCE)
+    weights = colours_on(images.device)[0]
     grey = weights.expand(3, 3)  # a matrix that makes every channel the luminance
     one = torch.eye(3, device=images.device)
     colour = torch.lerp(grey, one, saturation.view(-1, 1, 1))
@@ -78,7 +84,8 @@ def turned(hue: Tensor) -> Tensor:
     """Matrices (n, 3, 3) that turn the colours of RGB by an angle about grey, in YIQ."""
     cos, sin, zero, one = hue.cos(), hue.sin(), torch.zeros_like(hue), torch.ones_like(hue)
     turn = torch.stack([one, zero, zero, zero, cos, -sin, zero, sin, cos], 1).view(-1, 3, 3)
-    return hue.new_tensor(RGB) @ turn @ hue.new_tensor(YIQ)
+    _, yiq, rgb = colours_on(hue.device)
+    return rgb @ turn @ yiq
 
 
 def covered(images: Tensor, row: Tensor, column: Tensor, hole: int) -> Tensor:

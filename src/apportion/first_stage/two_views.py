@@ -15,7 +15,7 @@ from apportion.bags import BagBatch
 from apportion.learner import Terms, still_batchnorm
 from apportion.likelihood import count_loss
 from apportion.losses import cross_entropy, proportion_loss
-from apportion.speed import fetched
+from apportion.speed import fetched, sent
 from apportion.transport import certified, whole_counts
 
 
@@ -61,16 +61,17 @@ class TwoViews:
         asked = fetched(logits.float(), batch.sizes, batch.proportions)
         with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
             moved = features(strong)
-        labels, weights = (each.to(logits) for each in sure_labels(*asked(), transport=self.transport))
-        first, last = self.bag_weights
-        terms = {
-            "proportion": (first + (last - first) * progress)
-            * self.bag_loss(logits, batch.sizes, batch.proportions, batch.left),
-            "labels": (weights * cross_entropy(head(moved), labels)).mean(),
-        }
+        answers, (first, last) = head(moved), self.bag_weights
+        bag_weight = first + (last - first) * progress
+        terms = {"proportion": bag_weight * self.bag_loss(logits, batch.sizes, batch.proportions, batch.left)}
         if progress < 0.5:
             alike = contrast(self.projector(plain), self.projector(moved), self.temperature)
             terms["contrast"] = self.contrast * (1 - 2 * progress) * alike
+        # last: while transport is under way on the host, the device has all of the above to do
+        labels, weights = (
+            sent(each, logits.device) for each in sure_labels(*asked(), transport=self.transport)
+        )
+        terms["labels"] = (weights * cross_entropy(answers, labels)).mean()
         yield terms
         follow(self.classifier, self.network, self.momentum)
 

@@ -6,9 +6,10 @@ from torch import nn
 
 from apportion.backbones import conv13, mlp
 from apportion.bags import Bags
+from apportion.data.views import views
 from apportion.learner import frozen, still_batchnorm
-from apportion.randomness import stream
-from apportion.speed import DeviceError, Fast, lengths_of, pick_device, placed, unplaced
+from apportion.randomness import reseed, stream
+from apportion.speed import DeviceError, Fast, lengths_of, pick_device, placed, quick, unplaced
 
 # importing torch's compiler warns about torch's own use of torch.jit
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -60,6 +61,19 @@ def test_the_usual_lengths_are_those_of_most_batches_of_an_epoch_and_of_predicti
         bags = Bags(torch.zeros(n, 1), torch.tensor(sizes), torch.ones(len(sizes), 1), torch.arange(n), sizes)
         found = [len(batch.x) in lengths for batch in bags.batches(1024, stream(0))]
         assert sum(found) >= len(found) - 2
+
+
+def test_the_two_views_of_an_image_are_one_piece_for_the_compiler():
+    """Where it had to break off, or to wait for a number, nothing would be gained."""
+    augment, _ = views((0.5,) * 3, (0.25,) * 3, torch.device("cpu"), "weak+strong")
+    assert quick(augment, torch.device("cpu"), {4}) is augment
+    whole = torch.compile(augment, backend="eager", dynamic=False, fullgraph=True)
+    x = torch.randint(0, 256, (4, 3, 32, 32), generator=stream(0), dtype=torch.uint8)
+    found = []
+    for view in (augment, whole):
+        reseed(0, "view")
+        found.append(view(x))
+    assert torch.equal(*found)
 
 
 def test_what_is_done_to_a_network_for_a_while_reaches_its_compiled_form():

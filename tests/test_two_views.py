@@ -33,6 +33,10 @@ from apportion.speed import fetched
 from apportion.stages import run_with_teacher
 
 
+def labelled(scores, sizes, shares, **options):
+    return sure_labels(scores, sizes, lambda: (scores, sizes, shares), **options)
+
+
 def learner(**options) -> TwoViews:
     reseed(0, "projector")
     return TwoViews(normed(), normed(), projector(16), **options)
@@ -50,7 +54,7 @@ def batch_of(which=(0, 1, 2)):
 def test_the_labels_are_those_of_exact_transport_and_the_largest_class_at_their_prices():
     bags = ragged((7, 1, 30, 4), k=4)
     scores = torch.randn(42, 4, generator=stream(0))
-    labels, trust = sure_labels(scores, bags.sizes, bags.proportions)
+    labels, trust = labelled(scores, bags.sizes, bags.proportions)
     assert torch.equal(labels, hard_labels(scores, bags.sizes, bags.proportions))
     assert ((trust > 0) & (trust <= 1)).all()
 
@@ -58,15 +62,15 @@ def test_the_labels_are_those_of_exact_transport_and_the_largest_class_at_their_
 def test_trust_is_one_where_prices_leave_no_doubt_and_small_where_two_classes_cost_the_same():
     sizes, shares = torch.tensor([4]), torch.tensor([[0.5, 0.5]])
     sure = torch.tensor([[30.0, 0.0], [30.0, 0.0], [0.0, 30.0], [0.0, 30.0]])
-    assert sure_labels(sure, sizes, shares)[1].tolist() == pytest.approx([1.0] * 4)
-    doubtful = sure_labels(torch.zeros(4, 2), sizes, shares)[1]
+    assert labelled(sure, sizes, shares)[1].tolist() == pytest.approx([1.0] * 4)
+    doubtful = labelled(torch.zeros(4, 2), sizes, shares)[1]
     assert doubtful.tolist() == pytest.approx([math.exp(-10)] * 4)
 
 
 def test_a_price_is_taken_off_before_doubt_is_measured():
     # all four lean to class 0 by five, two must go to class 1: what one class must give up is in doubt
     scores, sizes = torch.tensor([[9.0, 0.0], [9.0, 0.0], [5.0, 0.0], [5.0, 0.0]]), torch.tensor([4])
-    labels, trust = sure_labels(scores, sizes, torch.tensor([[0.5, 0.5]]))
+    labels, trust = labelled(scores, sizes, torch.tensor([[0.5, 0.5]]))
     assert labels.argmax(1).tolist() == [0, 0, 1, 1]
     assert trust.min() < 0.9
 
@@ -285,7 +289,7 @@ def test_views_of_anything_else_are_refused():
 
 def test_without_transport_the_label_is_the_largest_class():
     scores, sizes = torch.tensor([[9.0, 0.0], [9.0, 0.0], [5.0, 0.0], [5.0, 0.0]]), torch.tensor([4])
-    labels, trust = sure_labels(scores, sizes, torch.tensor([[0.5, 0.5]]), transport=False)
+    labels, trust = labelled(scores, sizes, torch.tensor([[0.5, 0.5]]), transport=False)
     assert labels.argmax(1).tolist() == [0, 0, 0, 0]
     assert trust.min() > 0.9
 

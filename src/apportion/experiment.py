@@ -15,6 +15,7 @@ from apportion.building import (
 )
 from apportion.checks import check
 from apportion.crew import Crew, CrewError, Group, joined, own_batch, own_device
+from apportion.data.views import PAIRS
 from apportion.evaluate import predict
 from apportion.labelling import Labeller
 from apportion.measure import evaluated, summary
@@ -22,7 +23,7 @@ from apportion.pipeline import Moment
 from apportion.randomness import reseed
 from apportion.recipes import Recipe, Second, to_json
 from apportion.second_stage import bag_weights
-from apportion.speed import arithmetic, lengths_of, pick_device, placed, unplaced
+from apportion.speed import arithmetic, lengths_of, pick_device, placed, quick, unplaced
 from apportion.task import Task, fingerprint, load_task
 from apportion.where import where
 
@@ -50,7 +51,8 @@ def moments(
         runs.check_fit(resume, learner.players(), optimizers, None)
         return stages.first_stage(
             learner, task.bags, optimizers, epochs=recipe.first.epochs, rate=build_rate(recipe.first),
-            seed=recipe.seed, instances_per_batch=batch, augment=task.augment, resume=resume,
+            seed=recipe.seed, instances_per_batch=batch, resume=resume,
+            augment=quick(task.augment, task.device, fast) if recipe.augment in PAIRS else task.augment,
         )  # fmt: skip
     if teacher is None:
         raise runs.RunError("a second stage needs the run of its first stage; pass its folder as teacher")

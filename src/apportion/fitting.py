@@ -21,7 +21,7 @@ from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed
 from apportion.ranges import wrong_settings
 from apportion.recipes import Second
-from apportion.speed import lengths_of, placed
+from apportion.speed import lengths_of, placed, quick
 from apportion.start import overall_shares, starting_at
 
 Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, classes) -> network
@@ -110,12 +110,13 @@ def two_stages(
         check_scores(predict(network, bags.x[:1], as_floats), bags.n_classes)
         return starting_at(overall, network)
 
-    first = kind.teacher(method, first_epochs, rate)
+    first, view = kind.teacher(method, first_epochs, rate), kind.seen(method, mirror)
+    view = quick(view, device, fast) if method == "two-views" else view
     learner = build_learner(first, new_network("first"), shape, lambda net: placed(net, device, fast))
     shared = {"seed": seed, "instances_per_batch": batch}
     yield from first_stage(
         learner, taught, build_optimizers(learner.players(), first), epochs=first_epochs,
-        rate=build_rate(first), augment=kind.seen(method, mirror), **shared,
+        rate=build_rate(first), augment=view, **shared,
     )  # fmt: skip
     if label is None:
         return

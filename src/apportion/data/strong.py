@@ -5,7 +5,6 @@ torch's generator of the device. Colours change by one matrix an image, so that 
 """
 
 import math
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -15,14 +14,8 @@ from apportion.data.augment import crop_flip
 
 LUMINANCE = (0.299, 0.587, 0.114)
 YIQ = (LUMINANCE, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
-
-
-@lru_cache
-def colours_on(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """LUMINANCE, YIQ and its inverse, kept: a copy in every step would wait for all of the step before."""
-    yiq = torch.tensor(YIQ, dtype=torch.float64)
-    luminance, there, back = (part.float().to(device) for part in (yiq[0], yiq, yiq.inverse()))
-    return luminance, there, back
+RGB = torch.tensor(YIQ, dtype=torch.float64).inverse().tolist()
+# These stay numbers: a tensor of them would be copied in every step, and wait for all of the step before.
 
 
 def strong(x: Tensor, hole: int | None = None, mirror: bool = True) -> Tensor:
@@ -67,12 +60,12 @@ def recoloured(
 
     One is no change, for hue zero. Clipped to [0, 1] once, at the end.
     """
-    weights = colours_on(images.device)[0]
-    grey = weights.expand(3, 3)  # a matrix that makes every channel the luminance
-    one = torch.eye(3, device=images.device)
-    colour = torch.lerp(grey, one, saturation.view(-1, 1, 1))
+    colour = matrices(
+        [saturation * (i == j) + (1 - saturation) * w for i in range(3) for j, w in enumerate(LUMINANCE)]
+    )
     matrix = (brightness * contrast).view(-1, 1, 1) * (turned(hue) @ colour)
-    mean = brightness * torch.einsum("nchw,c->n", images, weights) / images[0, 0].numel()
+    means = images.mean((2, 3))
+    mean = brightness * sum(w * means[:, j] for j, w in enumerate(LUMINANCE))
     # the contrast's offset is grey, which neither saturation nor hue changes
     offset = ((1 - contrast) * mean).view(-1, 1, 1, 1)
     out = torch.einsum("nij,njhw->nihw", matrix, images) + offset
@@ -82,10 +75,20 @@ def recoloured(
 
 def turned(hue: Tensor) -> Tensor:
     """Matrices (n, 3, 3) that turn the colours of RGB by an angle about grey, in YIQ."""
-    cos, sin, zero, one = hue.cos(), hue.sin(), torch.zeros_like(hue), torch.ones_like(hue)
-    turn = torch.stack([one, zero, zero, zero, cos, -sin, zero, sin, cos], 1).view(-1, 3, 3)
-    _, yiq, rgb = colours_on(hue.device)
-    return rgb @ turn @ yiq
+    cos, sin = hue.cos(), hue.sin()
+    (y, i, q) = YIQ
+    return matrices(
+        [
+            back[0] * y[j] + cos * (back[1] * i[j] + back[2] * q[j]) + sin * (back[2] * i[j] - back[1] * q[j])
+            for back in RGB
+            for j in range(3)
+        ]
+    )
+
+
+def matrices(entries: list[Tensor]) -> Tensor:
+    """(n, 3, 3) from nine entries (n,), row by row."""
+    return torch.stack(entries, 1).view(-1, 3, 3)
 
 
 def covered(images: Tensor, row: Tensor, column: Tensor, hole: int) -> Tensor:

@@ -5,7 +5,7 @@ of an instance together and pushes other instances apart, which is what lets lar
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -68,9 +68,7 @@ class TwoViews:
             alike = contrast(self.projector(plain), self.projector(moved), self.temperature)
             terms["contrast"] = self.contrast * (1 - 2 * progress) * alike
         # last: while transport is under way on the host, the device has all of the above to do
-        labels, weights = (
-            sent(each, logits.device) for each in sure_labels(*asked(), transport=self.transport)
-        )
+        labels, weights = sure_labels(logits.detach(), batch.sizes, asked, transport=self.transport)
         terms["labels"] = (weights * cross_entropy(answers, labels)).mean()
         yield terms
         follow(self.classifier, self.network, self.momentum)
@@ -87,17 +85,21 @@ def in_two_parts(network: nn.Module) -> nn.Sequential:
 
 
 def sure_labels(
-    scores: Tensor, sizes: Tensor, proportions: Tensor, *, transport: bool = True
+    scores: Tensor, sizes: Tensor, on_host: Callable[[], Sequence[Tensor]], *, transport: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Exact transport labels (n, k) of a batch, and how far to trust each, exp(-10 H²), (n,).
 
     H in [0, 1] is the entropy over log k of the prediction at the prices that prove the labels,
     softmax(scores - prices): the label is its largest class, and in doubt where another class is as cheap.
+    Transport is the host's: `on_host` gives scores, sizes and proportions there.
     """
-    k, classes = scores.shape[1], scores.argmax(1)
+    scores, k = scores.float(), scores.shape[1]
+    classes = scores.argmax(1)
     if transport:
-        found = certified(scores, sizes, whole_counts(proportions, sizes))
-        classes, scores = found.classes, scores - found.prices.to(scores).repeat_interleave(sizes, 0)
+        there, lengths, proportions = on_host()
+        found = certified(there, lengths, whole_counts(proportions, lengths))
+        classes, prices = (sent(each, scores.device) for each in (found.classes, found.prices.float()))
+        scores = scores - prices.repeat_interleave(sizes, 0, output_size=len(scores))
     doubt = torch.special.entr(scores.softmax(1)).sum(1) / math.log(max(2, k))
     return F.one_hot(classes, k).to(scores), torch.exp(-10 * doubt.square())
 

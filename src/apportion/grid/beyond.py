@@ -8,6 +8,8 @@ from apportion.recipes import Data, First, Network, Options, Recipe, Second
 # apportion run beyond-conv13/two-views/128     250 s on one H200, two views being two passes an epoch; 1.4 s
 # an epoch. Larger bags begin later, so they need more epochs.
 FIRST_EPOCHS = {16: 60, 32: 80, 64: 110, 128: 180, 256: 240, 512: 240, 1024: 240}
+# apportion run beyond-resnet9/two-views/64     half the arithmetic of the 13 layers
+SMALL_EPOCHS = {16: 100, 32: 130, 64: 180, 128: 300, 256: 400, 512: 400, 1024: 400}
 TWO_VIEWS = First(
     "two-views", epochs=110, optimizer="sgd", rate=0.1, decay=5e-4, schedule="ramp-cosine", clip=5.0
 )
@@ -25,14 +27,17 @@ def beyond(
     second: Second | None = None,
     transport: bool = True,
 ) -> Recipe:
-    # apportion run beyond-resnet9/two-views/64     half the arithmetic of the 13 layers: twice the epochs
-    epochs = FIRST_EPOCHS[size] * (2 if network == "resnet9" else 1)
+    small = network == "resnet9"
     return replace(
         FAST,
         data=Data(data, size),
         network=NETWORKS[network],
-        first=replace(TWO_VIEWS, epochs=epochs, options=labels(transport)),
+        first=replace(
+            TWO_VIEWS, epochs=(SMALL_EPOCHS if small else FIRST_EPOCHS)[size], options=labels(transport)
+        ),
         second=second,
+        # twice the steps an epoch: worth twice the epochs at bags of 128 (docs/log.md); bags stay whole
+        instances_per_batch=max(512, size) if small else FAST.instances_per_batch,
         augment="weak+strong",
     )
 

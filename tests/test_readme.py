@@ -73,8 +73,14 @@ def test_what_the_readme_and_the_method_page_say_of_two_views_is_in_the_results(
     (row,) = [line for line in results.splitlines() if line.startswith("| two views |")]
     said = re.search(r"reaches ([\d.]+) at bags of 64 and ([\d.]+) at 128", README.read_text())
     assert all(f"**{number} (" in row for number in said.groups())
+    (small,) = [line for line in results.splitlines() if line.startswith("| two views, ResNet-9 |")]
+    said = re.search(r"With ResNet-9 it has ([\d./ ]+) at", README.read_text())
+    assert re.findall(r"\*\*([\d.]+) \(", small) == said.group(1).split(" / ")
+    (best,) = [line for line in results.splitlines() if line.startswith("| published best |")]
+    said = re.search(r"published numbers are ([\d./ ]+),", README.read_text())
+    assert best.strip("| ").split(" | ")[1:] == said.group(1).split(" / ")
     page = (README.parent / "docs" / "methods" / "two-views.md").read_text()
-    for name in ("two views", "two views + PLOT", "DLLP + PLOT"):
+    for name in ("two views", "two views, ResNet-9", "two views + PLOT", "DLLP + PLOT"):
         (told,) = [line for line in page.splitlines() if line.startswith(f"| {name} |")]
         lines = [line for line in results.splitlines() if line.startswith(f"| {name} |") and " s |" in line]
         for number, seconds in re.findall(r"([\d.]+), (\d+) s", told):

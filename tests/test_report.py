@@ -108,6 +108,19 @@ def test_a_figure_without_its_runs_is_not_drawn(tmp_path):
     assert figure_4(collect(tmp_path)) is None
 
 
+def test_a_method_has_one_colour_at_every_bag_size(tmp_path):
+    for name in ("table1/dllp/16", "beyond-conv13/two-views/16"):
+        make_run(tmp_path, name, 1, 90.0)
+    for size in (16, 32):
+        make_run(tmp_path, f"beyond-resnet9/two-views/{size}", 1, 95.0)
+    drawn = [
+        {line.get_label(): line.get_color() for line in panel.lines}
+        for panel in beyond_figure(collect(tmp_path)).axes
+    ]
+    assert [len(lines) for lines in drawn] == [3, 1]
+    assert drawn[0]["two views, ResNet-9"] == drawn[1]["two views, ResNet-9"]
+
+
 def test_beyond_the_paper_a_second_stage_counts_the_seconds_of_its_first_and_needs_it(tmp_path):
     assert beyond_table(collect(tmp_path)) == ""
     assert beyond_figure(collect(tmp_path)) is None

@@ -60,16 +60,16 @@ def beyond_figure(cells: Cells) -> Figure | None:
     figure = Figure(figsize=(3.2 * len(sizes), 2.9), layout="constrained")
     panels, lines = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0], {}
     for panel, size in zip(panels, sizes, strict=True):
-        for title, (_, _, dash) in ROWS.items():
+        for colour, (title, (_, _, dash)) in enumerate(ROWS.items()):
             if parts := stages(cells, title, size):
                 *before, log = (runs.read_log(part.folders[0]) for part in parts)  # of the first seed
                 taken = [[sum(line.get("seconds", {}).values()) for line in each] for each in (*before, log)]
                 clock = list(accumulate(second for each in taken for second in each))
                 curve = clock[-len(log) :], [line["test_accuracy"] for line in log]
-                (lines[title],) = panel.plot(*curve, dash, label=title)
+                (lines[title],) = panel.plot(*curve, dash, color=f"C{colour}", label=title)
         panel.set_title(f"bags of {size}", fontsize=9)
         panel.set_xlabel("seconds")
-        panel.set_ylim(60, 96)
+        panel.set_ylim(60, 97)
     panels[0].set_ylabel("test accuracy, %")
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(lines), fontsize=8)
     return figure

@@ -114,7 +114,8 @@ def _beyond(cells: dict[str, Cell], folder: Path) -> list[str]:
         "## Beyond the paper: two views, CIFAR-10\n\n"
         "Last epoch, and the seconds of all stages on one device with compilation and evaluation in them.\n"
         "The published best is of any method up to 2025 with WRN-28-2 and up to 1,024 epochs, often of the\n"
-        "best test epoch; ours is the 13-layer network unless named ([two views](methods/two-views.md)).\n\n"
+        "best test epoch; ours is the 13-layer network unless named ([two views](methods/two-views.md)).\n"
+        "ResNet-9 is asked for the image and its mirror image at test time.\n\n"
         f"{beyond_table(cells)}\n\n![{title}](images/beyond.png)\n"
     ]
 

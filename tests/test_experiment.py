@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from conftest import ONE_VIEW, same_bits
 
 from apportion import experiment, runs
 from apportion.bagging import make_bags
-from apportion.checks import LABELS
+from apportion.checks import BAGGINGS, LABELS
 from apportion.crew import CrewError
 from apportion.data import SOURCES
 from apportion.experiment import run
@@ -251,6 +252,30 @@ def test_predictions_of_other_data_do_not_teach(tmp_path, teacher):
     recipe = replace(TINY_SECOND, data=replace(TINY.data, held_out=0.5))
     with pytest.raises(runs.RunError, match="has predictions of other data; run its first stage again"):
         all_of(recipe, tmp_path, teacher)
+
+
+def test_predictions_of_as_many_other_rows_or_bags_do_not_teach(tmp_path, teacher, monkeypatch):
+    real = SOURCES["digits"]
+    monkeypatch.setitem(SOURCES, "digits", lambda folder, seed: changed_data(real(folder, seed)))
+    words = "has predictions of other data, or of other bags, .* move it away, and run its first stage again"
+    with pytest.raises(runs.RunError, match=words):
+        all_of(TINY_SECOND, tmp_path / "data", teacher)
+    monkeypatch.undo()
+    monkeypatch.setitem(BAGGINGS, "random", lambda x, y, size, generator: np.arange(len(x)) // size)
+    with pytest.raises(runs.RunError, match=words):
+        all_of(TINY_SECOND, tmp_path / "bags", teacher)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_teacher_that_went_on_with_other_data_is_of_these_and_one_without_a_sum_is_believed(tmp_path):
+    where = {"data": "old", "resumed": [{"epoch": 1}, {"data": "new", "epoch": 2}, {"epoch": 3}]}
+    runs.refuse_other_data(tmp_path, "any")
+    for told, data in ((where, "new"), ({"data": "old"}, "old"), ({"torch": "2"}, "any")):
+        (tmp_path / "where.json").write_text(json.dumps(told))
+        runs.refuse_other_data(tmp_path, data)
+    (tmp_path / "where.json").write_text(json.dumps(where))
+    with pytest.raises(runs.RunError, match=r"other bags, than are here \(new, old\)"):
+        runs.refuse_other_data(tmp_path, "old")
 
 
 def test_weights_of_another_network_do_not_go_on(tmp_path, teacher):

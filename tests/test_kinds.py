@@ -12,7 +12,7 @@ from torch import nn
 from apportion import BagError, ProportionClassifier, load, save
 from apportion.backbones import conv13, resnet9
 from apportion.grid import RECIPES
-from apportion.grid.beyond import FIRST_EPOCHS
+from apportion.grid.beyond import SMALL_EPOCHS
 from apportion.instances import as_floats, centred
 from apportion.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
 
@@ -40,14 +40,14 @@ def small(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
 
 
 def test_the_settings_of_images_are_those_of_the_tables():
-    assert IMAGES.teacher("two-views", 60, None) == RECIPES["beyond-conv13/two-views/16"].first
+    assert IMAGES.teacher("two-views", 100, None) == RECIPES["beyond-resnet9/two-views/16"].first
     assert IMAGES.teacher("dllp", 40, None) == RECIPES["table1/dllp+plot/16"].first
     assert IMAGES.student(70, None) == RECIPES["table1/dllp+plot/16"].second
-    assert IMAGES.batch == RECIPES["beyond-conv13/two-views/16"].instances_per_batch
+    assert IMAGES.batch == RECIPES["beyond-resnet9/two-views/16"].instances_per_batch
     for size in (16, 32, 64, 128, 256):
         bags = ragged((size,) * (50_000 // size))
         epochs = IMAGES.first_epochs(bags, bags, IMAGES.batch)
-        assert epochs == pytest.approx(FIRST_EPOCHS[size], rel=0.15)
+        assert epochs == pytest.approx(SMALL_EPOCHS[size], rel=0.15)
 
 
 def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():
@@ -78,7 +78,7 @@ def test_the_settings_of_images_on_a_cpu_are_those_that_were_tried_there():
     assert CPU_IMAGES.batch == recipe.instances_per_batch
     chosen = CPU_IMAGES.words["backbone"]
     assert (chosen.func, chosen.keywords) == (resnet9, recipe.network.options)
-    assert IMAGES.words["backbone"].func is conv13
+    assert IMAGES.words["backbone"] is resnet9
 
 
 def test_of_itself_an_estimator_takes_two_views_of_images_and_plot_for_rows(tmp_path):

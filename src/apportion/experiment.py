@@ -1,6 +1,7 @@
 """One run, from a recipe to a folder of results."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from apportion.randomness import reseed
 from apportion.recipes import Recipe, Second, to_json
 from apportion.second_stage import bag_weights
 from apportion.speed import arithmetic, lengths_of, pick_device, placed, quick, unplaced
-from apportion.task import Task, fingerprint, load_task
+from apportion.task import Task, augmentation, fingerprint, load_task
 from apportion.where import where
 
 
@@ -40,19 +41,19 @@ def moments(
     shape, k, batch = task.data.x.shape[1:], task.data.n_classes, recipe.instances_per_batch
     stages = pipeline if group is None else Crew(group)
     own = batch if group is None else own_batch(task.bags, group.size, batch)
-    fast = lengths_of(task.bags.sizes, own)
-    second = recipe.second
+    fast, second, pairs = lengths_of(task.bags.sizes, own), recipe.second, augmentation(recipe) in PAIRS
+    place = partial(placed, device=task.device, lengths=fast, graphs=pairs)
     reseed(recipe.seed, "first" if second is None else "second", "weights")
     network = recipe.network if second is None or second.network is None else second.network
-    classifier = placed(build_network(network, shape, k), task.device, fast)
+    classifier = place(build_network(network, shape, k))
     if second is None:
-        learner = build_learner(recipe.first, classifier, shape, lambda n: placed(n, task.device, fast))
+        learner = build_learner(recipe.first, classifier, shape, place)
         optimizers = build_optimizers(learner.players(), recipe.first)
         runs.check_fit(resume, learner.players(), optimizers, None)
         return stages.first_stage(
             learner, task.bags, optimizers, epochs=recipe.first.epochs, rate=build_rate(recipe.first),
             seed=recipe.seed, instances_per_batch=batch, resume=resume,
-            augment=quick(task.augment, task.device, fast) if recipe.augment in PAIRS else task.augment,
+            augment=quick(task.augment, task.device, fast) if pairs else task.augment,
         )  # fmt: skip
     if teacher is None:
         raise runs.RunError("a second stage needs the run of its first stage; pass its folder as teacher")
@@ -95,6 +96,7 @@ def run(
     task = load_task(recipe, place, data)
     group = joined(place)
     here = where(place, exact) | {"data": fingerprint(task), "processes": 1 if group is None else group.size}
+    runs.refuse_other_data(teacher, here["data"])
     if group is not None:
         refuse_strangers(group, here, recipe.first.clip)
         if group.rank:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,18 +102,18 @@ def two_stages(
     second_epochs = kind.second_epochs(bags, batch) if second_epochs is None else second_epochs
     if first_epochs < 1:
         raise ValueError(f"first_epochs is {first_epochs}; a teacher needs at least one")
-
     fast, overall = lengths_of(bags.sizes, batch), overall_shares(taught)
 
-    def new_network(stage: str) -> nn.Module:
+    def new_network(stage: str, graphs: bool = False) -> nn.Module:
         reseed(seed, stage, "weights")
-        network = placed(backbone(shape, bags.n_classes), device, fast)
+        network = placed(backbone(shape, bags.n_classes), device, fast, graphs)
         check_scores(predict(network, bags.x[:1], as_floats), bags.n_classes)
         return starting_at(overall, network)
 
-    first, view = kind.teacher(method, first_epochs, rate), kind.seen(method, mirror)
-    view = quick(view, device, fast) if method == "two-views" else view
-    learner = build_learner(first, new_network("first"), shape, lambda net: placed(net, device, fast))
+    first, pairs = kind.teacher(method, first_epochs, rate), method == "two-views"
+    place = partial(placed, device=device, lengths=fast, graphs=pairs)
+    learner = build_learner(first, new_network("first", graphs=pairs), shape, place)
+    view = quick(kind.seen(method, mirror), device, fast if pairs else ())
     shared = {"seed": seed, "instances_per_batch": batch}
     yield from first_stage(
         learner, taught, build_optimizers(learner.players(), first), epochs=first_epochs,

@@ -13,15 +13,15 @@ class Fast(nn.Module):
     """The same network, faster; its weights are the network's own, its answers float32.
 
     Compiled for these lengths of a batch: the few of another (an epoch's last) take the plain path, since one
-    more compilation costs more than they do. Each pass is a CUDA graph, one launch for its hundred kernels:
-    small networks wait for the host otherwise.
+    more compilation costs more than they do. With `graphs` each pass is a CUDA graph, one launch for its
+    hundred kernels: small networks wait for the host otherwise.
     """
 
-    def __init__(self, network: nn.Module, lengths: Collection[int]) -> None:
+    def __init__(self, network: nn.Module, lengths: Collection[int], graphs: bool = False) -> None:
         super().__init__()
         self.network = network
         self.lengths = set(lengths)
-        compiled = torch.compile(network, dynamic=False, mode="reduce-overhead")
+        compiled = torch.compile(network, dynamic=False, mode="reduce-overhead" if graphs else None)
         self.compiled = (compiled,)  # in a tuple: its weights are not listed twice
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,7 +40,9 @@ def lengths_of(sizes: Tensor, instances_per_batch: int) -> set[int]:
     return {instances_per_batch} | ({instances_per_batch // int(usual) * int(usual)} if alike else set())
 
 
-def placed(network: nn.Module, device: torch.device, lengths: Collection[int]) -> nn.Module:
+def placed(
+    network: nn.Module, device: torch.device, lengths: Collection[int], graphs: bool = False
+) -> nn.Module:
     """The network on its device; on CUDA its features are made fast and the last layer stays in float32."""
     network = network.to(device) if device.type == "mps" else channels_last(network.to(device))
     if device.type != "cuda":
@@ -48,8 +50,8 @@ def placed(network: nn.Module, device: torch.device, lengths: Collection[int]) -
     # a graph for each network, mode and player; beyond the default of 8, later runs would not be compiled
     torch._dynamo.config.recompile_limit = 64
     if isinstance(network, nn.Sequential) and len(network) == 2:
-        return nn.Sequential(Fast(network[0], lengths), network[1])
-    return Fast(network, lengths)
+        return nn.Sequential(Fast(network[0], lengths, graphs), network[1])
+    return Fast(network, lengths, graphs)
 
 
 def channels_last(network: nn.Module) -> nn.Module:

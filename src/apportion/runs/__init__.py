@@ -27,12 +27,13 @@ from apportion.runs.reading import (
     read_result,
     read_weights,
     read_where,
+    refuse_other_data,
 )
 
 __all__ = [
     "InUse", "Keeper", "RunError", "all_runs", "append", "check_fit", "checkpoint", "differences",
     "finish", "finished", "load_weights", "opened", "read_log", "read_log_probs", "read_recipe",
-    "read_result", "read_weights", "read_where", "refuse_other", "start", "write",
+    "read_result", "read_weights", "read_where", "refuse_other", "refuse_other_data", "start", "write",
 ]  # fmt: skip
 
 CHECKPOINT_SECONDS = 20.0  # a checkpoint at most this often: what a SIGKILL costs

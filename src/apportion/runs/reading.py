@@ -79,6 +79,18 @@ def read_log_probs(folder: Path) -> Tensor:
     return scores.log_softmax(1)
 
 
+def refuse_other_data(teacher: Path | None, data: str) -> None:
+    """Refuse a teacher of other data or bags, which its predictions would fit in number alone; one that was
+    kept without a sum of its data is believed."""
+    if teacher is None or not (teacher / "where.json").exists():
+        return
+    told = read_json(teacher / "where.json", {("data",): str, ("resumed",): [{("data",): str}]})
+    sums = [each["data"] for each in (told, *told.get("resumed", [])) if "data" in each]
+    if sums and sums[-1] != data:
+        what = f"{teacher} has predictions of other data, or of other bags, than are here"
+        raise RunError(f"{what} ({sums[-1]}, {data}); move it away, and run its first stage again")
+
+
 def read_weights(folder: Path) -> dict[str, Tensor]:
     path = folder / "model.safetensors"
     if not path.exists():

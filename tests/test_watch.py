@@ -135,3 +135,13 @@ def test_tensorboards_scalars_are_those_of_the_log(tmp_path):
     for line in map(json.loads, (folder / "log.jsonl").read_text().splitlines()):
         assert told["test_accuracy", line["epoch"]] == pytest.approx(line["test_accuracy"], rel=1e-5)
         assert told["terms/proportion", line["epoch"]] == pytest.approx(line["terms"]["proportion"], rel=1e-5)
+
+
+def test_in_a_narrow_terminal_names_go_on_in_the_next_line_and_are_not_cut(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    for size in (16, 128):
+        write_run(tmp_path, f"digits/two-views+plot/{size}", 1, epochs=2)
+    text = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"]).output
+    cells = [line.split("│")[1].strip() for line in text.splitlines() if line.count("│") > 3]
+    assert "…" not in text
+    assert all(f"digits/two-views+plot/{size}/seed=1" in "".join(cells) for size in (16, 128))

@@ -7,6 +7,7 @@ import torch
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from apportion.bag_scores import SCORES
+from apportion.bags import Bags
 from apportion.evaluate import bag_correlation
 from apportion.forms import bags_from
 from apportion.means import bag_means
@@ -20,9 +21,9 @@ class BagCorrelation:
     small, has zero.
     """
 
-    def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any) -> float:
+    def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any = None) -> float:
         """`y` (n, k) holds the shares of each row's bag, or (n,) labels, which are counted."""
-        held, _ = bags_from(estimator.predict_proba(X), y, bags, classes=estimator.classes_)
+        held = held_bags(estimator, estimator.predict_proba(X), y, bags)
         found = bag_correlation(bag_means(held.x, held.sizes), held.proportions)
         if found is None:
             raise ValueError("the held-out bags all have the same proportions; hold out bags that differ")
@@ -42,13 +43,23 @@ class BagScore:
             raise ValueError(f"there is no score {name!r}; there are {', '.join(SCORES)}")
         self.name = name
 
-    def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any) -> float:
+    def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any = None) -> float:
         """`y` (n, k) holds the shares of each row's bag, or (n,) labels, which are counted."""
         probabilities = np.maximum(estimator.predict_proba(X), 1e-38)
-        held, _ = bags_from(probabilities, y, bags, classes=estimator.classes_)
+        held = held_bags(estimator, probabilities, y, bags)
         return SCORES[self.name](torch.log(held.x), held)
 
     def get_metadata_routing(self) -> MetadataRequest:
         request = MetadataRequest(owner=self)
         request.score.add_request(param="bags", alias=True)
         return request
+
+
+def held_bags(estimator: Any, probabilities: np.ndarray, y: Any, bags: Any) -> Bags:
+    """Held-out rows by bag, their probabilities for instances."""
+    if bags is None:  # as searches leave it that do not route
+        raise ValueError(
+            "a score of bags needs the bag of each row: call sklearn.set_config(enable_metadata_routing=True)"
+            " and pass bags= to the search's fit, or to the scorer"
+        )
+    return bags_from(probabilities, y, bags, classes=estimator.classes_)[0]

@@ -47,7 +47,8 @@ def shown(found: list) -> "Table":
     done = sum(each.state == "finished" for each in found)
     table = Table(caption=f"{done} of {len(found)} runs finished", expand=False)
     for head in ("run", "state", "epoch", "test %", "proportion error %", "terms", "left"):
-        table.add_column(head, justify="left" if head in ("run", "state", "terms") else "right")
+        side = "left" if head in ("run", "state", "terms") else "right"
+        table.add_column(head, justify=side, overflow="fold")  # a name that is cut off is nobody's
     for each in found[:ROWS]:
         line = each.line or {}
         terms = ", ".join(f"{name} {value:.4g}" for name, value in line.get("terms", {}).items())

@@ -1,6 +1,7 @@
 """Held-out bags: the likelihood of counts, scores, the epoch they choose, the temperature they fit."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -82,6 +83,15 @@ def test_sure_and_wrong_predictions_have_a_likelihood_too():
 # --- scores
 
 
+def test_the_likelihood_is_by_row_and_not_by_bag():
+    log_probs, _, bags = bags_of(4, 6, 3)
+    sizes = torch.tensor([2, 4, 12, 6])
+    uneven = replace(bags, sizes=sizes)
+    found = count_log_likelihood(log_probs, sizes, bags.proportions)
+    assert SCORES["likelihood"](log_probs, uneven) == pytest.approx(float(found.sum()) / 24)
+    assert SCORES["likelihood"](log_probs, uneven) != pytest.approx(float((found / sizes).mean()), rel=1e-3)
+
+
 @pytest.mark.parametrize("name", SCORES)
 def test_every_score_prefers_the_truth_to_a_vague_guess(name):
     _, labels, bags = bags_of(40, 10, 3)
@@ -130,8 +140,73 @@ def test_only_bags_that_can_judge_are_held_out():
         held = split(bags, 4, seed)[1]
         assert bool(held.proportions.isfinite().all())
         assert not any(str(name).startswith("given") for name in held.ids)
-    with pytest.raises(BagError, match="of 2. bags 1. would be held out; leave two at least"):
-        part_of(bags, 0.6, 0)
+    learnt, held = part_of(bags, 0.6, 0)
+    assert held is not None
+    assert len(held.sizes) == 2  # a share of the four that can judge: all rows of bag 15 are given
+    assert int(learnt.proportions.isfinite().all(1).sum()) == 2 + sum(
+        str(name).startswith("given") for name in learnt.ids
+    )
+    with pytest.raises(BagError, match="of 4 bags with proportions 3 would be held out; leave two at least"):
+        part_of(bags, 0.7, 0)
+
+
+def test_what_is_left_to_learn_from_has_proportions_and_these_differ():
+    missing = SHARES.copy()
+    missing[5:] = np.nan
+    with pytest.raises(
+        BagError, match="of 5 bags with proportions 2 would .* correlation; choose by likelih"
+    ):
+        quick(held_out=0.2, choose="correlation", unlabelled=True).fit(X, bags=TOWN, proportions=missing)
+    missing[3:] = np.nan
+    with pytest.raises(BagError, match="of 3 bags with proportions 2 would be held out; leave two at least"):
+        quick(held_out=0.2, unlabelled=True).fit(X, bags=TOWN, proportions=missing)
+    alike = np.tile([0.5, 0.5], (20, 1))
+    bags = mended_bags(X, None, TOWN, proportions=SHARES).bags
+    odd = next(i for i, name in enumerate(bags.ids) if name in split(bags, 4, 0)[1].ids)
+    alike[odd] = [0.25, 0.75]
+    with pytest.raises(BagError, match="once 4 of 20 bags are held out, all 16 bags have the same proportio"):
+        quick(held_out=0.2).fit(X, bags=TOWN, proportions=alike)
+
+
+class Away(torch.Tensor):
+    """Numbers on a device that is not here: `cpu` alone reads them."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func in (torch.Tensor.cpu, torch.Tensor.__len__), f"{func} mixes devices"
+        with torch._C.DisableTorchFunctionSubclass():
+            found = func(*args)
+            return found.as_subclass(torch.Tensor) if func is torch.Tensor.cpu else found
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_are_counted_on_the_cpu_and_rows_go_to_the_network(monkeypatch, name):
+    """The device "meta" stands for a GPU: what is mixed with it is an error."""
+    log_probs, _, held = bags_of(8, 10, 2)
+    net = mlp((2,), 2)
+    moment = Moment("first", Epoch(1, {}, 0.0), DLLP(net), [])
+
+    def predicted(network: nn.Module, x: Tensor, view: Any) -> Tensor:
+        assert x.device == next(network.parameters()).device
+        return log_probs
+
+    monkeypatch.setattr("apportion.choosing.predict", predicted)
+    expected = SCORES[name](log_probs, held)
+    gpu = replace(held, x=held.x.to("meta"), proportions=held.proportions.as_subclass(Away))
+    for where, given in (("cpu", held), ("meta", held), ("meta", gpu)):  # as at home, as in fit's two doors
+        net.to(where)
+        assert Chosen(given, name).see(moment) == {f"held-out {name}": expected}
+
+
+def test_the_temperature_is_fitted_on_the_cpu(monkeypatch):
+    log_probs, _, held = bags_of(20, 10, 2)
+    monkeypatch.setattr("apportion.choosing.predict", lambda network, x, view: log_probs)
+    found = []
+    for proportions in (held.proportions, held.proportions.as_subclass(Away)):
+        chosen = Chosen(replace(held, proportions=proportions), None)
+        chosen.see(Moment("first", Epoch(1, {}, 0.0), DLLP(mlp((2,), 2)), []))
+        found.append(chosen.network(calibrate=True)[1])
+    assert found[0] == found[1] != 1.0
 
 
 def test_no_weight_depends_on_the_rows_of_held_out_bags():
@@ -198,6 +273,18 @@ def test_the_temperature_that_made_probabilities_wrong_is_found_from_bags_alone(
     if wrong != 1.0:
         mended = calibration_error((spoilt / found).log_softmax(1), labels)
         assert mended < 0.4 * calibration_error(spoilt, labels)
+
+
+def test_few_bags_are_weighed_against_a_temperature_of_one():
+    """Log-temperature has a normal prior of deviation one: the oracle looks at every temperature."""
+    log_probs, _, bags = bags_of(3, 8, 2, seed=1)
+    spoilt = (4 * log_probs).log_softmax(1)
+    grid = np.linspace(math.log(0.05), math.log(20), 2001)
+    tempered = ((spoilt / math.exp(at)).log_softmax(1) for at in grid)
+    likely = np.array([float(count_log_likelihood(s, bags.sizes, bags.proportions).sum()) for s in tempered])
+    found = math.log(fitted_temperature(spoilt, bags.sizes, bags.proportions))
+    assert found == pytest.approx(grid[np.argmax(likely - grid**2 / 2)], abs=5e-3)
+    assert abs(found - grid[np.argmax(likely)]) > 0.1
 
 
 def test_a_cooled_network_divides_its_scores_and_leaves_the_first_one_alone():

@@ -457,7 +457,7 @@ def test_the_order_of_the_classes_is_the_models(folder):
 def noisy_counts(scale: float = 1.0) -> None:
     counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
     noise = np.random.default_rng(0).laplace(0, scale, (TOWNS, 2))
-    noise[3, 0] -= 20
+    noise[3] += [-20, 20]
     left, right = counts["left"] + noise[:, 0], counts["right"] + noise[:, 1]
     pl.DataFrame([counts["town"], left.alias("left"), right.alias("right")]).write_csv("counts.csv")
 

@@ -9,10 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 
-from apportion import diagnose
-from apportion.bag_statistics import accuracy_from_bags, shuffled_correlations, spread_of, uneven
+from apportion import ProportionClassifier, diagnose
+from apportion.bag_statistics import (
+    accuracy_from_bags,
+    accuracy_interval,
+    shuffled_correlations,
+    spread_of,
+    uneven,
+)
 from apportion.bagging import dirichlet_groups, make_bags
 from apportion.bags import Bags
 from apportion.crossfit import unseen_log_probs
@@ -21,6 +28,8 @@ from apportion.diagnosis import diagnosis_of, margins_of
 from apportion.fitting import stage_settings
 from apportion.instances import BagError
 from apportion.means import bag_means
+from apportion.mending import denoised
+from apportion.tabular.diagnose import report
 from apportion.transport import certified
 
 
@@ -111,6 +120,56 @@ def test_the_accuracy_of_perfect_predictions_is_one_and_of_bags_of_one_is_counte
     assert accuracy == pytest.approx(float((guess == hidden).double().mean()), abs=0.04)
 
 
+def slow_accuracy(predicted: np.ndarray, known: np.ndarray, n: np.ndarray, m: int) -> float:
+    """The regression over bags, each weighed by its rows, as docs/diagnose.md tells it."""
+    k, w = known.shape[1], n / n.sum()
+    pi, q = w @ known, w @ predicted
+    own = (known - pi).T @ (w[:, None] * (known - pi))
+    joint = (known - pi).T @ (w[:, None] * (predicted - q))
+    slope = np.trace(joint) / np.trace(own)
+    ridge = np.trace(own) / k * k**2 / m * np.eye(k)
+    slopes = slope * np.eye(k) + np.linalg.solve(own + ridge, joint - slope * own)
+    return pi @ q + ((np.diag(pi) - np.outer(pi, pi)) * slopes.T).sum()
+
+
+@pytest.mark.parametrize("m", [30, 450])
+def test_the_accuracy_and_its_jackknife_are_those_of_a_slow_regression_over_bags_of_unequal_sizes(m):
+    """Small bags are mistaken otherwise than large ones, so that it matters what each weighs."""
+    random, k = np.random.default_rng(m), 3
+    n = random.choice([5, 100], m)
+    y = [random.integers(k, size=size) for size in n]
+    told = [np.where(random.random(len(each)) < (0.9 if len(each) > 5 else 0.3), each, 0) for each in y]
+    known, predicted = (np.array([np.bincount(v, minlength=k) / len(v) for v in part]) for part in (y, told))
+    groups = min(m, 200)
+    kept = [np.arange(m) % groups != group for group in range(groups)]
+    each = np.array([slow_accuracy(predicted[rows], known[rows], n[rows], m) for rows in kept])
+    deviation = math.sqrt((groups - 1) / groups * ((each - each.mean()) ** 2).sum())
+    shares = torch.from_numpy(predicted), torch.from_numpy(known)
+    assert uneven(*shares, torch.from_numpy(n)) == 0
+    accuracy, error = accuracy_from_bags(*shares, torch.from_numpy(n))
+    assert accuracy == pytest.approx(slow_accuracy(predicted, known, n, m), rel=1e-9)
+    assert error == pytest.approx(student.ppf(0.975, groups - 1) * deviation, rel=1e-6)
+    assert abs(accuracy - slow_accuracy(predicted, known, np.ones(m), m)) > 0.02
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ((0.8, 0.1), (0.8, 0.7, 0.9)),
+        ((1.03, 0.05), (1.0, 0.95, 1.0)),  # an interval has a width
+        ((-0.1, 0.05), (0.0, 0.0, 0.05)),
+        ((1 + 1e-6, 1e-9), (1.0, 1.0, 1.0)),
+        ((1.09, 0.2), (1.0, 0.8, 1.0)),
+        ((1.11, 0.4), (math.nan, 0.0, 1.0)),
+        ((1.05, 0.02), (math.nan, 0.0, 1.0)),
+    ],
+)
+def test_an_accuracy_a_little_above_one_is_one_and_far_above_it_is_none(monkeypatch, raw, expected):
+    monkeypatch.setattr("apportion.bag_statistics.accuracy_from_bags", lambda *_: raw)
+    nothing = torch.zeros(1)
+    assert accuracy_interval(nothing, nothing, nothing) == pytest.approx(expected, nan_ok=True)
+
+
 # --- how informative the bags are
 
 
@@ -177,6 +236,71 @@ def test_bags_that_differ_for_a_reason_come_with_a_warning():
         bags, hidden = bagged(y, 20, 3, groups=groups)
         found = diagnosis_of(sure(mistaken(hidden, CONFUSION), 3), bags)
         assert any("differ for a reason" in each for each in found.words) == warned
+
+
+def test_rows_that_tell_their_bag_and_not_their_class_have_no_accuracy():
+    """Features of a region: the shares of unseen bags are foretold, of single rows nothing is known."""
+    random = np.random.default_rng(0)
+    m, size, k = 60, 40, 3
+    town = np.repeat(np.arange(m), size)
+    y = np.concatenate([random.choice(k, size, p=p) for p in random.dirichlet(np.ones(k) * 2, m)])
+    counts = np.array([np.bincount(y[town == i], minlength=k) for i in range(m)])
+    x = random.normal(size=(m * size, 6))
+    x[:, :k] += 6 * (counts[town] / size - 1 / k)
+    seen = town < 40
+    model = ProportionClassifier(second_stage=None, first_epochs=60, random_state=0)
+    model.fit(x[seen], bags=town[seen], counts=counts[:40])
+    probabilities = model.predict_proba(x[~seen])
+    assert (probabilities.argmax(1) == y[~seen]).mean() < 0.6
+    found = diagnose(probabilities, town[~seen] - 40, counts=counts[40:])
+    assert not found.supported
+    assert "accuracy cannot be told from these bags. The rows of a bag seem to be alike" in found.words[0]
+    assert math.isnan(found.accuracy)
+    assert (found.low, found.high) == (0.0, 1.0)
+    assert "accuracy, estimated: cannot be told from these bags; naming" in "\n".join(report(found, "all"))
+
+
+def test_too_few_shuffles_to_show_anything_are_refused():
+    y = torch.arange(400) % 2
+    bags, hidden = bagged(y, 8, 2)
+    for given in ({}, {"shuffles": 499}):
+        assert diagnosis_of(sure(hidden, 2), bags, **given).supported
+    with pytest.raises(BagError, match="shuffles is 498; pass 499 at least: fewer show nothing so rare"):
+        diagnose(sure(hidden, 2).exp(), torch.arange(400) // 8, bags.proportions.numpy(), shuffles=498)
+
+
+def test_shares_that_were_noisy_tell_neither_how_bags_differ_nor_how_sure_the_accuracy_is():
+    """Denoising draws shares together, so that they are more alike than those of random bags."""
+    random, (m, n, k) = np.random.default_rng(0), (100, 32, 5)
+    y = random.integers(k, size=(m, n))
+    told = np.where(random.random(y.shape) < 0.85, y, (y + 1) % k)
+    counts = np.stack([(y == c).sum(1) for c in range(k)], 1) + random.laplace(scale=2, size=(m, k))
+    shares = torch.from_numpy(denoised(counts, np.full(m, n), 2.8, whole=True)[0])
+    bags = Bags(torch.zeros(m * n, 1), torch.full((m,), n), shares, torch.arange(m * n), range(m))
+    log_probs, alike = sure(torch.from_numpy(told.ravel()), k), "more alike than random ones"
+    assert any(alike in each for each in diagnosis_of(log_probs, bags).words)
+    found = diagnosis_of(log_probs, bags, noisy=True)
+    assert found.supported
+    assert not any(alike in each for each in found.words)
+    assert found.words[1].startswith("The shares are noisy: how much bags differ, and how sure the accuracy")
+    text = "\n".join(report(found, "all"))
+    assert "random bags (once their noise is taken off, which tells nothing of chance)" in text
+    assert "% (no interval: the shares are noisy); naming the largest" in text
+
+
+def test_the_largest_class_is_that_of_rows_and_p_counts_the_order_that_was_found():
+    sizes = torch.tensor([90] + [10] * 9)
+    shares = torch.tensor([[0.1, 0.9]] + [[i / 10, 1 - i / 10] for i in range(1, 10)])
+    classes = torch.cat(
+        [torch.arange(n) < round(n * float(p[0])) for n, p in zip(sizes.tolist(), shares, strict=True)]
+    )
+    bags = Bags(torch.zeros(180, 1), sizes, shares, torch.arange(180), range(10))
+    log_probs = sure(1 - classes.long(), 2)
+    found = diagnosis_of(log_probs, bags)
+    assert found.largest == pytest.approx((81 + 45) / 180)
+    assert found.p_value == 1 / 2000
+    null = shuffled_correlations(bag_means(log_probs.exp(), sizes), shares, 1999)[1]
+    assert found.shuffled == pytest.approx(float(null.quantile(0.998)))
 
 
 def quick(**given: Any) -> dict[str, Any]:

@@ -195,15 +195,25 @@ def test_proportions_printed_with_four_digits_are_taken_for_rounded_and_sum_to_o
 
 
 REFUSED = {
-    "sum below one": ({"b": [0.3, 0.68]}, r"bag 'b' has proportions summing to 0.98; pass normalise=True"),
-    "sum above one": ({"b": [0.3, 0.8]}, r"bag 'b' has proportions summing to 1.1; pass normalise=True"),
+    "sum below one": (
+        {"b": [0.3, 0.68]},
+        r"bag 'b' has proportions summing to 0.98; rescale them; ProportionClassifier",
+    ),
+    "sum above one": (
+        {"b": [0.3, 0.8]},
+        r"bag 'b' has proportions summing to 1.1; rescale them; ProportionClassifier",
+    ),
     "negative": (
         {"c": [-0.25, 1.25]},
-        r"bag 'c' has -0.25 as the proportion of class 0, which is negative; prop",
+        r"bag 'c' has -0.25 as the proportion of class 0, which is negative; give a number from 0 to 1",
     ),
     "not a number": (
         {"a": [0.5, float("nan")]},
-        r"bag 'a' has nan as the proportion of class 1, which.*give.*or drop",
+        r"bag 'a' has no number for 1 of its 2 classes; give all",
+    ),
+    "no number at all": (
+        {"a": [float("nan")] * 2},
+        r"bag 'a' has nan as the proportion of class 0, which.*give.*or drop",
     ),
     "infinite": (
         {"a": [0.5, float("inf")]},
@@ -254,10 +264,10 @@ def test_one_class_is_refused():
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ([3, 4], r"bag 'b' has counts that sum to 7 but 3 instances; pass normalise=True if"),
+        ([3, 4], r"bag 'b' has counts that sum to 7 but 3 instances; rescale counts of a larger group"),
         ([0, 2], r"bag 'b' has counts that sum to 2 but 3 instances"),
         ([-1, 4], r"bag 'b' has -0.333333 as the proportion of class 0, which is negative"),
-        ([float("nan"), 3], r"bag 'b' has counts that sum to nan but 3 instances"),
+        ([float("nan"), 3], r"bag 'b' has no number for 1 of its 2 classes"),
     ],
 )
 def test_counts_that_cannot_be_right_are_refused(counts, message):

@@ -5,13 +5,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import make_moons
 
 from apportion import BagError, ProportionClassifier
 from apportion.backbones import mlp
-from apportion.filling import filled
+from apportion.filling import filled, strayed
 from apportion.labelling import hard_labels, soft_labels
 from apportion.mending import believed, denoised, known_bags, mended_bags, on_belief
 
@@ -146,14 +147,79 @@ def test_the_estimator_learns_from_noisy_partial_and_given_ones_together():
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "negative": ({}, {"counts": COUNTS * [[1, -1]]}, "counts that sum to .* noise="),
-    "negative share": ({}, {"proportions": SHARES * 6 - 2.5}, "pass noise= if noise was added"),
+    "negative share": (
+        {},
+        {"proportions": SHARES * 6 - 2.5},
+        r"if noise was added, it is taken by ProportionClassifier\(noise=\)",
+    ),
     "missing": ({}, {"proportions": np.where(TOWN[:20, None] == 3, np.nan, SHARES)}, "unlabelled=True"),
     "missing in noise": (
         {"noise": 1.0},
         {"counts": np.where(TOWN[:20, None] == 3, np.nan, COUNTS)},
         "unlabelled=True",
     ),
+    "missing in noise, by name": (
+        {"noise": 1.0},
+        {"counts": np.where(TOWN[:20, None] == 3, np.nan, COUNTS)},
+        r"bag 3 has \[nan, nan\]",
+    ),
     "other totals": ({}, {"counts": COUNTS * 3}, "larger group"),
+    "other totals in noise": (
+        {"noise": 1.0},
+        {"counts": COUNTS * 10},
+        "bag 0 has counts that sum to 200 but 20",
+    ),
+    "other totals to estimate from": (
+        {"noise": "estimate"},
+        {"counts": COUNTS * 10},
+        "sum to 200 but 20 inst",
+    ),
+    "percentages in noise": (
+        {"noise": 1.44},
+        {"proportions": SHARES * 100},
+        "bag 0 has proportions summing to 100, which noise=1.44 does not explain; divide percentages",
+    ),
+    "percentages to estimate from": (
+        {"noise": "estimate"},
+        {"proportions": SHARES * 100},
+        "divide percentages",
+    ),
+    "no deviation of shares": ({"noise": 2.8}, {"proportions": SHARES}, "the standard deviation of a share"),
+    "estimated, rescaled": (
+        {"noise": "estimate", "normalise": True},
+        {"counts": COUNTS},
+        "give its standard dev",
+    ),
+    "nothing to rescale": (
+        {"noise": 1.0, "normalise": True},
+        {"counts": COUNTS - 20},
+        "bag 0 sums to -20, which",
+    ),
+    "filled, of another total": (
+        {"fill": True, "normalise": True},
+        {"counts": COUNTS * 1.0},
+        "fill gives what is left of a bag's total.* for counts pass one of them",
+    ),
+    "percentages to fill": (
+        {"fill": True, "normalise": True},
+        {"proportions": SHARES * [[100, np.nan]]},
+        "bag 0 has .* more than 1 for all; divide percentages by 100",
+    ),
+    "a class left out": (
+        {},
+        {"proportions": {i: {"a": 0.5, "b": 0.5} if i else {"a": 0.5} for i in range(20)}},
+        "bag 0 has proportions summing to 0.5; rescale them; .*normalise=True.*fill=True",
+    ),
+    "weights of others": (
+        {},
+        {"proportions": SHARES, "weights": np.ones(7)},
+        "400 instances but weights of shape",
+    ),
+    "negative weights": (
+        {},
+        {"proportions": SHARES, "weights": -np.ones(400)},
+        "instance 0 has the weight -1",
+    ),
     "no table": ({"noise": 1.0}, {"y": TRUTH}, "noise, normalise, unlabelled, fill are for tables"),
     "no noise": ({"noise": "much"}, {"counts": COUNTS}, "noise is 'much'; give a standard deviation"),
     "nothing": ({"unlabelled": True}, {"proportions": SHARES * np.nan}, "no bag has proportions"),
@@ -172,6 +238,59 @@ def test_what_needs_an_option_is_refused_with_its_name(what):
     settings, given, message = REFUSED[what]
     with pytest.raises(BagError, match=message):
         quick(**settings).fit(X, **{"bags": TOWN} | given)
+
+
+def test_a_gap_names_the_bag_of_its_row_and_counts_no_column_of_bags():
+    gaps = SHARES.copy()
+    gaps[3, 1] = np.nan
+    names = np.array([f"town {i + 10}" for i in TOWN])
+    with pytest.raises(BagError, match="bag 'town 13' has no number for 1 of its 2 classes"):
+        mended_bags(X, ids=names, proportions=gaps)
+    column = pd.DataFrame(gaps, columns=["no", "yes"]).assign(town=np.arange(20))[::-1].reset_index(drop=True)
+    with pytest.raises(BagError, match="bag 3 has no number for 1 of its 2 classes"):
+        mended_bags(X, ids=TOWN, proportions=column)
+
+
+def test_noisy_numbers_of_another_total_are_rescaled_with_their_noise():
+    noisy = COUNTS + np.random.default_rng(0).normal(0, 1, COUNTS.shape)
+    plain = denoised(
+        noisy * 20 / noisy.sum(1, keepdims=True),
+        np.full(20, 20),
+        20 / noisy.sum(1, keepdims=True),
+        whole=True,
+    )
+    for factor in (1, 10, 0.1):
+        bags, _, relax = mended_bags(X, ids=TOWN, counts=noisy * factor, noise=factor, normalise=True)
+        np.testing.assert_allclose(bags.proportions, plain[0], atol=1e-6)
+        assert relax == pytest.approx(plain[1])
+    percent, rounded = (
+        mended_bags(X, ids=TOWN, proportions=f * SHARES, noise=f * 0.01, normalise=True) for f in (100, 1)
+    )
+    torch.testing.assert_close(percent.bags.proportions, rounded.bags.proportions)
+    assert percent.relax == pytest.approx(rounded.relax)
+
+
+def test_noise_that_leaves_a_class_nothing_still_weighs_something():
+    values = np.array([[9.0, 1.0], [12.0, -2.5]] * 5)
+    shares, relax = denoised(values, np.full(10, 10), 1.4, whole=True)
+    assert relax > 0
+    assert (shares > 0).all()
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0, 8.0])
+def test_what_noise_does_in_thousands_of_bags_is_explained_by_it(scale):
+    noise = np.random.default_rng(0).laplace(0, scale, (20_000, 2))
+    values, totals = noise + [[10, 10]], np.full(20_000, 20.0)
+    assert len(strayed(values, totals, scale * math.sqrt(2))) == 0
+    assert len(strayed(values, totals, "estimate")) == 0
+    assert len(strayed(values * 10, totals, "estimate")) == 20_000
+
+
+def test_a_class_that_a_bag_does_not_name_has_what_is_left_where_that_is_asked():
+    table = {i: {"no": row[0], "yes": row[1]} if i % 2 else {"no": row[0]} for i, row in enumerate(SHARES)}
+    bags, classes, _ = mended_bags(X, ids=TOWN, proportions=table, fill=True)
+    assert classes.tolist() == ["no", "yes"]
+    torch.testing.assert_close(bags.proportions, torch.from_numpy(SHARES).float())
 
 
 def test_counts_of_a_larger_group_are_rescaled_when_asked():
@@ -220,12 +339,18 @@ def test_gaps_intervals_and_weights_are_refused_with_what_to_pass(as_dict):
 
     gaps = SHARES.copy()
     gaps[3, 1] = np.nan
-    told(gaps, "bag 3 has no number for 1 of its 2 classes; pass fill=True")
-    told(gaps, "bag 3 has no number for 1 of its 2 classes; pass fill=True", unlabelled=True)
+    told(gaps, "bag 3 has no number for 1 of its 2 classes.*(fill=True.) gives these what is left")
+    told(
+        gaps,
+        "bag 3 has no number for 1 of its 2 classes.*(fill=True.) gives these what is left",
+        unlabelled=True,
+    )
     gaps[4] = [1.2, np.nan]
     told(gaps, "bag 4 has 1.2 for some of its classes, more than 1 for all; mend it", fill=True)
     wide = np.stack([SHARES - 0.1, SHARES + 0.1], 2)
-    told(wide, r"bag \d+ has intervals for shares, up to 0.2 wide; pass their middles with noise=0.0577")
+    told(
+        wide, r"(bag|row) \d+ has intervals for shares, up to 0.2 wide; pass their middles with noise=0.0577"
+    )
     areas = np.linspace(1, 2, 400)
     told(SHARES, "rows weigh differently.*repeat each row by its weight", weights=areas)
     even = mended_bags(X, None, TOWN, proportions=SHARES, weights=np.ones(400)).bags

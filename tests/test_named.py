@@ -5,7 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from apportion import BagError, expand, group_bags
+from apportion import BagError, diagnose, expand, group_bags
 from apportion.forms import groups_of, table_shares
 
 TOWNS = ["a", "a", "b", "b", "b", "c"]
@@ -70,6 +70,43 @@ def test_a_total_is_no_class_unless_it_is_said_to_be():
     assert read(halves, classes=["control", "x", "y"])[1].tolist() == ["control", "x", "y"]
 
 
+def test_a_total_beside_rounded_percentages_is_no_class():
+    percent = pd.DataFrame(
+        {"x": [33.3, 20.0, 10.1], "y": [33.3, 30.0, 9.9], "z": [33.3, 50.0, 80.0]}, list("abc")
+    )
+    with pytest.raises(BagError, match="column 'total' is the sum of the others"):
+        read(percent.assign(total=100.0))
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
+def test_a_column_of_the_bags_is_found_beside_an_index_that_only_counts_the_rows(order):
+    table = SHARES.assign(town=range(3)).iloc[order].reset_index(drop=True)
+    groups = groups_of([0, 0, 1, 1, 1, 2], 6)
+    shares, classes = table_shares(table, None, groups, None)
+    assert classes.tolist() == ["no", "yes"]
+    np.testing.assert_allclose(shares, SHARES.to_numpy())
+    counts = pd.DataFrame({"no": [2, 0, 1], "yes": [0, 3, 0]})  # named as a class, it is one
+    assert table_shares(None, counts, groups, ["no", "yes"])[0].tolist() == [[1, 0], [0, 1], [1, 0]]
+
+
+def test_classes_may_be_true_and_false():
+    table = SHARES.set_axis([False, True], axis=1)
+    for classes in (None, [False, True]):
+        shares, found = read(table, classes=classes)
+        assert found.tolist() == [False, True]
+        np.testing.assert_allclose(shares, SHARES.to_numpy())
+    found = diagnose(np.full((6, 2), 0.5), TOWNS, table, classes=[False, True])
+    assert found.errors.tolist() == pytest.approx([0, 1 / 6, 1 / 2])
+
+
+def test_ids_that_differ_by_their_unicode_form_are_told_so():
+    one, other = "\u00e9", "e\u0301"
+    for name, ids in ((one, [other, "b"]), (one, [other, other]), (other, [one, "b"])):
+        table = {name: [0.5, 0.5], "b": [0.5, 0.5]}
+        with pytest.raises(BagError, match=r"other Unicode characters.*normalize\('NFC', id\)"):
+            group_bags(np.zeros((2, 2)), ids, table)
+
+
 @pytest.mark.parametrize(
     ("table", "words"),
     [
@@ -97,7 +134,7 @@ def test_group_bags_takes_a_polars_table_and_counts_of_a_larger_group():
     np.testing.assert_allclose(bags.proportions, SHARES.to_numpy(), rtol=1e-6)
     larger = {bag: 10 * row for bag, row in zip("abc", COUNTS.to_numpy(), strict=True)}
     with pytest.raises(
-        BagError, match="bag 'a' has counts that sum to 20 but 2 instances; pass normalise=True"
+        BagError, match="bag 'a' has counts that sum to 20 but 2 instances; rescale counts of a larger group"
     ):
         group_bags(x, TOWNS, counts=larger)
     bags = group_bags(x, TOWNS, counts=larger, normalise=True)

@@ -315,6 +315,21 @@ def test_a_row_with_too_many_fields_is_named(tmp_path):
         open_table(tmp_path / "t.csv")
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_header_that_stands_twice_is_refused_and_one_that_only_looks_so_is_not(tmp_path, mark):
+    (tmp_path / "t.csv").write_text(f'{mark}"b";c;b\n1;2;3\n', encoding="utf-8")
+    for texts in ((), None):
+        with pytest.raises(TableError, match="has 2 columns 'b'; name each once"):
+            open_table(tmp_path / "t.csv", texts=texts)
+    (tmp_path / "t.csv").write_text(f"{mark}b,b_duplicated_0\n1,2\n", encoding="utf-8")
+    assert open_table(tmp_path / "t.csv").collect().columns == ["b", "b_duplicated_0"]
+
+
+def test_bars_between_fields_are_read(tmp_path):
+    (tmp_path / "t.csv").write_text("town|left, right|a\nx|no, yes|1,5\n".replace(", ", " "))
+    assert open_table(tmp_path / "t.csv").collect().rows() == [("x", "no yes", 1.5)]
+
+
 def test_without_polars_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(TableError, match=r"read with polars; pip install 'apportion\[tables\]'"):
@@ -686,6 +701,30 @@ def test_a_total_is_found_beside_gaps_and_rounded_shares(tmp_path):
     told("shares.csv, column 'n', is the sum of 'left', 'right', 'middle'", tmp_path, normalise=True)
 
 
+@pytest.mark.parametrize("unit", [1, 100])
+def test_a_year_and_a_population_beside_whole_shares_are_no_classes(tmp_path, unit):
+    parts = {"left": [0.334, 0.2, 0.1], "middle": [0.333, 0.3, 0.1], "right": [0.332, 0.5, 0.8]}
+    parts = {name: [unit * share for share in column] for name, column in parts.items()}
+    more = {"year": [2020] * 3, "population": [1200, 3500, 800]}
+    for names in (["year"], ["population"], ["year", "population"]):
+        shares(tmp_path, **parts, **{name: more[name] for name in names})
+        for normalise in (True, False):
+            for name in names:
+                what = (
+                    f"column '{name}', is beside 'left', 'right', 'middle', which are whole without it: leave"
+                )
+                told(what, tmp_path, normalise=normalise)
+    assert problems(tmp_path, normalise=True, classes=("left", "middle", "right")) == []
+    shares(tmp_path, **parts)
+    assert problems(tmp_path, normalise=True) == []
+
+
+def test_a_class_that_is_the_same_in_every_bag_is_noted_where_sums_do_not_tell(tmp_path):
+    counts = shares(tmp_path, "counts.csv", left=[5, 20, 7], right=[5, 10, 0], year=[2020] * 3)
+    notes = notes_of(tmp_path, proportions=None, counts=counts, normalise=True)
+    assert "counts.csv, column 'year', has 2020 in every row and is taken as a class; if it is none:" in notes
+
+
 def test_classes_that_fit_their_bags_are_classes_though_one_is_half_of_each(tmp_path):
     shares(tmp_path, left=[0.5] * 3, middle=[0.2, 0.3, 0.4], right=[0.3, 0.2, 0.1])
     assert problems(tmp_path) == problems(tmp_path, normalise=True) == []
@@ -722,6 +761,8 @@ def test_infinite_and_huge_counts_are_told_without_warnings(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         told("bag 'a', has inf for class 'left': give a finite", tmp_path, proportions=None, counts=counts)
+        for options in ({"normalise": True}, {"noise": "0.1"}, {"noise": "estimate"}):
+            told("bag 'a', has inf for class 'left': give a finite", tmp_path, proportions=counts, **options)
 
 
 def test_of_one_class_the_other_column_is_named(tmp_path):
@@ -781,6 +822,59 @@ def test_numbers_spoilt_by_texts_are_told_and_the_remedies_work(tmp_path):
     assert (found.problems, found.kinds["age"]) == ([], "number")
     found = check(asked(tmp_path, table=table, categorical=("age",)))
     assert (found.problems, found.kinds["age"]) == ([], "category")
+
+
+@pytest.mark.parametrize("gap", ["nan", "NAN", "NULL"])
+def test_texts_for_gaps_beside_numbers_are_told_in_whatever_case(tmp_path, gap):
+    table = people(tmp_path, "csv", age=["1", "2", gap, "4", "5", "6"])
+    told(f"row 3, bag 'b', column 'age', has '{gap}': most are numbers", tmp_path, table=table)
+    found = check(asked(tmp_path, table=table, missing=(gap,)))
+    assert (found.problems, found.kinds["age"]) == ([], "number")
+
+
+def test_sums_that_noise_does_not_explain_are_told(tmp_path):
+    percent = shares(tmp_path, left=[50.0, 33.3, 100.0], right=[50.0, 66.6, 0.0])
+    remedy = "does not explain it; mend them, or divide percentages by 100, and --noise with them"
+    for noise in ("0.03", "1.44", "estimate"):
+        told("row 1, bag 'a', sums to 100;", tmp_path, proportions=percent, noise=noise)
+        told(remedy, tmp_path, proportions=percent, noise=noise)
+    counts = shares(tmp_path, "counts.csv", left=[100.5, 201.0, 99.0], right=[99.0, 402.0, 1.5])
+    question: dict[str, Any] = {"proportions": None, "counts": counts}
+    told("bag 'a', sums to 199.5 but has 2 rows", tmp_path, **question, noise="1.4")
+    near = shares(tmp_path, "near.csv", left=[1.5, -0.7, 1.2], right=[0.9, 3.1, -0.4])
+    assert problems(tmp_path, proportions=None, counts=near, noise="1.4") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "pattern"),
+    [
+        ({"noise": "0.01", "normalise": True}, "--noise is of the numbers as they stand in the file"),
+        ({"noise": "2.8"}, "--noise is 2.8, but it is the standard deviation of a share, 0.5 at most"),
+        ({"fill": True, "normalise": True}, "--fill gives what is left of a bag's total"),
+    ],
+)
+def test_options_that_do_not_go_together_are_told(tmp_path, changes, pattern):
+    counts = shares(tmp_path, "counts.csv", left=[1, 1, 1], right=[1, 2, 0])
+    form: dict[str, Any] = {"proportions": None, "counts": counts} if "fill" in changes else {}
+    told(pattern, tmp_path, **form, **changes)
+    assert problems(tmp_path, **form) == []
+
+
+def test_percentages_are_not_filled_up_to_one(tmp_path):
+    shares(tmp_path, left=[0.5, 33.0, 90.0], right=[None, 67.0, 10.0])
+    told("has 33 for class 'left'", tmp_path, fill=True, normalise=True)
+    told("divide percentages by 100", tmp_path, fill=True, normalise=True)
+
+
+def test_ids_that_differ_by_their_unicode_form_are_told_so(tmp_path):
+    one, other = "\u00e9", "e\u0301"
+    table = people(tmp_path, "csv", town=["b", one, "b", "c", one, "b"])
+    shares(tmp_path, town=[other, "b", "c"])
+    for unlabelled in (False, True):
+        (problem,) = problems(tmp_path, table=table, unlabelled=unlabelled)
+        assert problem.startswith(
+            f"bag {other!r} of shares.csv: written with other Unicode characters in people"
+        )
 
 
 def test_rows_of_a_bag_that_disagree_are_told(tmp_path):

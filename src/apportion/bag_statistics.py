@@ -56,9 +56,8 @@ def accuracy_from_bags(predicted: Tensor, known: Tensor, sizes: Tensor) -> tuple
     joint = torch.cat([torch.ones_like(n), known, predicted], 1)
     m, k = known.shape
     groups = min(m, JACKKNIFE)
-    number = torch.arange(m) % groups
-    sums = torch.zeros(groups, k + 1, 2 * k + 1, dtype=torch.float64)
-    sums.index_add_(0, number, joint[:, : k + 1, None] * (n * joint)[:, None, :])
+    weighed = n * joint
+    sums = torch.stack([joint[i::groups, : k + 1].T @ weighed[i::groups] for i in range(groups)])
     whole = sums.sum(0)
     accuracy = float(_accuracy(whole[None], m)[0])
     if m < 3:
@@ -67,6 +66,19 @@ def accuracy_from_bags(predicted: Tensor, known: Tensor, sizes: Tensor) -> tuple
     deviation = math.sqrt((groups - 1) / groups * float((each - each.mean()).square().sum()))
     half = float(stdtrit(groups - 1, 0.975)) * deviation
     return accuracy, math.hypot(half, uneven(predicted, known, sizes))
+
+
+def accuracy_interval(predicted: Tensor, known: Tensor, sizes: Tensor) -> tuple[float, float, float]:
+    """`accuracy_from_bags` as it can be, and the ends of its interval; NaN, 0 and 1 if it is far above one.
+
+    Chance alone takes it there seldom. But where rows of a bag are alike, predictions of its rows follow the
+    shares of their bag, and more rows seem right than there are: then bags do not tell how many are.
+    """
+    accuracy, error = accuracy_from_bags(predicted, known, sizes)
+    if accuracy > 1.1 or accuracy - 1 > max(0.01, 2 * error):
+        return math.nan, 0.0, 1.0
+    accuracy = min(1.0, max(0.0, accuracy))  # first: else an interval beyond one would have no width
+    return accuracy, max(0.0, accuracy - error), min(1.0, accuracy + error)
 
 
 def uneven(predicted: Tensor, known: Tensor, sizes: Tensor) -> float:

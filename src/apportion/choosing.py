@@ -1,6 +1,7 @@
 """Choosing an epoch by bags that no learner sees, and making probabilities true on them."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from apportion.bags import Bags
 from apportion.calibration import cooled, fitted_temperature
 from apportion.diagnosis import LEAST_BAGS
 from apportion.evaluate import predict
+from apportion.gaps import refuse_alike
 from apportion.instances import BagError, as_floats
 from apportion.pipeline import Moment
 from apportion.randomness import stream
@@ -29,17 +31,28 @@ def check_choice(held_out: float, choose: str | None, calibrate: bool) -> None:
 
 
 def part_of(bags: Bags, held_out: float, seed: int, choose: str | None = None) -> tuple[Bags, Bags | None]:
-    """The bags to learn from, and a share of them that no learner sees: enough to choose by."""
+    """The bags to learn from, and a share of those with proportions that no learner sees.
+
+    These are enough to choose by, and those that are left are two at least, and differ.
+    """
     if not held_out:
         return bags, None
-    m = len(bags.sizes)
-    cut = max(2, round(held_out * m))
-    if cut > min(m - 2, int(_eligible(bags).sum())):
-        raise BagError(f"of {m} bags {cut} would be held out; leave two at least to learn from")
+    there = int(_eligible(bags).sum())
+    cut = max(2, round(held_out * there))
+    which = "bags" if there == len(bags.sizes) else "bags with proportions"
+    what = f"of {there} {which} {cut} would be held out"
+    if cut > there - 2:
+        raise BagError(f"{what}; leave two at least to learn from")
     if cut < LEAST_BAGS and choose is not None and "correlation" in choose:
-        remedy = f"hold out {LEAST_BAGS} at least, held_out={LEAST_BAGS / m:.2g}, or choose by likelihood"
-        raise BagError(f"of {m} bags {cut} would be held out, too few for a correlation; {remedy}")
-    return split(bags, cut, seed)
+        share = f"hold out {LEAST_BAGS} at least, held_out={LEAST_BAGS / there:.2g}, or "
+        remedy = f"{share if there >= LEAST_BAGS + 2 else ''}choose by likelihood"
+        raise BagError(f"{what}, too few for a correlation; {remedy}")
+    learnt, held = split(bags, cut, seed)
+    try:
+        refuse_alike(learnt)
+    except BagError as problem:
+        raise BagError(f"once {cut} of {there} bags are held out, {problem}, or hold out fewer") from None
+    return learnt, held
 
 
 def split(bags: Bags, cut: int, seed: int) -> tuple[Bags, Bags]:
@@ -58,11 +71,13 @@ def _eligible(bags: Bags) -> Tensor:
 class Chosen:
     """The network of the epoch with the best score on held-out bags; of the last epoch, if nothing chooses.
 
-    `see` is told of every epoch of both stages and returns what history says of it.
+    `see` is told of every epoch of both stages and returns what history says of it. Rows go to the network,
+    wherever it is; scores are counted on the CPU.
     """
 
     def __init__(self, held: Bags | None, choose: str | None) -> None:
-        self.held, self.choose = held, choose
+        self.held = None if held is None else replace(held, proportions=held.proportions.cpu())
+        self.choose = choose
         self.score, self.stage, self.epoch = -math.inf, "", 0
         self.classifier: nn.Module = nn.Identity()
         self.weights: dict[str, Tensor] | None = None
@@ -70,7 +85,8 @@ class Chosen:
     def see(self, moment: Moment) -> dict[str, Any]:
         network, said = moment.learner.classifier, {}
         if self.held is not None and self.choose is not None:
-            score = SCORES[self.choose](predict(network, self.held.x, as_floats).cpu(), self.held)
+            x = self.held.x.to(next(network.parameters()).device)
+            score = SCORES[self.choose](predict(network, x, as_floats).cpu(), self.held)
             said = {f"held-out {self.choose}": score}
             if self.epoch and not score > self.score:  # nor one that is not a number
                 return said

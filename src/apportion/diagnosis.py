@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apportion.bag_statistics import accuracy_from_bags, margins_of, shuffled_correlations, spread_of
+from apportion.bag_statistics import accuracy_interval, margins_of, shuffled_correlations, spread_of
 from apportion.bags import Bags
 from apportion.evaluate import entropy
 from apportion.grouping import group_bags, keys_of, numbered
@@ -18,6 +18,7 @@ from apportion.transport import certified, whole_counts
 
 LEAST_BAGS = 6  # fewer have too few orders for a permutation to be rare
 RARE = 0.002  # a correlation that shuffled shares reach more often than this proves nothing
+LEAST_SHUFFLES = 499  # fewer cannot show that something is as rare
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Diagnosis:
     correlation: float  # of predicted and known shares over the bags
     shuffled: float  # what shuffled shares reach in two cases of a thousand
     p_value: float  # how often shuffled shares reach this correlation
-    accuracy: float  # estimated share of instances whose most probable class is right
+    accuracy: float  # estimated share of instances whose most probable class is right; NaN: not to be told
     low: float  # its interval, 95 %
     high: float
     largest: float  # share of the largest class: the accuracy of predicting it for everyone
@@ -40,6 +41,7 @@ class Diagnosis:
     errors: Tensor  # (m,) the share of each bag that is misplaced
     classes: Tensor  # (N,) by transport: the likeliest that have every bag's counts
     margins: Tensor  # (N,) see margins_of
+    noisy: bool = False  # shares that were noisy have been drawn together: spread and interval do not hold
 
 
 def diagnose(
@@ -61,10 +63,8 @@ def diagnose(
     if classes is None and there is not None and there != sorted(there, key=str):
         remedy = "pass classes=, in the order of the predictions' columns (model.classes_)"
         raise BagError(f"the table has the classes {there}, predictions may have another order; {remedy}")
-    if proportions is None:
-        bags = group_bags(probabilities, ids, counts=table, bag_column=key)
-    else:
-        bags = group_bags(probabilities, ids, table, bag_column=key)
+    given = {"counts" if proportions is None else "proportions": table}
+    bags = group_bags(probabilities, ids, **given, bag_column=key)
     check_probabilities(bags.x, bags.n_classes)
     found = diagnosis_of(bags.x.double().clamp_min(1e-38).log(), bags, shuffles=shuffles)
     back = bags.source.argsort()  # rows as they were given
@@ -91,25 +91,24 @@ def check_probabilities(x: Tensor, k: int) -> None:
     )
 
 
-def diagnosis_of(log_probs: Tensor, bags: Bags, *, shuffles: int = 1999, seed: int = 0) -> Diagnosis:
-    """`diagnose` for log-probabilities in the order of the bags."""
+def diagnosis_of(
+    log_probs: Tensor, bags: Bags, *, shuffles: int = 1999, seed: int = 0, noisy: bool = False
+) -> Diagnosis:
+    """`diagnose` for log-probabilities in the order of the bags, whose shares were `noisy` before."""
+    if shuffles < LEAST_SHUFFLES:
+        raise BagError(f"shuffles is {shuffles}; pass {LEAST_SHUFFLES} at least: fewer show nothing so rare")
     log_probs, known, sizes = log_probs.double(), bags.proportions.double(), bags.sizes
     predicted, k = bag_means(log_probs.exp(), sizes), bags.n_classes
     top = torch.nn.functional.one_hot(log_probs.argmax(1), k).double()
     found = certified(log_probs, sizes, whole_counts(bags.proportions, sizes))
     correlation, null = shuffled_correlations(predicted, known, shuffles, seed)
     spread, chance = spread_of(known, sizes)
-    accuracy, error = accuracy_from_bags(bag_means(top, sizes), known, sizes)
-    low, high = max(0.0, accuracy - error), min(1.0, accuracy + error)
+    accuracy, low, high = accuracy_interval(bag_means(top, sizes), known, sizes)
     values: dict[str, Any] = {
-        "spread": spread,
-        "chance": chance,
-        "correlation": correlation,
+        **{"spread": spread, "chance": chance, "correlation": correlation, "noisy": noisy},
         "shuffled": float(null.quantile(1 - RARE)),
         "p_value": (1 + int((null >= correlation).sum())) / (1 + shuffles),
-        "accuracy": min(1.0, max(0.0, accuracy)),
-        "low": min(low, 1.0),
-        "high": max(high, 0.0),
+        **{"accuracy": accuracy, "low": low, "high": high},
         "largest": float(bags.overall.max()),
         "agreement": float((found.classes == log_probs.argmax(1)).double().mean()),
         "entropy": float(entropy(log_probs).mean() / math.log(k)),
@@ -125,20 +124,24 @@ def words_for(values: dict[str, Any], m: int) -> tuple[bool, tuple[str, ...]]:
     """Whether the data supports an answer, and the reasons in plain words."""
     rest = "; nothing shows that the predictions of single rows are better than guesses"
     if values["spread"] < 1e-6:
-        return False, (
-            f"No answer: all bags have the same proportions. Nothing tells the classes apart{rest}.",
-        )
+        what = f"all bags have the same proportions. Nothing tells the classes apart{rest}"
+        return False, (f"No answer: {what}.",)
     if m < LEAST_BAGS:
         return False, (f"No answer: {m} bags are too few to tell anything; {LEAST_BAGS} are the least.",)
     if values["p_value"] > RARE:
-        found = (
-            f"correlation {values['correlation']:.2f}, where shuffled shares reach {values['shuffled']:.2f}"
-        )
+        found = f"correlation {values['correlation']:.2f}, shuffled shares reach {values['shuffled']:.2f}"
         what = "the shares of bags that the network has not seen are foretold no better than shuffled ones"
         why = "either rows say nothing of these proportions, or there are too few bags to show it"
         return False, (f"No answer: {what} ({found}). {why.capitalize()}{rest}.",)
+    if math.isnan(values["accuracy"]):
+        what = "more rows would be right than there are, so that accuracy cannot be told from these bags"
+        why = "the rows of a bag seem to be alike, and to tell their bag's shares more than their own class"
+        noise = ", or the noise of the shares is not what was said" if values["noisy"] else ""
+        return False, (f"No answer: {what}. {why.capitalize()}{noise}.",)
     words = ["The bags tell the classes apart: the shares of unseen bags are foretold better than by chance."]
-    if values["spread"] < 1 - values["chance"]:
+    if values["noisy"]:
+        words.append("The shares are noisy: how much bags differ, and how sure the accuracy is, is not told.")
+    elif values["spread"] < 1 - values["chance"]:
         words.append("The bags are more alike than random ones would be; more bags, or other ones, say more.")
     if values["spread"] > 1 + values["chance"]:
         words.append("They differ for a reason: if rows of a bag are alike, accuracy is overestimated.")

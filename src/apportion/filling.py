@@ -1,4 +1,6 @@
-"""Bags of which the shares of some classes only are known: the others have what is left."""
+"""Sums of the numbers of bags: what is left for a class without one, what noise explains, a total."""
+
+import math
 
 import numpy as np
 
@@ -37,3 +39,30 @@ def filled(values: np.ndarray, totals: np.ndarray) -> np.ndarray:
         part = np.maximum(overall[missing], 1e-6)
         result[i, missing] = max(0.0, left[i]) * part / part.sum()
     return result
+
+
+def strayed(values: np.ndarray, totals: np.ndarray, noise: float | str | np.ndarray) -> np.ndarray:
+    """Numbers of the bags whose sums are further from their totals than noise of this deviation explains.
+
+    A sum of k numbers has √k times their deviation, and the logarithm is for the tails of Laplace's noise in
+    many bags. Noise that is to be estimated may be of any size, but it does not double or halve all sums.
+    """
+    m, k = values.shape
+    off = values.sum(1) - totals
+    if isinstance(noise, str):
+        shifted = abs(off.mean()) > 6 * off.std() / math.sqrt(m)
+        alike = totals.sum() / 2 <= values.sum() <= 2 * totals.sum()
+        return np.arange(m if shifted and not alike else 0)
+    most = (6 + math.log(m)) * math.sqrt(k) * np.ravel(noise)
+    return np.flatnonzero(np.abs(off) > most + 1e-4 * totals)  # four printed digits
+
+
+def sum_column(values: np.ndarray) -> int | None:
+    """The column that is the sum of all others in every row with all its numbers, up to rounding."""
+    whole = values[np.isfinite(values).all(1)]
+    if values.shape[1] < 3 or not whole.any():
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart = np.abs(whole.sum(1, keepdims=True) - 2 * whole)
+        sums = (apart <= 1e-4 + 2e-3 * np.abs(whole)).all(0)
+    return int(sums.argmax()) if sums.any() else None

@@ -80,13 +80,16 @@ def groups_of(ids: Any, n: int) -> Groups:
 
 
 def table_shares(
-    proportions: Any, counts: Any, groups: Groups, classes: Any
+    proportions: Any, counts: Any, groups: Groups, classes: Any, *, gap: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shares (m, k) of the bags in their order, with columns sorted by class, and the classes."""
+    """Shares (m, k) of the bags in their order, with columns sorted by class, and the classes.
+
+    A class that a bag of {bag: {class: number}} does not name has `gap`.
+    """
     names, _, sizes = groups
     if (proportions is None) == (counts is None):
         raise BagError("pass either proportions or counts, one row a bag")
-    table, classes, key = by_name(counts if proportions is None else proportions, names, classes)
+    table, classes, key = by_name(counts if proportions is None else proportions, names, classes, gap=gap)
     rows = rows_by_id(table, list(names), key)
     if proportions is None and rows.ndim == 2:
         rows = shares_of_counts(rows, sizes, names)

@@ -1,4 +1,4 @@
-"""Tables of bags that need another option than they have: intervals, weights, classes without a number."""
+"""Tables of bags that need another option than they have: intervals, weights, gaps, sums that are far off."""
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -6,51 +6,122 @@ from typing import Any
 
 import numpy as np
 
-from apportion.filling import filled, known_sum, overfull, partly
+from apportion.bags import Bags
+from apportion.filling import filled, known_sum, overfull, partly, strayed
 from apportion.instances import BagError
 
 
-def refuse_other_forms(table: Any, weights: Any, *, fill: bool) -> None:
-    """Intervals and weights, which have no option of their own, and gaps: errors that say what to pass."""
-    if weights is not None and np.ptp(np.asarray(weights, float)) > 0:
-        what = "rows weigh differently, but proportions here are shares of rows, not of areas"
-        repeat = "r = numpy.rint(weights / unit).astype(int); numpy.repeat(X, r, axis=0), and bags so too"
-        raise BagError(f"{what}; repeat each row by its weight ({repeat}), and pass proportions=")
+def refuse_other_forms(table: Any, weights: Any, n: int) -> None:
+    """Intervals, and weights of the n rows: they have no option of their own, errors say what to pass."""
+    if weights is not None:
+        _check_weights(np.asarray(weights, float), n)
     names, values = _numbers(table)
     if values.ndim == 3 and values.shape[2] == 2:
         widths = np.abs(np.diff(values, axis=2)).max((1, 2))
         i, noise = int(widths.argmax()), widths.max() / math.sqrt(12)
         remedy = f"pass their middles with noise={noise:.3g}, the width over the root of 12"
-        raise BagError(f"bag {names[i]!r} has intervals for shares, up to {widths[i]:.3g} wide; {remedy}")
-    if values.ndim == 2 and not fill:
-        refuse_gaps(values, names)
+        raise BagError(f"{names[i]} has intervals for shares, up to {widths[i]:.3g} wide; {remedy}")
+
+
+def _check_weights(weights: np.ndarray, n: int) -> None:
+    """Even weights say nothing; others, and those that are none, are refused."""
+    if weights.shape != (n,):
+        raise BagError(f"there are {n} instances but weights of shape {weights.shape}; pass one weight each")
+    for i in np.flatnonzero(~(weights > 0) | np.isinf(weights))[:1].tolist():
+        raise BagError(
+            f"instance {i} has the weight {weights[i]:g}; weights are above zero; drop it, or mend it"
+        )
+    if np.ptp(weights) > 0:
+        what = "rows weigh differently, but proportions here are shares of rows, not of areas"
+        repeat = "r = numpy.rint(weights / unit).astype(int); numpy.repeat(X, r, axis=0), and bags so too"
+        raise BagError(f"{what}; repeat each row by its weight ({repeat}), and pass proportions=")
 
 
 def refuse_gaps(values: np.ndarray, names: Sequence[Hashable]) -> None:
     """Bags of which some classes have a number and some have none."""
     for i in np.flatnonzero(partly(values))[:1].tolist():
         what = f"has no number for {int(np.isnan(values[i]).sum())} of its {values.shape[1]} classes"
-        raise BagError(f"bag {names[i]!r} {what}; pass fill=True to give these what is left of the bag")
+        remedy = "give all; ProportionClassifier(fill=True) gives these what is left of the bag"
+        raise BagError(f"bag {names[i]!r} {what}; {remedy}")
 
 
-def complete(values: np.ndarray, totals: np.ndarray, names: Sequence[Hashable]) -> np.ndarray:
+def complete(
+    values: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable], *, whole: bool, normalise: bool
+) -> np.ndarray:
     """The numbers (m, k) without gaps inside a bag; a bag may lack all of them."""
-    for i in overfull(values, totals)[:1].tolist():
+    if whole and normalise:
+        what = "fill gives what is left of a bag's total, which normalise says is not that of its rows"
+        raise BagError(f"{what}; for counts pass one of them, or shares with NaN by proportions=")
+    totals = sizes.astype(float) if whole else np.ones(len(sizes))
+    percent = np.flatnonzero((known_sum(values) > 1.5) & (not whole))  # more than rounding and noise
+    for i in [*percent.tolist(), *overfull(values, totals).tolist()][:1]:
         much = f"{known_sum(values)[i]:g} for some of its classes, more than {totals[i]:g} for all"
-        raise BagError(f"bag {names[i]!r} has {much}; mend it")
+        remedy = "divide percentages by 100" if i in percent else "mend it"
+        raise BagError(f"bag {names[i]!r} has {much}; {remedy}")
     return filled(values, totals)
 
 
-def _numbers(table: Any) -> tuple[Sequence[Hashable], np.ndarray]:
-    """Names and numbers of a table; none where it is of another kind, of which is told later."""
-    none: tuple[Sequence[Hashable], np.ndarray] = [], np.empty(0)
+def check_noise(noise: Any) -> None:
+    """Refuse what is neither a deviation nor to be estimated."""
+    known = noise is None or noise == "estimate"
+    if not known and (isinstance(noise, str) or not 0 <= noise < math.inf):
+        raise BagError(f"noise is {noise!r}; give a standard deviation, or 'estimate'")
+
+
+def rescaling(
+    values: np.ndarray, totals: np.ndarray, names: Sequence[Hashable], noise: float | str | None
+) -> np.ndarray:
+    """(m, 1) what the numbers of each bag are to be multiplied by, to sum to its total."""
+    if isinstance(noise, str):
+        remedy = "give its standard deviation, in the units of the table"
+        raise BagError(f"noise is {noise!r}, found from totals that normalise takes as they are; {remedy}")
+    sums = values.sum(1)
+    for i in np.flatnonzero((sums <= 0) & (noise is not None))[:1].tolist():
+        raise BagError(f"bag {names[i]!r} sums to {sums[i]:g}, which cannot be rescaled; leave the bag out")
+    return (totals / np.where(sums == 0, 1, sums))[:, None]
+
+
+def refuse_far(
+    values: np.ndarray, totals: np.ndarray, names: Sequence[Hashable], noise: Any, *, whole: bool
+) -> None:
+    """Noisy numbers that are none, or whose sums no such noise explains; `noise` is in their units."""
+    refuse_gaps(values, names)
+    for i in np.flatnonzero(~np.isfinite(values).all(1))[:1].tolist():
+        remedy = "give numbers, or pass unlabelled=True with NaN for all classes of the bag"
+        raise BagError(f"bag {names[i]!r} has {values[i].tolist()}; {remedy}")
+    for i in strayed(values, totals, noise)[:1].tolist():
+        if whole:
+            what = f"counts that sum to {values[i].sum():g} but {totals[i]:g} instances"
+            remedy = "pass normalise=True, and noise= in their units, if they are of a larger group"
+        else:
+            what = f"proportions summing to {values[i].sum():.6g}"
+            fill = ", or fill=True if a class lacks its share" if values[i].sum() < 0.9 else ""
+            remedy = f"divide percentages and their noise by 100, or pass normalise=True{fill}"
+        raise BagError(f"bag {names[i]!r} has {what}, which noise={_said(noise)} does not explain; {remedy}")
+    if not isinstance(noise, str) and not whole and np.max(noise) > 0.5:
+        what = "but it is the standard deviation of a share, 0.5 at most"
+        raise BagError(f"noise is {_said(noise)}, {what}; divide it as the shares were")
+
+
+def _said(noise: Any) -> str:
+    return repr(noise) if isinstance(noise, str) else f"{np.max(noise):g}"
+
+
+def refuse_alike(bags: Bags) -> None:
+    """Bags whose proportions are all the same tell no class from another."""
+    known = bags.proportions[bags.proportions.isfinite().all(1)]
+    if len(known) and float((known.amax(0) - known.amin(0)).max()) < 1e-6:
+        what = "there is one bag" if len(known) == 1 else f"all {len(known)} bags have the same proportions"
+        raise BagError(f"{what}, so that nothing tells the classes apart; pass bags that differ, or given=")
+
+
+def _numbers(table: Any) -> tuple[list[str], np.ndarray]:
+    """Names and numbers of a dict or an array; none where it is of another kind, of which is told later."""
     try:
         if isinstance(table, Mapping):
-            return list(table), np.asarray(list(table.values()), float)
+            return [f"bag {name!r}" for name in table], np.asarray(list(table.values()), float)
         if isinstance(table, np.ndarray):
-            return range(len(table)), table.astype(float)
-        if type(table).__module__.split(".")[0] == "pandas" and table.ndim == 2:
-            return list(table.index), table.to_numpy(float)
+            return [f"row {i}" for i in range(len(table))], table.astype(float)
     except (TypeError, ValueError):
-        return none
-    return none
+        pass
+    return [], np.empty(0)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
+from apportion.gaps import refuse_gaps
 from apportion.instances import BagError, as_instances, numbers_of
 from apportion.named import check_names
 
@@ -18,14 +19,9 @@ def _refuse(name: Hashable, what: str) -> NoReturn:
 
 
 def group_bags(
-    x: Any,
-    ids: Any,
-    proportions: Any = None,
-    *,
-    counts: Any = None,
-    bag_column: str | None = None,
+    x: Any, ids: Any, proportions: Any = None, *, counts: Any = None, bag_column: str | None = None,
     normalise: bool = False,
-) -> Bags:
+) -> Bags:  # fmt: skip
     """Bags from instances, the bag id of each, and a table with the proportions or the counts of every bag.
 
     `ids` (N,) are of any hashable type. The table is a dict {bag: vector}, a DataFrame with a row a bag
@@ -117,9 +113,12 @@ def _vectors(series: Any, library: str) -> dict[Hashable, Any]:
 
 
 def shares_of_counts(counts: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable]) -> np.ndarray:
-    for i in np.flatnonzero(~np.isclose(counts.sum(1), sizes)).tolist():
-        remedy = "pass normalise=True if counts are of a larger group than the instances, noise= if noisy"
-        _refuse(names[i], f"has counts that sum to {counts[i].sum():g} but {sizes[i]} instances; {remedy}")
+    totals = counts.sum(1)
+    for i in np.flatnonzero(~np.isclose(totals, sizes) & ~np.isnan(totals))[:1].tolist():
+        remedy = (
+            "rescale counts of a larger group; ProportionClassifier(normalise=True) does, noise= if noisy"
+        )
+        _refuse(names[i], f"has counts that sum to {totals[i]:g} but {sizes[i]} instances; {remedy}")
     return counts / sizes[:, None]
 
 
@@ -129,11 +128,12 @@ def checked_shares(
     """Proportions that sum to one, or an error that names the first bag where something is wrong."""
     if shares.ndim != 2 or shares.shape[1] < 2:
         raise BagError(f"proportions have shape {shares.shape}; pass a row a bag and at least two classes")
-    percent = "is more than one; divide percentages by 100, pass counts=, or pass normalise=True"
+    refuse_gaps(shares, names)
+    taken = "it is taken by ProportionClassifier"
     for bad, what in (
-        (~np.isfinite(shares), "is not a number; give a proportion or drop the bag, or pass unlabelled=True"),
-        (shares < 0, "is negative; proportions lie between 0 and 1; pass noise= if noise was added"),
-        (shares > (np.inf if normalise else 1 + 1e-6), percent),
+        (~np.isfinite(shares), f"is not a number; give one or drop the bag; {taken}(unlabelled=True)"),
+        (shares < 0, f"is negative; give a number from 0 to 1; if noise was added, {taken}(noise=)"),
+        (shares > (np.inf if normalise else 1 + 1e-6), "is more than one; divide percentages by 100"),
     ):
         for i, j in np.argwhere(bad)[:1].tolist():
             name = j if classes is None else np.asarray(classes).tolist()[j]
@@ -142,5 +142,7 @@ def checked_shares(
     for i in np.flatnonzero(totals == 0)[:1].tolist():
         _refuse(names[i], "has proportions that are all zero; drop the bag")
     for i in np.flatnonzero((abs(totals - 1) > 1e-4) & (not normalise))[:1].tolist():  # four printed digits
-        _refuse(names[i], f"has proportions summing to {totals[i]:.6g}; pass normalise=True to rescale")
+        fill = ", fill=True if a class lacks its share" if totals[i] < 0.9 else ""
+        remedy = f"rescale them; ProportionClassifier(normalise=True) does{fill}"
+        _refuse(names[i], f"has proportions summing to {totals[i]:.6g}; {remedy}")
     return shares / totals[:, None]

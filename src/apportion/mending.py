@@ -1,7 +1,7 @@
 """Proportions as they really are: noisy, rounded, of other totals, missing; and a few given labels."""
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from apportion.bags import Bags
 from apportion.forms import bags_from, groups_of, table_shares
-from apportion.gaps import complete, refuse_other_forms
+from apportion.gaps import check_noise, complete, refuse_alike, refuse_far, refuse_other_forms, rescaling
 from apportion.given import with_given
 from apportion.grouping import BagError
 from apportion.labelling import Labeller, hard_labels
@@ -35,30 +35,28 @@ def mended_bags(
     """`bags_from` for tables that need an option; without any it is the same.
 
     `noise` is the standard deviation of the error of each number in the table, or "estimate". `normalise`
-    rescales counts of another total. `unlabelled` takes bags whose row is all NaN. `fill` takes rows of which
-    some are: these classes have what is left. `given` are classes of single rows.
+    rescales numbers of another total, and their noise. `unlabelled` takes bags whose row is all NaN. `fill`
+    takes rows of which some are: these classes have what is left. `given` are classes of single rows.
     """
     relax, known = math.inf, None
     table = counts if proportions is None else proportions
-    refuse_other_forms(table, weights, fill=fill)
+    refuse_other_forms(table, weights, len(x))
     if noise is not None or normalise or unlabelled or fill:
         if table is None or ids is None:
             raise BagError("noise, normalise, unlabelled, fill are for tables; pass proportions= or counts=")
-        groups = groups_of(ids, len(x))
-        values, classes = table_shares(table, None, groups, classes)
+        names, _, sizes = groups = groups_of(ids, len(x))
+        values, classes = table_shares(table, None, groups, classes, gap=math.nan if fill else 0.0)
         whole = counts is not None
         if fill:
-            values = complete(values, groups[2] if whole else np.ones(len(values)), groups[0])
+            values = complete(values, sizes, names, whole=whole, normalise=normalise)
         known = ~np.isnan(values).all(1) if unlabelled else np.ones(len(values), bool)
         if not known.any():
             raise BagError("no bag has proportions, so that there is nothing to learn from")
-        shares = np.full_like(values, 1 / values.shape[1])
-        numbers, sizes = values[known], groups[2][known]
-        if noise is not None:
-            shares[known], relax = denoised(numbers, sizes, noise, whole=whole)
-        else:
-            totals = numbers.sum(1, keepdims=True) if normalise else sizes[:, None] if whole else 1.0
-            shares[known] = numbers / np.where(totals == 0, 1, totals)
+        shares, there = np.full_like(values, 1 / values.shape[1]), np.flatnonzero(known)
+        names = [names[i] for i in there.tolist()]
+        shares[there], relax = mended_shares(
+            values[there], sizes[there], names, noise, normalise=normalise, whole=whole
+        )
         proportions, counts = shares, None
     bags, found = bags_from(x, y, ids, proportions=proportions, counts=counts, classes=classes)
     if known is not None and not known.all():
@@ -70,38 +68,43 @@ def mended_bags(
     return Mended(bags, found, relax)
 
 
-def refuse_alike(bags: Bags) -> None:
-    """Bags whose proportions are all the same tell no class from another."""
-    known = bags.proportions[bags.proportions.isfinite().all(1)]
-    if len(known) and float((known.amax(0) - known.amin(0)).max()) < 1e-6:
-        what = "there is one bag" if len(known) == 1 else f"all {len(known)} bags have the same proportions"
-        raise BagError(f"{what}, so that nothing tells the classes apart; pass bags that differ, or given=")
+def mended_shares(
+    values: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable], noise: Noise, *,
+    normalise: bool, whole: bool,
+) -> tuple[np.ndarray, float]:  # fmt: skip
+    """Shares (m, k) of numbers that are noisy or of other totals, and what they weigh in transport."""
+    check_noise(noise)
+    totals, level = sizes.astype(float) if whole else np.ones(len(sizes)), noise
+    if normalise:
+        scale = rescaling(values, totals, names, noise)
+        values, level = values * scale, None if noise is None else noise * scale
+    if level is None:
+        return values / totals[:, None], math.inf
+    refuse_far(values, totals, names, level, whole=whole)
+    return denoised(values, sizes, level, whole=whole)
 
 
 def denoised(
-    values: np.ndarray, sizes: np.ndarray, noise: float | str, *, whole: bool
+    values: np.ndarray, sizes: np.ndarray, noise: float | str | np.ndarray, *, whole: bool
 ) -> tuple[np.ndarray, float]:
     """Shares (m, k) that sum to one, each drawn to the overall shares as far as noise explains its distance.
 
     The variance of true shares is that of random bags and what the bags show beyond it and beyond noise. The
-    second result weighs such shares in transport as their remaining error deserves.
+    second result weighs such shares in transport as their remaining error deserves. Noise may be (m, 1).
     """
-    if not np.isfinite(values).all():
-        raise BagError("a proportion is not a number; pass unlabelled=True, with NaN for all of its bag's")
     n, k = sizes[:, None].astype(float), values.shape[1]
     unit = n if whole else np.ones_like(n)
     off = values.sum(1, keepdims=True) - unit
-    level = math.sqrt(float((off**2).mean()) / k) if noise == "estimate" else noise
-    if isinstance(level, str) or not 0 <= level < math.inf:
-        raise BagError(f"noise is {noise!r}; give a standard deviation, or 'estimate'")
+    level = math.sqrt(float((off**2).mean()) / k) if isinstance(noise, str) else noise
+    least = 1e-4 if np.any(level) else 0.0  # no class is ruled out by noisy numbers
     shares = (values - off / k) / unit  # the nearest that sum to one
     error = level**2 * (1 - 1 / k) / unit**2  # (m, 1) variance of a share's error
-    overall = np.clip((shares * n).sum(0) / n.sum(), 0, None)
+    overall = np.clip((shares * n).sum(0) / n.sum(), least, None)
     overall /= overall.sum()
     chance = overall * (1 - overall) / n
     beyond = np.clip(((shares - overall) ** 2 - chance - error).mean(0), 0, None)
     weight = (chance + beyond) / np.maximum(chance + beyond + error, 1e-30)
-    clean = np.clip(overall + weight * (shares - overall), 1e-4 if level else 0.0, None)
+    clean = np.clip(overall + weight * (shares - overall), least, None)
     left = float((weight * error * n).sum(1).mean())  # remaining variance of a share, times the bag's size
     relax = float((overall * (1 - overall)).sum()) / left if left > 0 else math.inf
     return clean / clean.sum(1, keepdims=True), relax

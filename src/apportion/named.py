@@ -2,10 +2,14 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 
+from apportion.filling import sum_column
 from apportion.instances import BagError
+
+LEAST = 3  # bags from which on a column of their ids is no accident: of two, 0 and 1 may be the shares
 
 
 class Named(NamedTuple):
@@ -14,18 +18,19 @@ class Named(NamedTuple):
     bag_column: str | None = None  # of a polars table, which has no index
 
 
-def by_name(table: Any, names: Sequence[Hashable], classes: Any) -> Named:
+def by_name(table: Any, names: Sequence[Hashable], classes: Any, *, gap: float = 0.0) -> Named:
     """The table, its columns in the order of `classes`, or of its own names where none are asked for.
 
     Names are the columns of a DataFrame (pandas, its index or one of its columns naming the bags; polars, one
-    of its columns), or the inner keys of {bag: {class: number}}, where value_counts() of each bag may stand.
+    of its columns), or the inner keys of {bag: {class: number}}, where value_counts() of each bag may stand
+    and a class that a bag does not name has `gap`.
     """
     asked, key = None if classes is None else list(classes), None
     library = type(table).__module__.split(".")[0]
     if isinstance(table, Mapping) and table and all(map(_has_names, table.values())):
-        table, there = _vectors(table, names)
+        table, there = _vectors(table, names, gap)
     elif library in ("pandas", "polars") and len(table.shape) == 2:
-        key = _bag_column(table, set(names), library)
+        key = _bag_column(table, set(names), library, asked or ())
         table = table.set_index(key) if library == "pandas" and key is not None else table
         there = [name for name in table.columns if name != key]
     else:
@@ -33,13 +38,13 @@ def by_name(table: Any, names: Sequence[Hashable], classes: Any) -> Named:
     for name in (name for name in asked or () if name not in there):
         raise BagError(f"class {name!r} has no column in the table; it has {there}")
     chosen = there if asked is None else asked
+    places = [there.index(name) for name in chosen]
     if isinstance(table, Mapping):
-        places = [there.index(name) for name in chosen]
         return Named({bag: [row[i] for i in places] for bag, row in table.items()}, chosen)
     if asked is None:
         _refuse_total({name: table[name] for name in there})
     if library == "pandas":
-        return Named(table[chosen], chosen)
+        return Named(table.iloc[:, places], chosen)  # a list of True and False would pick rows
     return Named(table[[key, *chosen]], chosen, key)
 
 
@@ -49,23 +54,29 @@ def _has_names(row: Any) -> bool:
     return isinstance(row, Mapping) or (series and type(row.index).__name__ != "RangeIndex")
 
 
-def _vectors(table: Mapping[Any, Any], names: Sequence[Hashable]) -> tuple[dict[Any, list[Any]], list[Any]]:
-    """{bag: numbers} from {bag: {class: number}}, and the classes; what a bag does not name is zero."""
+def _vectors(
+    table: Mapping[Any, Any], names: Sequence[Hashable], gap: float
+) -> tuple[dict[Any, list[Any]], list[Any]]:
+    """{bag: numbers} from {bag: {class: number}}, and the classes."""
     there = list(dict.fromkeys(name for row in table.values() for name in row.keys()))  # noqa: SIM118  series
     if not set(table) & set(names) and set(there) & set(names):
         raise BagError(
             "the table's keys are classes, and theirs are bags; turn it round: pass the DataFrame itself, or "
             "its to_dict('index')"
         )
-    return {bag: [row.get(name, 0) for name in there] for bag, row in table.items()}, there
+    return {bag: [row.get(name, gap) for name in there] for bag, row in table.items()}, there
 
 
-def _bag_column(table: Any, names: set[Hashable], library: str) -> str | None:
-    """The column that names the bags, where no index does."""
+def _bag_column(table: Any, names: set[Hashable], library: str, classes: Sequence[Hashable]) -> str | None:
+    """The column that names the bags, where no index does; an index that only counts the rows does not."""
     index, columns = [] if library == "polars" else list(table.index), list(table.columns)
     for name in (name for i, name in enumerate(columns) if name in columns[:i]):
         raise BagError(f"the column {name!r} stands twice in the table; keep one")
     found = [name for name in columns if _holds(table[name], names)]
+    if library == "pandas" and type(table.index).__name__ == "RangeIndex" and len(names) >= LEAST:
+        whole = [name for name in found if set(table[name]) == names and name not in classes]
+        if len(whole) == 1:
+            return whole[0]
     for name in (name for name in found if library == "pandas" and list(table[name]) == index):
         raise BagError(f"the column {name!r} repeats the names of the bags; pass table.set_index({name!r})")
     if library == "pandas" and set(index) & names:
@@ -87,17 +98,17 @@ def _refuse_total(columns: Mapping[Any, Any]) -> None:
         values = np.column_stack([np.asarray(column, np.float64) for column in columns.values()])
     except (TypeError, ValueError):
         return  # texts, of which is told later
-    if values.shape[1] > 2 and len(values) > 1:
-        sums = np.isclose(2 * values, values.sum(1, keepdims=True)).all(0) & (values != 0).any(0)
-        for i in np.flatnonzero(sums)[:1].tolist():
-            name, others = list(columns)[i], [other for other in columns if other != list(columns)[i]]
-            remedy = f"drop it, or pass classes={others}; classes= with all of them, if it is a class"
-            raise BagError(f"the column {name!r} is the sum of the others in every bag; {remedy}")
+    i = sum_column(values) if len(values) > 1 else None
+    if i is not None:
+        name, others = list(columns)[i], [other for j, other in enumerate(columns) if j != i]
+        remedy = f"drop it, or pass classes={others}; classes= with all of them, if it is a class"
+        raise BagError(f"the column {name!r} is the sum of the others in every bag; {remedy}")
 
 
 def check_names(keys: Sequence[Hashable], names: Sequence[Hashable]) -> None:
     """Refuse a table whose bags are not those of the instances, each once."""
     seen, known = set(), set(names)
+    _refuse_other_form(keys, known)
     if keys and known.isdisjoint(keys):
         one, other = (f"{each[0]!r} ({type(each[0]).__name__})" for each in (keys, names))
         remedy = "write both alike, such as by map(str, ...)"
@@ -110,3 +121,13 @@ def check_names(keys: Sequence[Hashable], names: Sequence[Hashable]) -> None:
         seen.add(name)
     for name in (name for name in names if name not in seen):
         raise BagError(f"bag {name!r} has instances but no row in the table; add it or drop its instances")
+
+
+def _refuse_other_form(keys: Sequence[Hashable], known: set[Hashable]) -> None:
+    """Ids that look the same and are not: é may be one character, or an e with an accent after it."""
+    lost = known.difference(keys)
+    forms = {normalize("NFC", name) for name in lost if isinstance(name, str)}
+    for key in (key for key in keys if isinstance(key, str) and key not in known):
+        if normalize("NFC", key) in forms:
+            remedy = "write both by unicodedata.normalize('NFC', id)"
+            raise BagError(f"bag {key!r} has other Unicode characters among the instances; {remedy}")

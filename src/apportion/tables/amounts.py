@@ -4,11 +4,25 @@ from collections.abc import Callable
 
 import numpy as np
 
-from apportion.filling import filled, overfull, partly
+from apportion.filling import filled, overfull, partly, strayed
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.shares import BagTable
 
 WHOLE = "unless --noise is given, counts are whole; pass shares by --proportions"
+
+
+def check_options(asked: Asked, problems: list[str]) -> None:
+    """Options that do not go together."""
+    if asked.counts is not None and asked.fill and asked.normalise:
+        what = "--fill gives what is left of a bag's total, which --normalise says is not that of its rows"
+        problems.append(f"{what}: for counts pass one of them, or shares by --proportions")
+    if asked.noise and asked.normalise:
+        what = "--noise is of the numbers as they stand in the file, and --normalise rescales these"
+        remedy = "rescale the file and the noise alike and pass --noise alone, or use ProportionClassifier"
+        problems.append(f"{what}: {remedy}")
+    if asked.noise not in ("", "estimate") and asked.counts is None and float(asked.noise) > 0.5:
+        what = f"--noise is {asked.noise}, but it is the standard deviation of a share, 0.5 at most"
+        problems.append(f"{what}: divide it as the shares were")
 
 
 @np.errstate(invalid="ignore")  # infinities are told of, with what to do
@@ -22,7 +36,9 @@ def check_values(table: BagTable, asked: Asked, problems: list[str]) -> None:
             remedy += f": add one such as 'not {table.classes[0]}', which is {rest} {table.classes[0]!r}"
         problems.append(f"{table.place} has {k} class ({', '.join(table.classes) or 'none'}): {remedy}")
     whole = asked.counts is not None
-    limit = np.inf if whole or asked.normalise or asked.noise else 1 + 1e-6
+    limit = 1 + 1e-6
+    if whole or asked.normalise or asked.noise:
+        limit = 1.5 if asked.fill and not whole else np.inf  # what is left is left of one, not of a hundred
     exact, told_of = not asked.noise, table.told[:, None]
     if asked.unlabelled:
         told_of = told_of | np.isnan(table.values).all(1, keepdims=True)
@@ -57,33 +73,43 @@ def check_values(table: BagTable, asked: Asked, problems: list[str]) -> None:
 def check_sums(
     table: BagTable, place: np.ndarray, sizes: np.ndarray, asked: Asked, problems: list[str]
 ) -> None:
-    """Sums of bags whose numbers can be summed: one, or for counts the number of rows; noise has none."""
-    if asked.noise:
-        return
-    whole, sound = asked.counts is not None, ~table.told & (table.values >= 0).all(1)
-    sound &= np.isfinite(table.values).all(1)
+    """Sums of bags whose numbers can be summed: one, or for counts the number of rows; noise moves them."""
+    whole, sound = asked.counts is not None, ~table.told & np.isfinite(table.values).all(1)
+    if not asked.noise:
+        sound &= (table.values >= 0).all(1)
     known = np.flatnonzero((place >= 0) & sound[place])
     totals = table.values[place].sum(1)
-    bad = known[totals[known] == 0]
+    bad = known[(totals[known] == 0) & (not asked.noise)]
     if len(bad):
         cases = (table.case(place[i]) for i in bad[:SHOWN].tolist())
         problems.append(told(cases, len(bad), "all classes are zero; drop the bag from both tables"))
     wanted = sizes if whole else np.ones(len(sizes))
     over = overfull(table.values[place], wanted)
     over = over[(place >= 0)[over]]
-    if len(over) and asked.fill:
+    if len(over) and asked.fill and not asked.noise:
         cases = (table.case(place[i]) for i in over[:SHOWN].tolist())
         problems.append(told(cases, len(over), "some classes alone are more than the bag; mend them"))
-    off = (abs(totals - wanted) > (0.5 if whole else 1e-4)) & (totals > 0)  # four printed digits
-    bad = known[off[known]]
+    if asked.noise and len(known):
+        level = asked.noise if asked.noise == "estimate" else float(asked.noise)
+        bad = known[strayed(table.values[place[known]], wanted[known], level)]
+    else:
+        off = (abs(totals - wanted) > (0.5 if whole else 1e-4)) & (totals > 0)  # four printed digits
+        bad = known[off[known]]
     if len(bad) and not asked.normalise and len(table.classes) > 1:
         of = [f" but has {size} rows" if whole else "" for size in sizes[bad[:SHOWN]].tolist()]
         cases = (
             f"{table.case(place[i])}, sums to {totals[i]:.6g}{rows}"
             for i, rows in zip(bad[:SHOWN].tolist(), of, strict=True)
         )
-        reason = "the counts are of a larger group" if whole else "they are rounded"
-        problems.append(told(cases, len(bad), f"mend them, or pass --normalise if {reason}"))
+        problems.append(told(cases, len(bad), _sum_remedy(asked, whole)))
+
+
+def _sum_remedy(asked: Asked, whole: bool) -> str:
+    if asked.noise:
+        rescale = "rescale counts of a larger group, and" if whole else "divide percentages by 100, and"
+        return f"noise of {asked.noise} does not explain it; mend them, or {rescale} --noise with them"
+    reason = "the counts are of a larger group" if whole else "they are rounded"
+    return f"mend them, or pass --normalise if {reason}"
 
 
 def shares_of(values: np.ndarray, sizes: np.ndarray, asked: Asked) -> np.ndarray:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from apportion.tables.amounts import check_sums, check_values, shares_of
+from apportion.tables.amounts import check_options, check_sums, check_values, shares_of
 from apportion.tables.asking import Asked, Found, told
 from apportion.tables.columns import TableError
 from apportion.tables.giveaways import note_giveaways
@@ -25,6 +25,7 @@ def check(asked: Asked) -> Found:
     frame = open_table(asked.table, texts=texts, missing=asked.missing)
     schema = frame.collect_schema()
     _check_columns(asked, schema.names(), problems)
+    check_options(asked, problems)
     kinds = check_features(asked, frame, problems, notes)
     if asked.bag not in schema or not set(asked.shares) <= set(schema):
         return Found(problems, notes)
@@ -39,7 +40,7 @@ def check(asked: Asked) -> Found:
         return Found(problems, notes)
     place = check_names(table, bags, asked, problems, notes)
     sizes = bags["len"].to_numpy().astype(np.int64)
-    table = without_strangers(table, place, sizes, asked, problems)
+    table = without_strangers(table, place, sizes, asked, problems, notes)
     check_values(table, asked, problems)
     check_given(asked, frame, table.classes, problems)
     check_sums(table, place, sizes, asked, problems)

@@ -1,4 +1,4 @@
-"""How a CSV is written: commas, semicolons or tabs between its fields, points or commas in its numbers.
+"""How a CSV is written: commas, semicolons, tabs or bars between its fields, points or commas in its numbers.
 
 The header decides the first: a comma outside of quotes makes it an ordinary CSV. Files that are no UTF-8 text
 are refused with the line that makes them such.
@@ -6,6 +6,7 @@ are refused with the line that makes them such.
 
 import csv
 import re
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,8 +39,20 @@ def dialect_of(path: Path) -> Dialect:
         raise TableError(recode(path, "cp1252")) from None
     if re.fullmatch(rb"sep=.", header):
         raise TableError(f"{path} begins with a line {header.decode()!r} for Excel; delete that line")
-    separator = next((mark for mark in ",;\t" if mark.encode() in header), ",")
+    separator = next((mark for mark in ",;\t|" if mark.encode() in header), ",")
     return Dialect(separator, separator != "," and _has_decimal_commas(head, separator))
+
+
+def refuse_twice(path: Path, separator: str) -> None:
+    """A header that stands twice, of which the reader would rename the second and say nothing."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        try:
+            names = next((row for row in csv.reader(file, delimiter=separator) if row), [])
+        except csv.Error:  # a name that is too long for Python's reader
+            return
+    for name, times in Counter(names).items():
+        if name and times > 1:
+            raise TableError(f"{path} has {times} columns {name!r}; name each once, or leave all but one out")
 
 
 def _has_decimal_commas(head: bytes, separator: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from apportion.tables.asking import Asked
 from apportion.tables.columns import TableError
-from apportion.tables.dialect import Dialect, dialect_of, why
+from apportion.tables.dialect import Dialect, dialect_of, refuse_twice, why
 from apportion.tables.trial import tried
 
 try:
@@ -72,6 +72,7 @@ def open_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequenc
 def _read_csv(
     path: Path, dialect: Dialect, texts: Sequence[str] | None, missing: Sequence[str]
 ) -> pl.LazyFrame:
+    refuse_twice(path, dialect.separator)
     try:
         if texts is None:
             return pl.read_csv(

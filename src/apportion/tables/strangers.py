@@ -1,33 +1,46 @@
-"""Columns of the file of proportions that are no class: a total, an index, the bags' own ids."""
+"""Columns of the file of proportions that are no class: a total, a year, an index, the bags' own ids."""
 
 import numpy as np
 
+from apportion.filling import sum_column
 from apportion.tables.asking import Asked
 from apportion.tables.shares import NO_CLASS, BagTable
 
 LEAST = 3  # rows from which on 0, 1, 2, … is no accident: of two bags 0 and 1 may be the shares
 
 
+@np.errstate(over="ignore", invalid="ignore")  # infinities are told of later
 def without_strangers(
-    table: BagTable, place: np.ndarray, sizes: np.ndarray, asked: Asked, problems: list[str]
+    table: BagTable, place: np.ndarray, sizes: np.ndarray, asked: Asked, problems: list[str], notes: list[str]
 ) -> BagTable:
-    """The table without columns that only repeat others; each is a problem. Named classes are all kept.
+    """The table without columns that only repeat others or stand beside a whole; each is a problem.
 
-    Where all bags sum to what they must, all columns are classes, whatever their numbers look like.
+    Named classes are all kept. Where all bags sum to what they must, all columns are classes, whatever their
+    numbers look like.
     """
     if asked.classes or asked.shares or _fits(table.values[place[place >= 0]], sizes[place >= 0], asked):
         return table
-    kept = list(range(len(table.classes)))
-    for j, what in _counting(table):
-        kept.remove(j)
-        problems.append(f"{table.place}, column {table.classes[j]!r}, {what}, which is no class: {NO_CLASS}")
-    j = _total(table.values[:, kept])
+    found = [(j, f"{what}, which is no class") for j, what in _counting(table)]
+    kept = [j for j in range(len(table.classes)) if j not in dict(found)]
+    j = sum_column(table.values[:, kept])
     if j is not None:
         total = kept.pop(j)
-        others = ", ".join(repr(table.classes[i]) for i in kept[:20]) + (", …" if len(kept) > 20 else "")
-        what = f"is the sum of {others} in every row"
-        problems.append(f"{table.place}, column {table.classes[total]!r}, {what}: {NO_CLASS}")
+        found.append((total, f"is the sum of {_names(table, kept)} in every row"))
+    if asked.counts is None:
+        beside = [kept[j] for j in _beside(table.values[:, kept])]
+        kept = [j for j in kept if j not in beside]
+        found += [(j, f"is beside {_names(table, kept)}, which are whole without it") for j in beside]
+    for j, what in found:
+        problems.append(f"{table.place}, column {table.classes[j]!r}, {what}: {NO_CLASS}")
+    for j in (j for j in kept if asked.normalise and len(table.values) >= LEAST):
+        if np.ptp(table.values[:, j]) == 0 and table.values[0, j]:
+            what = f"has {table.values[0, j]:g} in every row and is taken as a class"
+            notes.append(f"{table.place}, column {table.classes[j]!r}, {what}; if it is none: {NO_CLASS}")
     return table._replace(values=table.values[:, kept], classes=tuple(table.classes[i] for i in kept))
+
+
+def _names(table: BagTable, kept: list[int]) -> str:
+    return ", ".join(repr(table.classes[i]) for i in kept[:20]) + (", …" if len(kept) > 20 else "")
 
 
 def _fits(values: np.ndarray, sizes: np.ndarray, asked: Asked) -> bool:
@@ -52,12 +65,16 @@ def _counting(table: BagTable) -> list[tuple[int, str]]:
     return found
 
 
-def _total(values: np.ndarray) -> int | None:
-    """The column that is the sum of all others in every row with all its numbers, up to rounding."""
-    whole = values[np.isfinite(values).all(1)]
-    if values.shape[1] < 3 or not whole.any():
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        apart = np.abs(whole.sum(1, keepdims=True) - 2 * whole)
-        sums = (apart <= 1e-4 + 2e-3 * np.abs(whole)).all(0)
-    return int(sums.argmax()) if sums.any() else None
+def _beside(values: np.ndarray) -> list[int]:
+    """Columns, such as a year and a population, without which every bag sums to about one or a hundred."""
+    whole, k = values[np.isfinite(values).all(1)], values.shape[1]
+    if len(whole) < LEAST:
+        return []
+    large = np.flatnonzero((whole > 110).all(0)).tolist()  # neither shares nor percentages
+    for some in ([large] if large else []) + [[j] for j in range(k)]:
+        for unit in (1, 100):
+            rest = np.abs(np.delete(whole, some, 1).sum(1) - unit)  # rounded: 2 % off at most
+            with_them = np.abs(whole.sum(1) - unit)
+            if k - len(some) > 1 and (rest <= 0.02 * unit).all() and (with_them > 0.1 * unit).all():
+                return some
+    return []

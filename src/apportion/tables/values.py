@@ -45,7 +45,7 @@ def _check_column(
     if kind == "category":
         text = column.cast(pl.String)
         asks |= {"distinct": text.drop_nulls().n_unique()}
-        asks |= {"numbers": text.cast(pl.Float64, strict=False).is_not_null().sum()}
+        asks |= {"numbers": _is_number(column).sum()}
     else:
         there = column.filter(~gone)
         asks |= {"distinct": 1 + (there.min() != there.max()).cast(pl.Int64)}
@@ -62,7 +62,7 @@ def _check_column(
     meant = _meant(asked, frame, name) if kind == "category" and seen["distinct"] > 1 else ""
     mixed = filled / 2 <= seen.get("numbers", 0) < filled and name not in asked.categorical
     if mixed:
-        spoilt = column.cast(pl.String).cast(pl.Float64, strict=False).is_null() & column.is_not_null()
+        spoilt = ~_is_number(column) & column.is_not_null()
         texts = f"say which texts mean missing with --missing, or --categorical {name}"
         remedy = f"most are numbers; {meant or texts}"
         _name_rows(asked, frame, name, spoilt, filled - seen["numbers"], remedy, problems)
@@ -77,6 +77,12 @@ def _check_column(
         several = f"{seen['distinct']:,} different texts; the {KEPT} most frequent become features"
         notes.append(f"column {name!r} has {several}, all others one: --drop {name} if it names the rows")
     return True
+
+
+def _is_number(column: pl.Expr) -> pl.Expr:
+    """Whether texts are numbers; nan is none, though it can be read as one."""
+    number = column.cast(pl.String).cast(pl.Float64, strict=False)
+    return number.is_not_null() & number.is_not_nan().fill_null(False)
 
 
 def _meant(asked: Asked, frame: pl.LazyFrame, name: str) -> str:

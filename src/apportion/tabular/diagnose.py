@@ -44,22 +44,31 @@ def judged(
     model: Model, bags: Bags, *, folds: int, new: bool, device: str = "cpu", relax: float = math.inf
 ) -> tuple[Diagnosis, Bags, str]:
     """The diagnosis, the bags it is of, and which these are, in words."""
+    noisy, left_out = relax < math.inf, _left_out(model, bags)
     held = None if new else _held_out(model, bags)
     held, bags = None if held is None else known_bags(held), known_bags(bags)
     if held is not None and len(held.sizes) >= LEAST_BAGS:
         which = f"{len(held.sizes)} bags that were held out when the model was trained"
-        return diagnosis_of(_log_probs(model, held), held), held, which
+        return diagnosis_of(_log_probs(model, held), held, noisy=noisy), held, which
     if new:
         which = f"{len(bags.sizes)} bags that are new to the model"
-        return diagnosis_of(_log_probs(model, bags), bags), bags, which
+        return diagnosis_of(_log_probs(model, bags), bags, noisy=noisy), bags, which
     if len(bags.sizes) < LEAST_BAGS or float(bags.proportions.std(0).max()) < 1e-6:
         which = f"{len(bags.sizes)} bags that the model has learnt from"  # no network could say more
-        return diagnosis_of(_log_probs(model, bags), bags), bags, which
+        return diagnosis_of(_log_probs(model, bags), bags, noisy=noisy), bags, which
     known = settings_of(model)
     placed = bags.to(pick_device(device))
     log_probs = unseen_log_probs(placed, checked(known) | {"relax": relax}, folds, known.get("seed", 0))
-    which = f"{len(bags.sizes)} bags, each by one of {folds} networks trained alike on other bags"
-    return diagnosis_of(log_probs, bags), bags, which
+    which = f"{len(bags.sizes)} bags, each by one of {folds} networks trained alike on other bags{left_out}"
+    return diagnosis_of(log_probs, bags, noisy=noisy), bags, which
+
+
+def _left_out(model: Model, bags: Bags) -> str:
+    """What the model may have learnt from and networks that judge in its place have not, in words."""
+    gaps = len(bags.sizes) - len(known_bags(bags).sizes)
+    parts = [f"the {gaps} bags that have no proportions"] if gaps else []
+    parts += ["the labels that were given"] if model.data.get("given labels") else []
+    return f", but without {' and '.join(parts)}: the model itself is not judged" if parts else ""
 
 
 def _log_probs(model: Model, bags: Bags) -> Tensor:
@@ -88,8 +97,8 @@ def report(found: Diagnosis, which: str) -> list[str]:
         f"spread of the bags' shares: {found.spread:.3g} times that of random bags ({compared})",
         f"bag correlation: {found.correlation:.3f}; shuffled shares reach {found.shuffled:.3f}, "
         f"p = {found.p_value:.4f}",
-        f"accuracy, estimated: {100 * found.accuracy:.1f} % ({100 * found.low:.1f} to "
-        f"{100 * found.high:.1f} %); naming the largest class for all: {100 * found.largest:.1f} %",
+        f"accuracy, estimated: {_estimate(found)}; naming the largest class for all: "
+        f"{100 * found.largest:.1f} %",
         f"share of a bag that is misplaced: {float(errors.mean()):.4f} on average, {worst[0]:.4f} in the "
         f"middle bag, more than {worst[1]:.4f} in one of twenty",
         f"labels by transport agree with the most probable class: {100 * found.agreement:.1f} %",
@@ -98,7 +107,16 @@ def report(found: Diagnosis, which: str) -> list[str]:
     ]
 
 
+def _estimate(found: Diagnosis) -> str:
+    if math.isnan(found.accuracy):
+        return "cannot be told from these bags"
+    ends = f"{100 * found.low:.1f} to {100 * found.high:.1f} %"
+    return f"{100 * found.accuracy:.1f} % ({'no interval: the shares are noisy' if found.noisy else ends})"
+
+
 def _compared(found: Diagnosis) -> str:
+    if found.noisy:
+        return "once their noise is taken off, which tells nothing of chance"
     if found.spread > 1 + found.chance:
         return "more than chance: they differ for a reason"
     return "as chance makes it" if found.spread >= 1 - found.chance else "less than chance"

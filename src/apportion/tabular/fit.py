@@ -105,6 +105,8 @@ def model_of(
             for name, share in zip(found.classes, known_bags(bags).overall.tolist(), strict=True)
         ),
     }
+    if asked.given:
+        data["given labels"] = f"column {asked.given}"
     quality = _quality(network, bags, "training bags")
     if held is not None:
         quality |= _quality(network, held, "held-out bags")
@@ -129,7 +131,8 @@ def _quality(network: torch.nn.Module, bags: Bags, which: str) -> dict[str, Any]
     bags = known_bags(bags)
     x, known = bags.x.cpu(), bags.proportions.cpu()
     log_probs = predict(network, x, as_floats)
-    enough = len(known) >= LEAST_BAGS  # of two bags and two classes any correlation is 1 or -1
-    found = bag_correlation(exact_means(log_probs.exp(), bags.sizes), known) if enough else None
+    found: Any = f"– ({len(known)} bags are too few to tell it)"  # of two and two classes it is 1 or -1
+    if len(known) >= LEAST_BAGS:
+        found = bag_correlation(exact_means(log_probs.exp(), bags.sizes), known)  # None: all are alike
     error = proportion_error(log_probs, bags.sizes, known)
     return {f"share of a bag that is misplaced, {which}": error, f"bag correlation, {which}": found}

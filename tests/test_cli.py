@@ -5,8 +5,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -278,6 +281,62 @@ def test_the_demo_prints_a_table_and_draws_a_figure(tmp_path, monkeypatch):
     for name in ("figure2.png", "figure2.svg", "figure2-early.png", "figure2-early.svg"):
         assert (tmp_path / name).stat().st_size > 10_000
         assert str(tmp_path / name) in text
+
+
+@pytest.fixture
+def towns(tmp_path, monkeypatch) -> Callable[..., list[str]]:
+    """Tables of ten towns of eight people, of whom some are given as left or right; in `without` towns nobody
+    was counted. The words that name them."""
+    monkeypatch.chdir(tmp_path)
+
+    def written(*without: int) -> list[str]:
+        random = np.random.default_rng(0)
+        along = random.normal(size=80)
+        label = np.where(along > 0, "right", "left")
+        rows = [f"{i % 10},{a},{label[i] if i % 9 == 0 else ''}" for i, a in enumerate(along)]
+        (tmp_path / "people.csv").write_text("\n".join(["town,along,known", *rows]) + "\n")
+        counts = [[sum(label[t::10] == side) for side in ("left", "right")] for t in range(10)]
+        lines = [f"{t}," if t in without else f"{t},{a},{b}" for t, (a, b) in enumerate(counts)]
+        lines = [f"{line}," if line.endswith(",") else line for line in lines]
+        (tmp_path / "counts.csv").write_text("\n".join(["town,left,right", *lines]) + "\n")
+        return ["people.csv", "--bag", "town", "--counts", "counts.csv"]
+
+    return written
+
+
+SHORT = ["--first-epochs", "2", "--second-stage", "none"]
+
+
+def test_a_card_says_that_held_out_bags_are_too_few(towns):
+    words = [*towns(), "--drop", "known", "--held-out", ".2", "--out", "model", *SHORT]
+    assert "bag correlation, held-out bags: – (2 bags are too few to tell it)" in said("fit", *words)
+    card = Path("model/README.md").read_text()
+    assert "| bag correlation, held-out bags | – (2 bags are too few to tell it) |" in card
+    assert "the same shares" not in card
+
+
+def test_held_out_bags_leave_some_with_numbers_to_learn_from(towns, monkeypatch, capsys):
+    words = ["--drop", "known", "--unlabelled", "--held-out", ".2", "--out", "model", *SHORT]
+    code, message = refused(monkeypatch, capsys, "fit", *towns(*range(3, 10)), *words)
+    assert code == REFUSED
+    assert "of 3 bags with proportions 2 would be held out; leave two at least to learn from" in message
+    said("fit", *towns(*range(4, 10)), *words)
+    assert json.loads(Path("model/config.json").read_text())["data"]["held-out bags"] == 2
+
+
+def test_a_diagnosis_says_what_its_networks_lack_and_what_noise_takes_from_its_figures(towns):
+    words = towns(1, 2)
+    given = ["--unlabelled", "--given", "known", "--out", "given", *SHORT]
+    said("fit", *words, *given)
+    judge = CliRunner().invoke(app, ["diagnose", "given", *words, "--unlabelled", "--folds", "2"])
+    lacking = "the 2 bags that have no proportions and the labels that were given"
+    assert f"trained alike on other bags, but without {lacking}: the model itself is not" in judge.output
+    words = towns()
+    said("fit", *words, "--drop", "known", "--out", "plain", *SHORT)
+    judge = CliRunner().invoke(app, ["diagnose", "plain", *words, "--folds", "2"])
+    assert "trained alike on other bags\n" in judge.output
+    judge = CliRunner().invoke(app, ["diagnose", "plain", *words, "--folds", "2", "--noise", "1"])
+    assert "(once their noise is taken off, which tells nothing of chance)" in judge.output
 
 
 def test_the_version_is_one_line():

@@ -9,7 +9,7 @@ from data_files import tiny, write_pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.data import DataError, images
+from apportion.data import DataError, images, pack
 from apportion.data.pack import import_pack, read_pack
 from apportion.data.sets import CIFAR10, CIFAR100, MNIST
 
@@ -25,6 +25,24 @@ def test_an_imported_pack_is_read_as_the_set_it_was_made_from(tmp_path, spec):
     got, expected = images.load(spec, tmp_path / "data"), images.in_order(spec, arrays)
     assert torch.equal(got.x.permute(0, 2, 3, 1), torch.from_numpy(expected["train_images"]))
     assert got.test_y.tolist() == expected["test_labels"].tolist()
+
+
+def test_an_import_that_is_cut_short_announces_nothing(tmp_path, monkeypatch):
+    spec, arrays = tiny(MNIST)
+    write_pack(tmp_path / "packs", spec.name, arrays)
+    written, real = [], pack.write_whole
+
+    def cut_short(path: Path, content: bytes) -> None:
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(path.name)
+        real(path, content)
+
+    monkeypatch.setattr(pack, "write_whole", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        import_pack(spec, tmp_path / "packs", tmp_path / "data")
+    with pytest.raises(DataError, match=r"no copy of mnist in"):
+        images.load(spec, tmp_path / "data")
 
 
 def test_imported_rows_are_already_in_the_order_in_which_they_are_read(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -249,9 +250,11 @@ def test_a_finished_first_stage_of_another_recipe_does_not_teach(tmp_path):
 
 
 def test_predictions_of_other_data_do_not_teach(tmp_path, teacher):
-    recipe = replace(TINY_SECOND, data=replace(TINY.data, held_out=0.5))
+    recipe, old = replace(TINY_SECOND, data=replace(TINY.data, held_out=0.5)), tmp_path / "old"
+    shutil.copytree(teacher, old)
+    (old / "where.json").write_text("{}")  # without a sum of its data
     with pytest.raises(runs.RunError, match="has predictions of other data; run its first stage again"):
-        all_of(recipe, tmp_path, teacher)
+        all_of(recipe, tmp_path / "run", old)
 
 
 def test_predictions_of_as_many_other_rows_or_bags_do_not_teach(tmp_path, teacher, monkeypatch):

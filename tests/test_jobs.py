@@ -63,6 +63,23 @@ def test_a_teacher_that_is_asked_for_by_another_name_is_not_trained_again(tmp_pa
     assert done[-1].job.teacher == tmp_path / "g/plain/50/seed=1"
 
 
+@pytest.mark.parametrize(
+    ("student", "kept"),
+    [(HARD, {"model.safetensors"}), (Second(epochs=1, student="teacher"), {"log_probs.npy"})],
+)
+def test_a_first_stage_that_cannot_teach_is_trained_again_though_it_is_asked_for_too(tmp_path, student, kept):
+    list(run_all([("g/dllp/50", TINY)], tmp_path, in_turn))
+    folder = tmp_path / "g/dllp/50/seed=1"
+    for name in {"log_probs.npy", "model.safetensors"} - kept:
+        (folder / name).unlink()
+    cells = [("g/dllp/50", TINY), ("g/dllp+hard/50", replace(TINY, second=student))]
+    done = list(run_all(cells, tmp_path, in_turn))
+    assert [each.problem for each in done] == [None] * 3
+    assert names(tmp_path, done) == [
+        "g/dllp/50/seed=1", "g/dllp/50/again-seed=1", "g/dllp+hard/50/seed=1",
+    ]  # fmt: skip
+
+
 def test_what_is_finished_is_handed_to_nobody(tmp_path):
     list(run_all(CELLS, tmp_path, in_turn))
     handed = []
@@ -116,7 +133,8 @@ def test_a_run_that_nobody_sees_is_told(tmp_path):
 
 def test_a_run_that_another_process_makes_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "WAIT_SECONDS", 0.01)
-    job, waited = Job(TINY, tmp_path / "run"), threading.Event()
+    job, waited, asked, real = Job(TINY, tmp_path / "run"), threading.Event(), [], jobs.run
+    monkeypatch.setattr(jobs, "run", lambda *words, **more: asked.append(words) or real(*words, **more))
     job.folder.mkdir()
     ended = []
     with locked(job.folder):
@@ -128,6 +146,7 @@ def test_a_run_that_another_process_makes_is_waited_for(tmp_path, monkeypatch):
     thread.join()
     assert ended[0].problem is None
     assert runs.finished(job.folder)
+    assert len(asked) == 2  # every time reads the data
 
 
 def test_an_owner_that_writes_nothing_is_not_waited_for_for_ever(tmp_path, monkeypatch):

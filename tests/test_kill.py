@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import same_bits
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from apportion import runs
 from apportion.experiment import run
@@ -26,6 +27,28 @@ def test_a_training_killed_at_any_moment_goes_on_to_the_same_bits(how):
     done = subprocess.run([sys.executable, KILL, *how], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("all the same\n")
+
+
+def test_a_run_that_is_stopped_within_an_epoch_keeps_the_one_before_and_goes_on_to_the_same_bits(tmp_path):
+    """The weights at that moment are half an epoch further than those that are to be kept."""
+    list(run(TINY, tmp_path / "whole", device="cpu"))
+    steps = []
+
+    def stop_at_last(*_: object) -> None:
+        steps.append(None)
+        if len(steps) == 15:  # six an epoch
+            raise KeyboardInterrupt
+
+    hook = register_optimizer_step_pre_hook(stop_at_last)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(run(TINY, tmp_path / "cut", device="cpu"))
+    finally:
+        hook.remove()
+    assert unpack((tmp_path / "cut/last.safetensors").read_bytes(), "it")["epoch"] == 2
+    assert [line["epoch"] for line in run(TINY, tmp_path / "cut", device="cpu")] == [3, 4, 5]
+    whole, again = (runs.read_weights(tmp_path / name) for name in ("whole", "cut"))
+    assert same_bits(whole.values(), again.values())
 
 
 @pytest.fixture

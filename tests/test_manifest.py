@@ -89,6 +89,15 @@ def tampered(change):
         (tampered(lambda v: v["bags"][0].update(rows=[])), "bag 0 has no instance"),
         (tampered(lambda v: v["bags"][0].update(rows=[0.5])), "the rows of a bag are .0.5., not a list of"),
         (tampered(lambda v: v["bags"][0].update(rows=[True])), "not a list of whole numbers"),
+        (
+            tampered(lambda v: v["bags"][1]["rows"].append(v["bags"][0]["rows"][0])),
+            r"names row \d+ more than once; a row is in one bag",
+        ),
+        (
+            tampered(lambda v: v["bags"][0]["rows"].append(v["bags"][0]["rows"][0])),
+            "more than once; a row is",
+        ),
+        (tampered(lambda v: v["bags"][1].update(id=0)), "has the bag 0 more than once; give each a name"),
         (tampered(lambda v: v["bags"][0].update(rows=[2**70])), "is not a bag manifest"),
         (tampered(lambda v: v["bags"][0].update(id=["a"])), "a bag is named .'a'., not by a string"),
         (lambda text: "[" * 100_000, "is not a bag manifest"),

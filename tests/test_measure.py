@@ -73,6 +73,14 @@ def test_a_result_has_the_accuracies_of_four_kinds_of_labels_of_the_predictions(
     assert len(set(got.values())) == 4  # on vague predictions they differ
 
 
+def test_the_epoch_that_held_out_bags_choose_is_counted_from_one(task):
+    pairs = ((50.0, 9.0), (60.0, 7.0), (80.0, 8.0))
+    log = [{"test_accuracy": a, "held_out_error": e, "seconds": {"train": 1.0}} for a, e in pairs]
+    even = torch.zeros(len(task.bags.x), 10).log_softmax(1)
+    found = summary(log, task, even, torch.zeros(len(task.data.test_x), 10))["test_accuracy"]
+    assert found == {"last": 80.0, "oracle": 80.0, "oracle_epoch": 3, "held_out": 60.0, "held_out_epoch": 2}
+
+
 def test_a_line_has_the_accuracies_of_predictions_labels_and_their_mean(tmp_path, task, teacher, monkeypatch):
     def look(moment):
         predicted = predict(moment.learner.classifier, task.bags.x)

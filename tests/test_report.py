@@ -1,17 +1,20 @@
 """Reports: from run folders to tables and figures, and nothing else."""
 
 import json
+from pathlib import Path
 
 import pytest
+from run_folders import FILES, write_run
 from typer.testing import CliRunner
 
 from apportion import runs
 from apportion.cli import app
 from apportion.report.beyond import beyond_figure, beyond_table
 from apportion.report.claims import claims
-from apportion.report.collect import collect, same_seeds, spread
+from apportion.report.collect import Cell, collect, same_seeds, spread
 from apportion.report.figures import figure_3, figure_4, save
 from apportion.report.page import results_page
+from apportion.report.profile import profile_table
 from apportion.report.tables import (
     ablation_table,
     accuracy_table,
@@ -228,6 +231,98 @@ def test_a_claim_that_our_numbers_contradict_does_not_hold(tmp_path):
     said = claims(collect(tmp_path))
     assert "*Accuracy falls with the bag size (DLLP).* **Does not hold**" in said
     assert "*PLOT gains at every bag size.* **Does not hold**: -1.00" in said
+
+
+GOOD = {
+    "table1/dllp": (88.0, 80.0, 70.0, 50.0), "table1/dllp+plot": (90.0, 83.0, 78.0, 60.0),
+    "table1/vat": (88.5, 81.0, 70.5, 51.0), "table1/vat+plot": (89.0, 82.0, 80.0, 63.0),
+    "table1/gan": (89.0, 81.5, 77.0, 68.0), "table1/gan+plot": (91.0, 84.0, 84.0, 79.0),
+    "table2/dllp": (60.0, 50.0, 40.0, 20.0),
+}  # fmt: skip
+ALONE = {
+    "table1/supervised+plot/1": 91.0, "table1/supervised/1": 90.5,
+    "table3/ce/64": 72.0, "table3/sce/64": 74.0,
+    "table3/ce+ot/64": 75.0, "table3/sce+ot/64": 76.0, "figure4/soft-1/64": 77.5, "figure4/soft-10/64": 78.9,
+}  # fmt: skip
+
+
+def numbers_for_every_claim() -> dict[str, dict]:
+    """Results of which every claim holds, none by much."""
+    last = {f"{m}/{s}": v for m, row in GOOD.items() for s, v in zip((16, 32, 64, 128), row, strict=True)}
+    found: dict[str, dict] = {name: {"last": value} for name, value in (last | ALONE).items()}
+    for name, each in found.items():
+        each |= {"exact": 90.0, "relaxed": 89.0, "argmax": 86.0 if name.startswith("table2") else 87.0}
+        each |= {"proportion_error": 5.0 + name.endswith("128"), "entropy": 0.2 + name.endswith("128")}
+    return found
+
+
+def judged(found: dict[str, dict], table: str) -> list[str]:
+    cells = {}
+    for name, each in found.items():
+        train = {key: each[key] for key in ("proportion_error", "entropy")}
+        train["label_accuracy"] = {key: each[key] for key in ("exact", "relaxed", "argmax")}
+        result = {"test_accuracy": {"last": each["last"]}, "train": train}
+        cells[name] = Cell(name, (Path(name) / "seed=1",), (result,))
+    return claims(cells, table).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "cell", "quantity", "value"),
+    [
+        ("Accuracy falls with the bag size (DLLP).", "table1/dllp/32", "last", 88.5),
+        ("Accuracy falls with the bag size (DLLP + PLOT).", "table1/dllp+plot/32", "last", 90.5),
+        ("PLOT gains at every bag size.", "table1/dllp+plot/16", "last", 87.9),
+        ("It gains most at 64 and 128.", "table1/dllp+plot/16", "last", 96.5),
+        ("supervised in the student's setting", "table1/supervised+plot/1", "last", 91.1),
+        ("supervised in the first stage's setting", "table1/supervised/1", "last", 91.1),
+        ("DLLP misses the proportions", "table1/dllp/128", "proportion_error", 4.9),
+        ("predictions have a high entropy", "table1/dllp/128", "entropy", 0.1),
+        ("Relaxed labels (ROT)", "table1/dllp/32", "relaxed", 90.5),
+        ("The order of the ablation's rows.", "table3/ce/64", "last", 74.5),
+        ("comparable (λ = 1, ", "figure4/soft-1/64", "last", 79.1),
+        ("comparable (λ = 10, ", "figure4/soft-10/64", "last", 76.9),
+        ("LLP-GAN + PLOT at 128 beats", "table1/gan+plot/128", "last", 76.9),
+        ("PLOT gains in every cell.", "table1/vat+plot/128", "last", 50.9),
+        ("LLP-VAT gains least at small bags", "table1/vat+plot/32", "last", 83.6),
+        ("The best first stage stays the best", "table1/dllp+plot/16", "last", 91.1),
+        ("The margin of transport", "table2/dllp/64", "argmax", 87.5),
+    ],
+)
+def test_every_claim_holds_by_its_own_numbers_and_falls_with_them(words, cell, quantity, value):
+    found, table = numbers_for_every_claim(), "table2" if "margin" in words else "table1"
+    (line,) = (line for line in judged(found, table) if words in line)
+    assert "**Holds**" in line
+    found[cell][quantity] = value
+    (line,) = (line for line in judged(found, table) if words in line)
+    assert "**Does not hold**" in line
+
+
+def test_the_bound_of_supervised_learning_is_one_sided_and_on_the_same_seeds(tmp_path):
+    for seed, ours in ((1, 93.0), (2, 80.0)):
+        make_run(tmp_path, "table1/dllp+plot/16", seed, ours)
+    make_run(tmp_path, "table1/supervised/1", 1, 91.5)
+    words = (
+        "- *PLOT at bags of 16 is similar to supervised learning (no more than a point below).* **Holds**: "
+    )
+    assert claims(collect(tmp_path)).splitlines() == [
+        words + "93.00 against 91.50 supervised in the first stage's setting (seed=1)."
+    ]
+
+
+def test_the_profile_counts_relabelling_in_the_epochs_that_did_it(tmp_path):
+    """Three of five epochs relabelled, two seconds each: the others' zeros are no part of their median."""
+    folder = write_run(tmp_path)
+    line, log = json.loads(FILES["log.jsonl"].splitlines()[0]), []
+    for epoch, label in enumerate((0.0, 0.0, 2.0, 1.9, 50.0), 1):
+        log.append(line | {"epoch": epoch, "seconds": {"train": 4.0, "label": label, "evaluate": 1.0}})
+        if not label:
+            del log[-1]["label_accuracy"]
+    (folder / "log.jsonl").write_text("".join(json.dumps(each) + "\n" for each in log))
+    kept = json.loads(FILES["sample.json"]) | {"timed": {"share": 0.5, "predict": 0.25, "augment": 0.5}}
+    (folder / "sample.json").write_text(json.dumps(kept))
+    row = profile_table(collect(tmp_path), "table1").splitlines()[2]
+    shares = "3.000 (48 %) | 1.000 (16 %) | 0.300 (5 %) | 0.900 (15 %) | 1.000 (16 %)"
+    assert row == f"| `table1/dllp+plot/16` | 6.200 | {shares} |"
 
 
 def made_table(root, table, rows):

@@ -1,6 +1,7 @@
 """What a run keeps to be looked at: small, repeatable, resumable, and honest about hidden labels."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -264,8 +265,11 @@ def test_hidden_and_test_labels_enter_evaluation_only(moons, tmp_path, monkeypat
         data = replace(task.data, test_y=1 - task.data.test_y)
         return replace(task, data=data, hidden=shuffled_inside(task.hidden, task.bags.sizes))
 
+    teacher = tmp_path / "first"
+    shutil.copytree(moons[0] / "first", teacher)
+    (teacher / "where.json").unlink()  # else it would be refused: the sum of its data has the test labels
     monkeypatch.setattr(experiment, "load_task", shuffled)
-    kept, honest = finished(SECOND, tmp_path, moons[0] / "first"), moons[2]
+    kept, honest = finished(SECOND, tmp_path / "second", teacher), moons[2]
     for part in ("truth", "confusion", "calibration"):
         assert kept["evaluation"].pop(part) != honest["evaluation"][part]
     assert untimed(kept) | {"evaluation": {}} == untimed(honest) | {"evaluation": {}}

@@ -144,6 +144,20 @@ def test_as_many_views_are_grey_or_negative_or_covered_as_is_written():
     assert hole.max() == 15 * 15
 
 
+def test_the_numbers_of_the_moves_are_drawn_from_the_whole_of_their_ranges(monkeypatch):
+    drawn: list[torch.Tensor] = []
+    monkeypatch.setattr(
+        "apportion.data.strong.moved", lambda images, *numbers: drawn.extend(numbers) or images
+    )
+    reseed(5)
+    strong(torch.zeros(4000, 1, 8, 8, dtype=torch.uint8))
+    ranges = ((-30.0, 30.0), (-0.3, 0.3), (0.8, 1.2))  # degrees, shear, zoom
+    for values, (low, high) in zip([drawn[0].rad2deg(), *drawn[1:]], ranges, strict=True):
+        room = 0.01 * (high - low)
+        assert low - 1e-4 <= values.min() < low + room
+        assert high - room < values.max() <= high + 1e-4
+
+
 @pytest.mark.parametrize(("size", "wide"), [(8, 3), (12, 5), (20, 9), (32, 15), (96, 15)])
 def test_the_hole_is_less_than_half_of_a_small_image(size, wide):
     black = torch.zeros(400, 1, size, size, dtype=torch.uint8)

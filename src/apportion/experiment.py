@@ -93,8 +93,7 @@ def run(
     place = own_device(pick_device(device))
     runs.refuse_other(folder, to_json(recipe), force)
     # before the folder is made: what cannot start leaves nothing behind
-    task = load_task(recipe, place, data)
-    group = joined(place)
+    task, group = load_task(recipe, place, data), joined(place)
     here = where(place, exact) | {"data": fingerprint(task), "processes": 1 if group is None else group.size}
     runs.refuse_other_data(teacher, here["data"])
     if group is not None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,10 @@ def load_manifest(path: Path | str, x: Any) -> Bags:
         raise BagError(f"{path} is not a bag manifest of format 1")
     for row in source[(source < 0) | (source >= len(x))].tolist():
         raise BagError(f"{path} names row {row}, but the data has {len(x)} rows")
+    for name in (name for name, times in Counter(ids).items() if times > 1):
+        raise BagError(f"{path} has the bag {name!r} more than once; give each a name of its own")
+    for row in (source.bincount() > 1).nonzero().flatten().tolist():
+        raise BagError(f"{path} names row {row} more than once; a row is in one bag")
     checked_shares(shares, ids, False)  # the values as they are, since rescaling would change their last bit
     sizes = torch.tensor([len(r) for r in rows])
     for name in (name for name, size in zip(ids, sizes.tolist(), strict=True) if not size):

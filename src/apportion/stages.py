@@ -56,10 +56,7 @@ def teacher_folder(recipe: Recipe, root: Path, name: str) -> Path:
     counts.
     """
     group, _, size = name.split("/")
-    first = replace(recipe, second=None)
-    needed = ["log_probs.npy"]
-    if recipe.second is not None and recipe.second.student == "teacher":
-        needed.append("model.safetensors")
+    first, needed = replace(recipe, second=None), files_needed(recipe)
     found = find_run(root, first, needed)
     usual = root / group / recipe.first.method / size / f"seed={recipe.seed}"
     if found is not None or not runs.finished(usual):
@@ -73,6 +70,12 @@ def teacher_folder(recipe: Recipe, root: Path, name: str) -> Path:
             usual, missing, again.name,
         )  # fmt: skip
     return again
+
+
+def files_needed(recipe: Recipe) -> list[str]:
+    """What a second stage starts from: predictions of its first, and the weights of one that goes on."""
+    goes_on = recipe.second is not None and recipe.second.student == "teacher"
+    return ["log_probs.npy", "model.safetensors"] if goes_on else ["log_probs.npy"]
 
 
 def find_run(root: Path, recipe: Recipe, needed: list[str]) -> Path | None:

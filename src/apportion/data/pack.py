@@ -27,7 +27,8 @@ def import_pack(spec: ImageSet, pack_dir: Path, folder: Path) -> Path:
     """The folder into which a pack's arrays were written, in the order in which they will be read."""
     arrays = verified(spec, in_order(spec, read_pack(spec, pack_dir)), pack_dir / f"{spec.name}.json")
     target = folder / spec.name
-    for key in sorted(arrays):  # train_images is the last, and its presence is what announces a copy
+    # train_images is the last, since its presence is what announces a copy
+    for key in sorted(arrays, key=lambda key: key == "train_images"):
         content = io.BytesIO()
         np.save(content, arrays[key], allow_pickle=False)
         write_whole(target / f"{key}.npy", content.getbuffer())

@@ -16,7 +16,8 @@ from apportion.experiment import run
 from apportion.jobs.stopping import Asked, Stop, stop_when
 from apportion.jobs.waiting import Patience
 from apportion.recipes import Recipe, to_json
-from apportion.stages import teacher_folder
+from apportion.runs.locks import in_use
+from apportion.stages import files_needed, teacher_folder
 
 WAIT_SECONDS = 2.0  # between looks at a folder that another process is training in
 _TURN = threading.Lock()  # torch's random numbers are one a process: runs on threads of one take turns
@@ -74,18 +75,24 @@ def first_jobs(cells: Sequence[Cell], root: Path, force: bool) -> list[Job]:
         runs.refuse_other(folder, to_json(recipe), force)
         if recipe.second is None:
             jobs[str(folder)] = Job(recipe, folder)
-    known = {to_json(job.recipe) for job in jobs.values()}
+    known = {to_json(job.recipe): job.folder for job in jobs.values()}
     for name, recipe in cells:
         first = replace(recipe, second=None)
         if recipe.second is None or runs.finished(root / name / f"seed={recipe.seed}"):
             continue
-        if to_json(first) not in known:
-            known.add(to_json(first))
-            folder = teacher_folder(recipe, root, name)
+        if not _will_teach(known.get(to_json(first)), recipe):
+            folder = known[to_json(first)] = teacher_folder(recipe, root, name)
             if str(folder) in jobs:
                 raise JobError(f"{folder} would hold two first stages; run {name} with another --out")
             jobs[str(folder)] = Job(first, folder)
     return list(jobs.values())
+
+
+def _will_teach(folder: Path | None, recipe: Recipe) -> bool:
+    """Whether a first stage has what this second one starts from, or will have it when it is finished."""
+    if folder is None or not runs.finished(folder):
+        return folder is not None
+    return all((folder / file).exists() for file in files_needed(recipe))
 
 
 def _handed(jobs: Sequence[Job], engine: Engine) -> Iterator[Done]:
@@ -115,9 +122,11 @@ def do(job: Job, given: dict[str, Any], threads: int | None = None, asked: Asked
                         for _ in lines:
                             look()
                 except runs.InUse as problem:
-                    if patience.ends():
-                        return Done(job, time.monotonic() - started, f"{problem}; {patience}")
-                    time.sleep(WAIT_SECONDS)
+                    while in_use(job.folder):  # looked at without reading the data again
+                        look()
+                        if patience.ends():
+                            return Done(job, time.monotonic() - started, f"{problem}; {patience}")
+                        time.sleep(WAIT_SECONDS)
                 except (ValueError, RuntimeError, ArithmeticError, OSError) as problem:
                     if not runs.finished(job.folder):  # else by another process, in this moment
                         return Done(job, time.monotonic() - started, f"{problem}")

@@ -28,7 +28,8 @@ def time_by_part(seconds: dict[str, float], log: list[dict[str, Any]], kept: Any
 def profile_table(cells: Cells, group: str) -> str:
     """Seconds an epoch by part, of every cell's first seed that kept a sample; empty where none did.
 
-    The median epoch counts, so that compiling the network, in the first epoch, is left out.
+    The median epoch counts, so that compiling the network, in the first epoch, is left out; of relabelling
+    the median of the epochs that did it.
     """
     rows = []
     for name, cell in sorted(cells.items(), key=lambda item: natural(item[0])):
@@ -37,12 +38,19 @@ def profile_table(cells: Cells, group: str) -> str:
             log = [line for line in runs.read_log(folder) if line.get("seconds")]
             if not log:
                 continue
-            lines = [line["seconds"] for line in log]
-            seconds = {
-                part: len(log) * statistics.median(line.get(part, 0.0) for line in lines) for part in lines[0]
+            done = {
+                "train": log,
+                "label": [line for line in log if "label_accuracy" in line],
+                "evaluate": log,
             }
+            seconds = {part: _typical([line["seconds"] for line in of], part) for part, of in done.items()}
             parts = time_by_part(seconds, log, sample.read(folder, whole=True))
             spent = [parts.get(part, 0.0) / len(log) for part in PARTS]
             shares = [f"{each:.3f} ({100 * each / (sum(spent) or 1):.0f} %)" for each in spent]
             rows.append([f"`{name}`", f"{sum(spent):.3f}", *shares])
     return markdown(["run", "an epoch", *PARTS], rows) if rows else ""
+
+
+def _typical(lines: list[dict[str, float]], part: str) -> float:
+    """The seconds of all lines together, if each took as long as the one in the middle."""
+    return len(lines) * statistics.median(line.get(part, 0.0) for line in lines) if lines else 0.0

@@ -60,15 +60,16 @@ def recoloured(
 
     One is no change, for hue zero. Clipped to [0, 1] once, at the end.
     """
-    colour = matrices(
-        [saturation * (i == j) + (1 - saturation) * w for i in range(3) for j, w in enumerate(LUMINANCE)]
-    )
-    matrix = (brightness * contrast).view(-1, 1, 1) * (turned(hue) @ colour)
+    turn, grey = turned(hue), 1 - saturation
+    # grey stays where it is when colours turn, so that saturation is added after the turn
+    entries = [saturation * turn[:, i, j] + grey * w for i in range(3) for j, w in enumerate(LUMINANCE)]
+    matrix = (brightness * contrast).view(-1, 1, 1, 1, 1) * matrices(entries)[..., None, None]
     means = images.mean((2, 3))
     mean = brightness * sum(w * means[:, j] for j, w in enumerate(LUMINANCE))
     # the contrast's offset is grey, which neither saturation nor hue changes
-    offset = ((1 - contrast) * mean).view(-1, 1, 1, 1)
-    out = torch.einsum("nij,njhw->nihw", matrix, images) + offset
+    out = ((1 - contrast) * mean).view(-1, 1, 1, 1)
+    for j in range(3):  # no matrix product, which a compiler would leave as it is
+        out = torch.addcmul(out, matrix[:, :, j], images[:, j, None])
     out = out.clamp(0, 1)
     return torch.where(negative.view(-1, 1, 1, 1), 1 - out, out)
 
@@ -76,12 +77,11 @@ def recoloured(
 def turned(hue: Tensor) -> Tensor:
     """Matrices (n, 3, 3) that turn the colours of RGB by an angle about grey, in YIQ."""
     cos, sin = hue.cos(), hue.sin()
-    (y, i, q) = YIQ
     return matrices(
         [
-            back[0] * y[j] + cos * (back[1] * i[j] + back[2] * q[j]) + sin * (back[2] * i[j] - back[1] * q[j])
-            for back in RGB
-            for j in range(3)
+            a * y + cos * (b * i + c * q) + sin * (c * i - b * q)
+            for a, b, c in RGB
+            for y, i, q in zip(*YIQ, strict=True)
         ]
     )
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from apportion.bag_scores import SCORES
 from apportion.bags import Bags
 from apportion.calibration import cooled, fitted_temperature
-from apportion.diagnosis import LEAST_BAGS
 from apportion.evaluate import predict
 from apportion.gaps import refuse_alike
 from apportion.instances import BagError, as_floats
 from apportion.pipeline import Moment
 from apportion.randomness import stream
 from apportion.speed import unplaced
+from apportion.verdict import LEAST_BAGS
 
 
 def check_choice(held_out: float, choose: str | None, calibrate: bool) -> None:

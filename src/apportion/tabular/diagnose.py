@@ -10,7 +10,7 @@ from torch import Tensor
 from apportion.bags import Bags
 from apportion.choosing import split
 from apportion.crossfit import unseen_log_probs
-from apportion.diagnosis import LEAST_BAGS, Diagnosis, diagnosis_of
+from apportion.diagnosis import Diagnosis, diagnosis_of
 from apportion.evaluate import predict
 from apportion.instances import as_floats
 from apportion.mending import known_bags
@@ -23,6 +23,7 @@ from apportion.tables.holding import hold
 from apportion.tables.reading import open_table
 from apportion.tabular.fit import checked, names_of
 from apportion.tabular.told import columns_of, name_spoilt, settings_of
+from apportion.verdict import LEAST_BAGS
 
 
 def bags_for(model: Model, asked: Asked, found: Found) -> Bags:

@@ -11,7 +11,6 @@ import torch
 
 from apportion.bags import Bags
 from apportion.choosing import Chosen, check_choice
-from apportion.diagnosis import LEAST_BAGS
 from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import stage_settings, two_stages
 from apportion.given import with_given
@@ -24,6 +23,7 @@ from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import Column
 from apportion.tables.labels import given_labels
+from apportion.verdict import LEAST_BAGS
 
 DEFAULTS: Mapping[str, Any] = {
     "first_stage": "dllp",

@@ -66,7 +66,9 @@ def channels_last(network: nn.Module) -> nn.Module:
     return network
 
 
-def quick(view: Callable[[Tensor], Tensor], device: torch.device, lengths: Collection[int]) -> Callable:
+def quick(
+    view: Callable[[Tensor], Tensor], device: torch.device, lengths: Collection[int]
+) -> Callable[[Tensor], Tensor]:
     """A view of instances; on CUDA compiled for these lengths of a batch: of its hundred small kernels, each
     of which the host has to launch, ten are left. The compiler's random numbers are others, of the same law.
     """

@@ -36,7 +36,7 @@ def beyond(
             TWO_VIEWS, epochs=(SMALL_EPOCHS if small else FIRST_EPOCHS)[size], options=labels(transport)
         ),
         second=second,
-        # twice the steps an epoch: worth twice the epochs at bags of 128 (docs/log.md); bags stay whole
+        # twice the steps an epoch, in which large bags learn far more (docs/log.md); bags stay whole
         instances_per_batch=max(512, size) if small else FAST.instances_per_batch,
         augment="weak+strong",
     )

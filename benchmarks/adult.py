@@ -63,7 +63,7 @@ def in_our_loop(learner: Any, bags: Bags, seed: int) -> nn.Module:
     reseed(seed, "first", "weights")
     network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)
     made = learner(network)
-    settings = {"rate": lambda progress: one_cycle(progress, epochs), "seed": seed, "stage": "first"}
+    settings = {"rate": one_cycle, "seed": seed, "stage": "first"}
     for _ in train(
         made,
         bags,

@@ -10,7 +10,6 @@ python benchmarks/counts.py mnist --data FOLDER [--sizes 1 4 16 64 128] [--seeds
 
 import argparse
 import itertools
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -83,7 +82,7 @@ def accuracy(loss: str, size: int, seed: int, folder: Path, epochs: int = 15) ->
     bags, _ = make_bags(x, y, size, 10, stream(seed, "bags"))
     learner = Learner(loss)
     optimizer = make_optimizer(learner.classifier, "adam", 1e-3)
-    given = {"rate": partial(one_cycle, epochs=epochs), "seed": seed, "stage": "first"}
+    given = {"rate": one_cycle, "seed": seed, "stage": "first"}
     for _ in train(learner, bags, [optimizer], epochs=epochs, instances_per_batch=512, **given):
         pass
     with torch.no_grad():

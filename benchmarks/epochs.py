@@ -9,7 +9,6 @@ the mean of several networks' probabilities. One to ten seconds a fit on one cor
 """
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ def taught(bags: Bags, method: str, epochs: int, seed: int, asked: argparse.Name
     network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)
     optimizer = make_optimizer(network, "adam", 2e-3, decay=asked.decay)
     size = asked.rows_per_batch or batch_of(bags.sizes)
-    settings: dict[str, Any] = {"rate": partial(one_cycle, epochs=epochs), "seed": seed, "stage": "first"}
+    settings: dict[str, Any] = {"rate": one_cycle, "seed": seed, "stage": "first"}
     learner = METHODS[method](network)
     for _ in train(learner, bags, [optimizer], epochs=epochs, instances_per_batch=size, **settings):
         pass

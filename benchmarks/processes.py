@@ -98,7 +98,7 @@ def trained(stages: Any, kind: str, bags: Any, batch: int, norm: bool, epochs: i
     return stages.second_stage(
         guess, classifier, bags, [make_optimizer(classifier, "adam", 1e-2)], label=label, loss=cross_entropy,
         mixup=0.4 if kind == "mixup" else 0.0, weights=weights, hold=1,
-        momentum=0.9 if kind == "running mean" else 0.0, **given,
+        running=0.9 if kind == "running mean" else 0.0, **given,
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def bags_of_one(panel: Axes, epochs: int) -> None:
         network = new_network(2)
         for _ in first_stage(
             DLLP(network), bags, [make_optimizer(network, "adam", 2e-3)], epochs=epochs, seed=SEED,
-            instances_per_batch=500, rate=lambda progress: one_cycle(progress, epochs),
+            instances_per_batch=500, rate=one_cycle,
         ):  # fmt: skip
             pass
         right.append(100 * accuracy(predict(network, data.test_x), data.test_y))
@@ -79,7 +79,7 @@ def one_bag(panel: Axes, label: Labeller, title: str, epochs: int) -> None:
     network = new_network(4)
     for _ in second_stage(
         predict(network, bags.x), network, bags, [make_optimizer(network, "adam", 1e-3)], epochs=epochs,
-        seed=SEED, label=label, rounds=1, instances_per_batch=len(data.x), rate=lambda progress: 1.0,
+        seed=SEED, label=label, memory=1, instances_per_batch=len(data.x), rate=lambda progress: 1.0,
     ):  # fmt: skip
         pass
     found = predict(network, bags.x).argmax(1)

@@ -59,7 +59,7 @@ def main(folder: Path, small: bool = False) -> None:
     optimizer = make_optimizer(teacher, "adam", 1e-3)
     for moment in first_stage(
         DLLP(teacher), bags, [optimizer], epochs=first, seed=SEED, instances_per_batch=100,
-        rate=lambda progress: constant(progress, first),
+        rate=constant,
     ):  # fmt: skip
         if moment.epoch.number % 20 == 0:
             print(f"teacher, epoch {moment.epoch.number}: {moment.epoch.terms}")
@@ -78,7 +78,7 @@ def main(folder: Path, small: bool = False) -> None:
     optimizer = make_optimizer(student, "adam", 1e-3)
     for moment in second_stage(
         log_probs, student, bags, [optimizer], epochs=second, hold=10, seed=SEED, instances_per_batch=100,
-        rate=lambda progress: flat(progress, second),
+        rate=flat,
     ):  # fmt: skip
         if moment.epoch.number % 20 == 0:
             print(f"student, epoch {moment.epoch.number}: {moment.epoch.terms}")

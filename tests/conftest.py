@@ -86,7 +86,7 @@ def trained(learner: Learner, bags: Bags, epochs: int = 2, **changes: Any) -> li
 
 
 def steady(progress: float) -> float:
-    return constant(progress, 1)
+    return constant(progress)
 
 
 def weights_of(*networks: nn.Module) -> list[Tensor]:

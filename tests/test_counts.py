@@ -13,7 +13,7 @@ from apportion.bagging import make_bags
 from apportion.data.synthetic import digits
 from apportion.evaluate import accuracy, predict
 from apportion.first_stage import DLLP, Counts
-from apportion.likelihood import CELL, count_log_likelihood, count_loss, drawn_count_loss
+from apportion.likelihood import CELL, count_log_likelihood, count_loss, covariances, drawn_count_loss
 from apportion.losses import proportion_loss
 
 
@@ -94,6 +94,14 @@ def test_bags_of_any_sizes_are_means_of_their_own_losses():
     parts = zip(logits.split(bags.sizes.tolist()), bags.sizes, bags.proportions, strict=True)
     each = [count_loss(part, size[None], shares[None]) for part, size, shares in parts]
     torch.testing.assert_close(count_loss(logits, bags.sizes, bags.proportions), torch.stack(each).mean())
+
+
+@pytest.mark.parametrize("lengths", [[3, 3], [1, 2, 900, 3, 4, 7, 8, 1, 16], [5]])
+def test_the_covariance_of_counts_is_the_sum_over_the_rows_of_a_bag(lengths):
+    probs = torch.randn(sum(lengths), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    probs = probs.softmax(1)
+    expected = [sum(torch.diag(p) - torch.outer(p, p) for p in part) for part in probs.split(lengths)]
+    torch.testing.assert_close(covariances(probs, torch.tensor(lengths)), torch.stack(expected))
 
 
 def test_sure_and_wrong_predictions_keep_a_gradient_and_a_finite_loss():

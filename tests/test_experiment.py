@@ -405,7 +405,7 @@ def test_every_setting_of_a_second_stage_reaches_it(tmp_path, teacher, monkeypat
     second = Second(epochs=9, memory=3, running=0.25, hold=7, mixup=0.5, stop=0.1, schedule="cosine")
     with pytest.raises(runs.RunError, match="no epoch is left to train"):
         all_of(replace(TINY, second=second), tmp_path, teacher)
-    plain = ("epochs", "rounds", "momentum", "hold", "mixup", "stop", "seed", "instances_per_batch")
+    plain = ("epochs", "memory", "running", "hold", "mixup", "stop", "seed", "instances_per_batch")
     assert [given[name] for name in plain] == [9, 3, 0.25, 7, 0.5, 0.1, 1, 256]
     assert given["rate"](0.25) == pytest.approx(0.5 + 0.5 * math.cos(math.pi / 4))
     assert given["weights"] is None

@@ -79,8 +79,8 @@ def test_plot_starts_from_predictions_of_anywhere_even_of_minus_infinity():
     bags, hidden = moon_bags()
     sure = torch.full((len(hidden), 2), -math.inf)
     sure[torch.arange(len(hidden)), hidden] = 0.0  # an oracle that rules the other class out
-    for momentum in (0.0, 0.5):
-        moments = list(second(bags, sure, label=hard_labels, momentum=momentum, hold=1))
+    for running in (0.0, 0.5):
+        moments = list(second(bags, sure, label=hard_labels, running=running, hold=1))
         rounds = moments[0].labels
         assert rounds is not None
         assert torch.equal(rounds.rounds[0], F.one_hot(hidden, 2).float())
@@ -88,13 +88,13 @@ def test_plot_starts_from_predictions_of_anywhere_even_of_minus_infinity():
         assert all(math.isfinite(m.epoch.terms["labels"]) for m in moments)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_predictions_may_come_in_any_array(momentum):
+@pytest.mark.parametrize("running", [0.0, 0.5])
+def test_predictions_may_come_in_any_array(running):
     bags, ends = moon_bags()[0], []
     start = elsewhere(bags)
     for form in (start, start.double(), start.numpy().astype(np.float64), start.tolist()):
         student = network(seed=1)
-        list(second(bags, form, student, momentum=momentum))
+        list(second(bags, form, student, running=running))
         ends.append(weights_of(student))
     assert all(same_bits(ends[0], end) for end in ends[1:])
 
@@ -126,7 +126,7 @@ def test_the_student_learns_the_mean_of_the_last_rounds_of_labels():
         made.append(soft_labels(log_probs, sizes, proportions, 1.0))
         return made[-1]
 
-    for moment in second(bags, elsewhere(bags), label=watched, epochs=8, rounds=5):
+    for moment in second(bags, elsewhere(bags), label=watched, epochs=8, memory=5):
         torch.testing.assert_close(moment.labels.mean, torch.stack(made[-5:]).mean(0))
     assert len(made) == 9
 
@@ -139,7 +139,7 @@ def test_labels_are_made_from_a_running_mean_of_log_probabilities():
         return hard_labels(log_probs, sizes, proportions)
 
     expected = start
-    for moment in second(bags, start, label=watched, momentum=0.75):
+    for moment in second(bags, start, label=watched, running=0.75):
         expected = 0.75 * expected + 0.25 * moment.log_probs
         torch.testing.assert_close(seen[-1], expected)
 
@@ -152,7 +152,7 @@ def test_the_running_means_momentum_falls_with_the_rate_until_the_last_predictio
         return hard_labels(log_probs, sizes, proportions)
 
     moments = list(
-        second(bags, start, label=watched, momentum=0.8, epochs=4, rate=lambda progress: 1 - progress)
+        second(bags, start, label=watched, running=0.8, epochs=4, rate=lambda progress: 1 - progress)
     )
     expected = start
     for moment, labelled in zip(moments, seen[1:], strict=True):
@@ -271,7 +271,7 @@ SECONDS = {
     "hard": {},
     "soft, algorithm 2": {"label": soft_labels, "stop": 1e-9},
     "sce, mixup, bag weights": {"loss": symmetric_cross_entropy, "mixup": 1.0, "weights": "bag"},
-    "running mean, long hold": {"momentum": 0.9, "hold": 3, "rounds": 2},
+    "running mean, long hold": {"running": 0.9, "hold": 3, "memory": 2},
 }
 
 
@@ -338,7 +338,7 @@ def clusters_of_one_bag(label) -> tuple[list[int], float]:
     student = network(4, seed=1, widths=(64,) * 4)
     start = predict(student, bags.x)
     for _ in second(
-        bags, start, student, epochs=150, label=label, rounds=1, instances_per_batch=400, peak=1e-3
+        bags, start, student, epochs=150, label=label, memory=1, instances_per_batch=400, peak=1e-3
     ):
         pass
     found = predict(student, bags.x).argmax(1)

@@ -35,7 +35,7 @@ def test_memory_is_of_five_rounds_unless_told_otherwise():
 
 
 def test_memory_of_no_round_is_refused():
-    with pytest.raises(ValueError, match="rounds is 0; at least one round of labels is needed"):
+    with pytest.raises(ValueError, match="memory is 0; at least one round of labels is needed"):
         Memory(torch.zeros(1, 2), 0)
 
 

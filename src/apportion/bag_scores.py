@@ -12,9 +12,8 @@ from apportion.likelihood import count_log_likelihood
 from apportion.means import bag_means
 from apportion.transport import assign, certified, whole_counts
 
-Score = Callable[
-    [Tensor, Bags], float
-]  # (log-probabilities in the order of the bags, bags) -> more is better
+# (log-probabilities in the order of the bags, bags) -> more is better
+Score = Callable[[Tensor, Bags], float]
 
 
 def likelihood(log_probs: Tensor, bags: Bags) -> float:

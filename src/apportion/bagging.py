@@ -10,9 +10,8 @@ from torch import Tensor
 from apportion.bags import Bags
 from apportion.instances import BagError, as_instances, as_labels
 
-Groups = Callable[
-    [Tensor, Tensor, int, torch.Generator], np.ndarray
-]  # (x, y, size, generator) -> bag of each
+# (x, y, size, generator) -> the bag of each
+Groups = Callable[[Tensor, Tensor, int, torch.Generator], np.ndarray]
 
 
 def make_bags(

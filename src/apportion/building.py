@@ -19,7 +19,7 @@ from apportion.optimizers import make_optimizer
 from apportion.plans import SoftLabels
 from apportion.players import generator, projector
 from apportion.recipes import First, Network, Second
-from apportion.schedules import SCHEDULES
+from apportion.schedules import SCHEDULES, halving
 from apportion.second_stage import Loss
 from apportion.speed import unplaced
 from apportion.train import Rate
@@ -56,7 +56,8 @@ def build_optimizers(players: Sequence[nn.Module], stage: First | Second) -> lis
 
 
 def build_rate(stage: First | Second) -> Rate:
-    return partial(SCHEDULES[stage.schedule], epochs=stage.epochs)
+    schedule = SCHEDULES[stage.schedule]
+    return partial(halving, epochs=stage.epochs) if schedule is halving else schedule
 
 
 def build_labeller(second: Second) -> Labeller:

@@ -66,9 +66,9 @@ def moments(
     return stages.second_stage(
         log_probs.to(task.device), classifier, task.bags, optimizers, epochs=second.epochs,
         rate=build_rate(second), seed=recipe.seed, label=label, loss=build_loss(second),
-        mixup=second.mixup, rounds=second.memory, hold=second.hold,
+        mixup=second.mixup, memory=second.memory, hold=second.hold,
         weights=bag_weights(task.bags.sizes, own).to(task.device) if second.weighting == "bag" else None,
-        momentum=second.running, stop=second.stop, instances_per_batch=batch, augment=task.augment,
+        running=second.running, stop=second.stop, instances_per_batch=batch, augment=task.augment,
         prepare=task.prepare, resume=resume,
     )  # fmt: skip
 

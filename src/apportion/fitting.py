@@ -83,8 +83,6 @@ def two_stages(
     rate: float | None = None,
     second_rate: float | None = None,
     instances_per_batch: int | None = None,
-    rounds: int = 5,
-    hold: float | None = None,
     relax: float = math.inf,
     mirror: bool = True,
     seed: int = 0,
@@ -92,8 +90,8 @@ def two_stages(
     """Train a teacher on the bags and, unless `label` is None, a student on its labels.
 
     The last moment's learner holds the classifier. The bags are on their device already. Settings of None
-    follow the instances, the device and the sizes of the bags. The student keeps the teacher's labels for a
-    share `hold` of its epochs. Bags without proportions (NaN) teach it alone; `relax` is for noisy ones.
+    follow the instances, the device and the sizes of the bags. Bags without proportions (NaN) teach the
+    student alone; `relax` is for noisy ones.
     """
     shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
     kind = kind_of(bags.x, device)
@@ -125,8 +123,8 @@ def two_stages(
     student, second = new_network("second"), kind.student(second_epochs, second_rate)
     yield from second_stage(
         log_probs, student, bags, build_optimizers([student], second), epochs=second_epochs,
-        rate=build_rate(second), label=on_belief(label, relax), rounds=rounds, mixup=second.mixup,
-        hold=math.ceil((kind.hold if hold is None else hold) * second_epochs), momentum=second.running,
+        rate=build_rate(second), label=on_belief(label, relax), mixup=second.mixup,
+        hold=math.ceil(kind.hold * second_epochs), running=second.running,
         prepare=as_floats, augment=kind.seen("plot", mirror), **shared,
     )  # fmt: skip
 

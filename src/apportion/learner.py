@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from apportion.bags import BagBatch
 
-Terms = dict[
-    str, Tensor
-]  # named, already weighted; the loss is their sum, so what is logged is what is optimised
+# named, already weighted; the loss is their sum, so what is logged is what is optimised
+Terms = dict[str, Tensor]
 
 
 class Learner(Protocol):

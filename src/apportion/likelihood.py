@@ -50,20 +50,35 @@ def following(fixed: Tensor, log_probs: Tensor, sizes: Tensor, proportions: Tens
     scores = fixed.clamp_min(TINY).log() + change
     off = sizes.unsqueeze(1) * (bag_means(scores.softmax(1), sizes) - proportions)
     # all potentials raised alike change nothing, nor does that of a class without mass
-    spread = covariances(fixed, host)
-    ground = 1 / len(spread[0]) + 1e-4 * torch.eye(len(spread[0]), device=spread.device)
-    potentials = torch.linalg.solve_ex(spread + ground, off.unsqueeze(2))[0].squeeze(2)
+    room = covariances(fixed, host)
+    ground = 1 / len(room[0]) + 1e-4 * torch.eye(len(room[0]), device=room.device)
+    potentials = torch.linalg.solve_ex(room + ground, off.unsqueeze(2))[0].squeeze(2)
     raised = torch.repeat_interleave(potentials, sizes, 0, output_size=len(scores))
     return (scores - raised).softmax(1)
 
 
 def covariances(probs: Tensor, sizes: Tensor) -> Tensor:
-    """(m, k, k) of the counts of each bag: the sum of diag(p) - pp' over its rows; `sizes` are the host's."""
-    lengths, k = sizes.tolist(), probs.shape[1]
-    if len(set(lengths)) == 1:
-        rows = probs.view(len(lengths), lengths[0], k)
-        return torch.diag_embed(rows.sum(1)) - rows.mT @ rows
-    return torch.stack([torch.diag(part.sum(0)) - part.T @ part for part in probs.split(lengths)])
+    """(m, k, k) of the counts of each bag: the sum of diag(p) - pp' over its rows; lengths are the host's."""
+    sizes = sizes.cpu()
+    if bool((sizes == sizes[0]).all()):
+        return spread(probs.view(len(sizes), -1, probs.shape[1]))
+    # bags within a factor of two are filled up with zeros to one size, which is up to fifty times as fast as
+    # one bag after the other, and takes no more than twice the rows
+    start, octave = sizes.cumsum(0) - sizes, sizes.log2().floor()
+    parts, order = [], []
+    for which in [(octave == one).nonzero().squeeze(1) for one in octave.unique()]:
+        place = torch.arange(int(sizes[which].max()))
+        row = (start[which].unsqueeze(1) + place).clamp_max(len(probs) - 1).to(probs.device)
+        there = (place < sizes[which].unsqueeze(1)).to(probs)
+        rows = probs.index_select(0, row.flatten()).view(*row.shape, -1)
+        parts.append(spread(rows * there.unsqueeze(2)))
+        order.append(which)
+    return torch.cat(parts)[torch.cat(order).argsort().to(probs.device)]
+
+
+def spread(rows: Tensor) -> Tensor:
+    """(m, k, k) the sum of diag(p) - pp' over each bag's rows (m, n, k); rows of zeros add nothing."""
+    return torch.diag_embed(rows.sum(1)) - rows.mT @ rows
 
 
 def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float) -> Tensor:

@@ -24,9 +24,8 @@ class PlainAdam(Adam):
 def set_rate(optimizers: Sequence[Optimizer], share: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = (
-                group.setdefault("peak", group["lr"]) * share
-            )  # any torch optimiser's rate is its peak
+            # the rate with which any torch optimiser comes is its peak
+            group["lr"] = group.setdefault("peak", group["lr"]) * share
 
 
 def make_optimizer(

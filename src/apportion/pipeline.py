@@ -89,9 +89,9 @@ def second_stage(
     loss: Loss = cross_entropy,
     mixup: float = 0.0,
     weights: Tensor | None = None,
-    rounds: int = 5,
+    memory: int = 5,
     hold: int = 1,
-    momentum: float = 0.0,
+    running: float = 0.0,
     stop: float | None = None,
     instances_per_batch: int = 1024,
     augment: View = lambda x: x,
@@ -101,17 +101,17 @@ def second_stage(
     """Teach a student the transport labels of `log_probs` (N, k), in order of bags, and relabel as it learns.
 
     The first labels are kept for `hold` epochs: a new student is not asked before it has learnt. Labels are
-    made from a running mean of log-probabilities, whose `momentum` falls with the rate; the student learns
-    the mean of the last `rounds` of them.
+    made from a running mean of log-probabilities, whose momentum `running` falls with the rate; the student
+    learns the mean of the last `memory` rounds of them.
     """
-    running, before = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device), None
-    memory = Memory(label(running, bags.sizes, bags.proportions), rounds)
-    learner = PLOT(student, memory, loss, mixup, weights)
+    belief, before = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device), None
+    labels = Memory(label(belief, bags.sizes, bags.proportions), memory)
+    learner = PLOT(student, labels, loss, mixup, weights)
     done = restore(learner, optimizers, resume)
     if resume is not None and done:
-        memory.restore([labels.to(running) for labels in resume["rounds"]])  # a checkpoint is read to the CPU
-        before = None if resume["before"] is None else resume["before"].to(running)
-        running = resume["running"].to(running)
+        labels.restore([each.to(belief) for each in resume["rounds"]])  # a checkpoint is read to the CPU
+        before = None if resume["before"] is None else resume["before"].to(belief)
+        belief = resume["running"].to(belief)
     for epoch in train(
         learner, bags, optimizers, epochs=epochs, rate=rate, seed=seed, stage="second",
         instances_per_batch=instances_per_batch, augment=augment, done=done,
@@ -119,17 +119,15 @@ def second_stage(
         fresh, change, started = None, None, time.perf_counter()
         if epoch.number >= hold:
             fresh = predict(student, bags.x, prepare, instances_per_batch)
+            lag = running * rate(epoch.number / epochs)  # a student at rest is believed at once
             # a floor of -100, since predictions from elsewhere may hold -inf, which no mean survives
-            lag = momentum * rate(
-                epoch.number / epochs
-            )  # a student that has come to rest is believed at once
-            running = torch.lerp(fresh, running.clamp_min(-100.0).to(fresh), lag) if lag else fresh
-            memory.add(label(running, bags.sizes, bags.proportions))
+            belief = torch.lerp(fresh, belief.clamp_min(-100.0).to(fresh), lag) if lag else fresh
+            labels.add(label(belief, bags.sizes, bags.proportions))
         if stop is not None and fresh is not None:
             change, before = prediction_change(fresh, before, bags.sizes), fresh
         seconds = time.perf_counter() - started
         last = epoch.number == epochs or (stop is not None and change is not None and change <= stop)
-        now = (fresh, memory, running, before, change, seconds, last)
+        now = (fresh, labels, belief, before, change, seconds, last)
         yield Moment("second", epoch, learner, optimizers, *now)
         if last:
             return

@@ -3,33 +3,33 @@
 import math
 
 
-def flat(progress: float, epochs: int) -> float:
+def flat(progress: float) -> float:
     """Constant for 70 %, then linear to zero: a student that keeps moving keeps improving its labels."""
     return min(1.0, (1.0 - progress) / 0.3)
 
 
-def cosine(progress: float, epochs: int) -> float:
+def cosine(progress: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def one_cycle(progress: float, epochs: int) -> float:
+def one_cycle(progress: float) -> float:
     """From 1/25 up to the peak during the first 30 %, then down to zero, both along a cosine."""
     if progress < 0.3:
-        return 1.0 - 0.96 * cosine(progress / 0.3, epochs)
-    return cosine((progress - 0.3) / 0.7, epochs)
+        return 1.0 - 0.96 * cosine(progress / 0.3)
+    return cosine((progress - 0.3) / 0.7)
 
 
-def ramp_cosine(progress: float, epochs: int) -> float:
+def ramp_cosine(progress: float) -> float:
     """Up to the peak during the first 5 %, then along a cosine to zero."""
-    return progress / 0.05 if progress < 0.05 else cosine((progress - 0.05) / 0.95, epochs)
+    return progress / 0.05 if progress < 0.05 else cosine((progress - 0.05) / 0.95)
 
 
-def constant(progress: float, epochs: int) -> float:
+def constant(progress: float) -> float:
     return 1.0
 
 
 def halving(progress: float, epochs: int) -> float:
-    """Halved after every 100 epochs: the paper's schedule."""
+    """Halved after every 100 epochs: the paper's schedule, which alone must know how many there are."""
     return 0.5 ** math.floor(progress * epochs / 100 + 1e-9)
 
 

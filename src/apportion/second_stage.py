@@ -14,10 +14,10 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> (n,)
 class Memory:
     """The last rounds of labels and their mean, which is what the student learns from."""
 
-    def __init__(self, labels: Tensor, rounds: int = 5) -> None:
-        if rounds < 1:
-            raise ValueError(f"rounds is {rounds}; at least one round of labels is needed")
-        self.limit = rounds
+    def __init__(self, labels: Tensor, limit: int = 5) -> None:
+        if limit < 1:
+            raise ValueError(f"memory is {limit}; at least one round of labels is needed")
+        self.limit = limit
         self.rounds = [labels]
         self.mean = labels
 
@@ -26,7 +26,7 @@ class Memory:
 
     def restore(self, rounds: list[Tensor]) -> None:
         self.rounds = rounds
-        self.mean = torch.stack(rounds).mean(0)
+        self.mean = sum(rounds[1:], rounds[0]) / len(rounds)  # no stack: that would copy every round
 
 
 class PLOT:

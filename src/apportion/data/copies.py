@@ -12,9 +12,8 @@ from apportion.data.formats import HEADER_BYTES, cifar_rows, idx, npy_file, npz
 from apportion.data.pickles import cifar_pickle
 from apportion.data.sets import ImageSet
 
-Arrays = dict[
-    str, np.ndarray
-]  # {train,test}_images (n, height, width, channels) and {train,test}_labels (n,)
+# {train,test}_images (n, height, width, channels) and {train,test}_labels (n,)
+Arrays = dict[str, np.ndarray]
 Reader = Callable[[ImageSet, Path], Arrays]
 _KINDS = ("images", "labels")
 

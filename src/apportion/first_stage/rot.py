@@ -18,8 +18,6 @@ class ROT:
     ) -> None:
         self.classifier = classifier
         self.alpha = alpha
-        self.reg = reg
-        self.relax = relax
         self.label = SoftLabels(reg, relax)
 
     def players(self) -> list[nn.Module]:

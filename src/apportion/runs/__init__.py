@@ -70,9 +70,8 @@ def opened(folder: Path) -> Iterator[Keeper]:
         try:
             yield keeper
         except BaseException:
-            with suppress(
-                RuntimeError
-            ):  # a full disk, a broken device: the reason of the stop is what counts
+            # a full disk, a broken device: the reason of the stop is what counts
+            with suppress(RuntimeError):
                 keeper.save()
             raise
 

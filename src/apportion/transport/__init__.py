@@ -22,9 +22,7 @@ class Plan(NamedTuple):
     """Soft labels of all bags, how far each bag's labels are from its proportions, and the work it took."""
 
     mass: Tensor  # (N, k) rows of all bags end to end, each sums to one; no padding
-    error: (
-        Tensor  # (m,) largest |mean of the bag's rows - proportion| of any class (or residual, see entropic)
-    )
+    error: Tensor  # (m,) largest |mean of the bag's rows - proportion| of any class, or entropic's residual
     iterations: int  # of the bag that took most
 
 

@@ -22,8 +22,8 @@ from apportion import ProportionClassifier, expand, predict
 from apportion.backbones import mlp
 from apportion.bagging import random_groups
 from apportion.bags import BagBatch, Bags
+from apportion.data.adult import adult, find_adult, rows
 from apportion.data.archives import read_file
-from apportion.data.tables import adult, find_adult, rows
 from apportion.forms import bags_from
 from apportion.kinds import batch_of, epochs_of
 from apportion.means import bag_means

@@ -29,9 +29,9 @@ from apportion.bag_scores import SCORES
 from apportion.bagging import cluster_groups, dirichlet_groups, make_bags, random_groups
 from apportion.bags import Bags
 from apportion.calibration import fitted_temperature
+from apportion.data.adult import adult
 from apportion.data.instances import Instances
 from apportion.data.synthetic import blobs, digits, moons
-from apportion.data.tables import adult
 from apportion.diagnosis import diagnosis_of
 from apportion.evaluate import calibration, predict
 from apportion.fitting import as_floats, stage_settings, two_stages

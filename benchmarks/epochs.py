@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from apportion.backbones import mlp
 from apportion.bagging import random_groups
 from apportion.bags import Bags
-from apportion.data.tables import adult
+from apportion.data.adult import adult
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
 from apportion.forms import bags_from

@@ -22,7 +22,7 @@ from apportion.backbones import mlp
 from apportion.bagging import random_groups
 from apportion.bags import Bags
 from apportion.crossfit import unseen_log_probs
-from apportion.data.tables import adult
+from apportion.data.adult import adult
 from apportion.likelihood import count_log_likelihood
 from apportion.mending import known_bags, mended_bags
 from apportion.randomness import stream

@@ -15,8 +15,8 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from apportion import ProportionClassifier
 from apportion.bagging import random_groups
+from apportion.data.adult import adult, find_adult
 from apportion.data.images import default_folder
-from apportion.data.tables import adult, find_adult
 from apportion.randomness import stream
 
 

@@ -20,12 +20,12 @@ from run_folders import folder_readers
 from apportion.bags import Bags
 from apportion.checks import check
 from apportion.data import DataError
+from apportion.data.adult import encoded, rows
 from apportion.data.archives import read_file, read_tar, read_zip, unxz
 from apportion.data.formats import cifar_rows, idx, npy, npy_file, npz
 from apportion.data.pack import _strip, read_pack
 from apportion.data.pickles import cifar_pickle
 from apportion.data.sets import MNIST
-from apportion.data.tables import encoded, rows
 from apportion.grouping import BagError
 from apportion.manifest import load_manifest, save_manifest
 from apportion.optimizers import make_optimizer

@@ -11,7 +11,7 @@ from apportion.bags import Bags
 from apportion.evaluate import predict
 from apportion.fitting import two_stages
 from apportion.instances import as_floats
-from apportion.randomness import stream
+from apportion.randomness import kept_randomness, stream
 
 
 def unseen_log_probs(bags: Bags, settings: Mapping[str, Any], folds: int = 4, seed: int = 0) -> Tensor:
@@ -27,7 +27,7 @@ def unseen_log_probs(bags: Bags, settings: Mapping[str, Any], folds: int = 4, se
     part[torch.randperm(m, generator=stream(seed, "folds"))] = torch.arange(m) % folds
     row = torch.repeat_interleave(part, bags.sizes)
     found = torch.empty(len(bags.x), bags.n_classes)
-    with torch.random.fork_rng(range(torch.cuda.device_count()) if bags.x.is_cuda else ()):
+    with kept_randomness(bags.x.device):
         for fold in range(folds):
             others = bags.select((part != fold).nonzero().flatten())
             moment = deque(two_stages(others, **settings), maxlen=1).pop()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from apportion.data import images, synthetic, tables
+from apportion.data import adult, images, synthetic
 from apportion.data.instances import DataError, Instances
 
 Source = Callable[[Path | None, int], Instances]  # (folder of files, seed of what is random)
@@ -17,7 +17,7 @@ SOURCES: dict[str, Source] = {
     "mnist": lambda folder, seed: images.mnist(folder),
     "fashion_mnist": lambda folder, seed: images.fashion_mnist(folder),
     "kmnist": lambda folder, seed: images.kmnist(folder),
-    "adult": lambda folder, seed: tables.adult(folder),
+    "adult": lambda folder, seed: adult.adult(folder),
 }
 
 __all__ = ["SOURCES", "DataError", "Instances", "Source"]

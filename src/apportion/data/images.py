@@ -20,6 +20,10 @@ def default_folder() -> Path:
     """Where data lies unless told otherwise: $APPORTION_DATA, or the user's cache."""
     if named := os.environ.get("APPORTION_DATA"):
         return Path(named)
+    return cache_folder()
+
+
+def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "apportion"
 
 

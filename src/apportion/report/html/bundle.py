@@ -1,11 +1,11 @@
 """Vega, Vega-Lite and Vega-Embed as one script, from the package that brings them; made once, then cached."""
 
-import os
 from contextlib import suppress
 from importlib.metadata import version
-from pathlib import Path
 
+from apportion.data.images import cache_folder
 from apportion.runs import RunError
+from apportion.runs.files import whole_file
 
 
 def bundle() -> str:
@@ -19,13 +19,6 @@ def bundle() -> str:
         if path.stat().st_size:
             return path.read_text("utf-8")
     script = vl_convert.javascript_bundle()  # type: ignore[missing-argument]  # its stub lacks the default
-    with suppress(OSError):  # a cache that cannot be written only costs time
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f"{path.name}.{os.getpid()}")
+    with suppress(RunError), whole_file(path) as beside:  # a cache that cannot be written only costs time
         beside.write_text(script, "utf-8")
-        beside.replace(path)
     return script
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "apportion"

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from apportion.data import DataError, shelf, tables
-from apportion.data.tables import adult, encoded, rows
+import apportion.data.adult as census
+from apportion.data import DataError, shelf
+from apportion.data.adult import adult, encoded, rows
 
 HEADER = b"age,workclass,fnlwgt,education,education-num,marital-status,occupation,relationship,race,sex,"
 HEADER += b"capital-gain,capital-loss,hours-per-week,native-country,income\r\n"
@@ -32,7 +33,7 @@ def known(monkeypatch) -> None:
     """The checksums of these few rows are taken for those of Adult."""
     texts = ("".join(f"{line}\n" for line in part) for part in (TRAIN, TEST))
     sums = tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts)
-    for module in (tables, shelf):
+    for module in (census, shelf):
         monkeypatch.setattr(module, "ADULT_SUMS", sums)
 
 
@@ -86,7 +87,7 @@ def test_a_missing_value_is_a_category_of_its_own():
 def test_a_changed_row_is_an_error_that_names_checksum_and_remedy(tmp_path):
     write(tmp_path / "adult", "uci")
     (tmp_path / "adult" / "adult.data").write_bytes(of_uci(TRAIN[:2], test=False))
-    with pytest.raises(DataError, match=f"adult.data is damaged.*expected {tables.ADULT_SUMS[0]}") as error:
+    with pytest.raises(DataError, match=f"adult.data is damaged.*expected {census.ADULT_SUMS[0]}") as error:
         adult(tmp_path)
     assert "apportion data fetch adult" in str(error.value)
 
@@ -94,7 +95,7 @@ def test_a_changed_row_is_an_error_that_names_checksum_and_remedy(tmp_path):
 def test_a_missing_table_is_an_error_that_says_where_to_get_it(tmp_path):
     with pytest.raises(DataError, match="no copy of adult") as error:
         adult(tmp_path)
-    assert all(item.urls[0] in str(error.value) for item in tables.ADULT_DOWNLOADS)
+    assert all(item.urls[0] in str(error.value) for item in census.ADULT_DOWNLOADS)
 
 
 @pytest.mark.parametrize(

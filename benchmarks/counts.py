@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from apportion.backbones import mlp
 from apportion.bagging import make_bags
 from apportion.data.images import mnist
-from apportion.likelihood import count_loss, drawn_count_loss
+from apportion.likelihood import count_loss, drawn_count_loss, posterior
 from apportion.losses import proportion_loss
+from apportion.means import bag_means
 from apportion.optimizers import make_optimizer
 from apportion.randomness import reseed, stream
 from apportion.schedules import one_cycle
@@ -31,7 +32,19 @@ def normal_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor
     return drawn_count_loss(logits, sizes, proportions, torch.zeros(len(sizes)))
 
 
-LOSSES = {"DLLP": proportion_loss, "normal law": normal_loss, "counts": count_loss}
+def posterior_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor | None = None) -> Tensor:
+    """Cross-entropy with each row's probabilities given the counts: the step of expectation-maximisation."""
+    log_probs = logits.log_softmax(1)
+    labels = posterior(log_probs.detach(), sizes, proportions).to(log_probs)
+    return bag_means(-(labels * log_probs).sum(1, keepdim=True), sizes).mean()
+
+
+LOSSES = {
+    "DLLP": proportion_loss,
+    "normal law": normal_loss,
+    "counts": count_loss,
+    "posterior": posterior_loss,
+}
 
 
 def exact(logits: Tensor, counts: list[int]) -> Tensor:
@@ -98,13 +111,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 4, 16, 64, 128])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.part == "gradients":
         return gradients()
     print("| bags of |", " | ".join(map(str, asked.sizes)), "|")
     print("|---|" + "---|" * len(asked.sizes))
-    for loss in LOSSES:
+    for loss in asked.losses:
         found = [[accuracy(loss, size, seed, asked.data) for seed in asked.seeds] for size in asked.sizes]
         print(f"| {loss} |", " | ".join(f"{fmean(each):.2f}" for each in found), "|", flush=True)
     return None

@@ -22,6 +22,7 @@ from apportion.calibration import cooled, fitted_temperature
 from apportion.choosing import Chosen, part_of, split
 from apportion.evaluate import calibration
 from apportion.first_stage import DLLP
+from apportion.given import GivenBag
 from apportion.likelihood import count_log_likelihood
 from apportion.mending import mended_bags
 from apportion.pipeline import Moment
@@ -150,6 +151,17 @@ def test_only_bags_that_can_judge_are_held_out():
         part_of(bags, 0.7, 0)
 
 
+def test_bags_whose_names_look_like_those_of_given_labels_are_held_out_too():
+    names = np.array([f"given labels {i}" for i in TOWN])
+    shares = {f"given labels {i}": row for i, row in enumerate(SHARES)}
+    bags = mended_bags(X, None, names, proportions=shares, given={0: int(TRUTH[0])}).bags
+    learnt, held = part_of(bags, 0.5, 0)
+    assert held is not None
+    assert len(held.sizes) == 10
+    assert sum(isinstance(name, GivenBag) for name in learnt.ids) == 1
+    assert repr(bags.ids[-1]) == "given labels 0"
+
+
 def test_what_is_left_to_learn_from_has_proportions_and_these_differ():
     missing = SHARES.copy()
     missing[5:] = np.nan
@@ -247,6 +259,9 @@ def test_without_a_choice_the_last_epoch_is_kept_and_nothing_is_scored():
         ({"calibrate": True}, "calibrate goes by bags that are held out: pass held_out=0.1"),
         ({"held_out": 0.1, "choose": "luck"}, "choose is 'luck'; there are likelihood, correlation"),
         ({"held_out": 1.0}, "held_out is 1.0; it is a share of the bags"),
+        ({"held_out": "a"}, "held_out is 'a'; it is a share of the bags"),
+        ({"held_out": None}, "held_out is None; it is a share of the bags"),
+        ({"held_out": 0.1, "calibrate": "no"}, "calibrate is 'no'; it must be True or False"),
         ({"held_out": 0.95}, "of 20 bags 19 would be held out; leave two at least to learn from"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from scipy.stats import t as student
@@ -443,3 +444,31 @@ def test_a_table_with_names_is_read_by_them_or_asks_for_the_order_of_the_predict
         diagnose(predictions, town, turned)
     for one in (turned, turned.T.to_dict()):
         assert diagnose(predictions, town, one, classes=["no", "yes"]).correlation == right.correlation
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("order", [["no", "yes"], ["yes", "no"]], ids=str)
+@pytest.mark.parametrize("classes", [None, ["no", "yes"], ["yes", "no"]], ids=str)
+def test_predictions_with_names_are_read_by_them(library, order, classes):
+    random = np.random.default_rng(0)
+    shares = random.random(12)
+    table = pd.DataFrame({"no": 1 - shares, "yes": shares})
+    ids = np.repeat(np.arange(12), 5)
+    values = {"no": 1 - shares[ids], "yes": shares[ids]}
+    made = {"pandas": pd.DataFrame, "polars": pl.DataFrame}[library]({name: values[name] for name in order})
+    for known in (table, table[["yes", "no"]]):
+        assert diagnose(made, ids, known, classes=classes).correlation == pytest.approx(1)
+
+
+def test_names_of_predictions_that_are_not_those_of_the_classes_are_refused():
+    table, ids = pd.DataFrame({"no": [0.25, 0.5], "yes": [0.75, 0.5]}), np.arange(4) % 2
+    predicted = pd.DataFrame(np.full((4, 2), 0.5), columns=["no", "maybe"])
+    with pytest.raises(BagError, match="class 'maybe' has no column in the table"):
+        diagnose(predicted, ids, table)
+    words = r"predictions has the columns \['no', 'maybe'\], but the classes are \['no', 'yes'\]"
+    with pytest.raises(BagError, match=words):
+        diagnose(predicted, ids, table, classes=["no", "yes"])
+    with pytest.raises(
+        BagError, match="bag 0 has 25 as the proportion of class 'no', which is more than one"
+    ):
+        diagnose(np.full((4, 2), 0.5), ids, 100 * table.to_numpy(), classes=["no", "yes"])

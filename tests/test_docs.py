@@ -1,13 +1,18 @@
 """The documentation site: every page is in its menu, every name of the API is there."""
 
 import re
+import shlex
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from apportion.cli import app
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+LABELLERS = {"hard_labels", "soft_labels", "predicted_labels", "argmax_labels"}  # of one entry
 NAMES = re.findall(r"^::: (\S+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
 
 
@@ -47,5 +52,29 @@ def test_a_name_of_the_api_is_there(name):
 def test_the_api_has_every_public_name():
     import apportion
 
-    shown = {name.rsplit(".", 1)[1] for name in NAMES} | {"hard_labels", "soft_labels", "predicted_labels"}
+    shown = {name.rsplit(".", 1)[1] for name in NAMES} | LABELLERS
     assert set(apportion.__all__) - shown == {"make_optimizer"}  # a helper of the README's example
+
+
+def commands() -> list[str]:
+    """The lines of fenced blocks that begin with apportion, those that go on after a backslash as one."""
+    found = set()
+    for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        for block in re.findall(r"^ *```\w*\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL):
+            lines = block.replace("\\\n", " ").splitlines()
+            found |= {line.strip() for line in lines if re.match(r" *apportion [a-z-]", line)}
+    return sorted(found)
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_of_the_pages_has_the_words_that_the_command_line_takes(line):
+    words, command = shlex.split(line, comments=True)[1:], get_command(app)
+    while hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+    with command.make_context("apportion", words) as context:
+        assert context.args == []
+
+
+def test_the_pages_have_commands():
+    assert len(commands()) > 20

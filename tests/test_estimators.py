@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from sklearn import config_context
@@ -21,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
-from apportion import BagCorrelation, BagError, Bags, ProportionClassifier, expand
+from apportion import BagCorrelation, BagError, Bags, BagScore, ProportionClassifier, expand
 from apportion.backbones import mlp
 from apportion.fitting import two_stages
 from apportion.forms import bags_from
@@ -148,6 +149,64 @@ def test_columns_follow_the_sorted_classes_whatever_their_order_was():
         assert model.classes_.tolist() == ["no", "yes"]
         assert same(model, expected)
     np.testing.assert_array_equal(expand(turned, TOWNS), expand(FRAME, TOWNS))
+
+
+ROWS_OF = FRAME.loc[TOWNS].reset_index(drop=True)
+TURNED = ROWS_OF[["yes", "no"]]
+FRAMES = {
+    "pandas": TURNED,
+    "in their order": ROWS_OF,
+    "polars": pl.DataFrame({name: TURNED[name].to_list() for name in TURNED}),
+}
+
+
+@pytest.mark.parametrize("y", FRAMES.values(), ids=FRAMES)
+@pytest.mark.parametrize("classes", [None, ["no", "yes"], ["yes", "no"]], ids=str)
+def test_shares_of_rows_are_read_by_the_names_of_their_columns(y, classes):
+    model = quick().fit(X, y, bags=TOWNS, classes=classes)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert same(model, quick().fit(X, bags=TOWNS, proportions=FRAME))
+    for score in (BagCorrelation(), BagScore("correlation"), BagScore()):
+        assert score(model, X, y, bags=TOWNS) == score(model, X, expand(FRAME, TOWNS), bags=TOWNS)
+
+
+def test_columns_that_only_count_themselves_go_by_their_place():
+    rows = expand(FRAME, TOWNS)
+    for y in (pd.DataFrame(rows), pl.DataFrame(rows)):
+        assert quick().fit(X, y, bags=TOWNS).classes_.tolist() == [0, 1]
+        assert quick().fit(X, y, bags=TOWNS, classes=["no", "yes"]).classes_.tolist() == ["no", "yes"]
+    plain, truths = pd.DataFrame(rows), pd.DataFrame(rows[:, ::-1], columns=[True, False])  # equal 1 and 0
+    model = quick().fit(X, truths, bags=TOWNS)
+    assert model.classes_.tolist() == [False, True]
+    assert same(model, quick().fit(X, plain, bags=TOWNS))
+
+
+def test_names_of_shares_and_classes_that_differ_are_refused():
+    words = r"Y has the columns \['yes', 'no'\], but the classes are \['a', 'b'\]; name the same, each once"
+    refusal(words, X, TURNED, bags=TOWNS, classes=["a", "b"])
+    refusal("but the classes are", X, TURNED, bags=TOWNS, classes=["no", "perhaps", "yes"])
+    refusal("each once", X, TURNED.set_axis(["no", "no"], axis=1), bags=TOWNS)
+    refusal("are of several types", X, TURNED.set_axis(["no", 1], axis=1), bags=TOWNS)
+    model = quick().fit(X, expand(FRAME, TOWNS), bags=TOWNS)
+    with pytest.raises(BagError, match=r"but the classes are \[0, 1\]"):
+        BagScore()(model, X, TURNED, bags=TOWNS)
+
+
+def test_a_search_keeps_the_names_of_shares():
+    with config_context(enable_metadata_routing=True):
+        search = GridSearchCV(
+            good(second_stage=None), {}, cv=GroupKFold(3), scoring=BagCorrelation(), error_score="raise"
+        )
+        search.fit(X, TURNED, bags=TOWNS, groups=TOWNS)
+    assert search.best_score_ > 0.7
+    assert search.classes_.tolist() == ["no", "yes"]
+
+
+def test_masked_values_are_not_trained_on():
+    masked = np.ma.masked_array(X, np.zeros(X.shape, bool))
+    masked[7, 0] = np.ma.masked
+    refusal("row 7 has a masked value; fill it in", masked, TRUTH)
+    refusal("row 9 has a masked value", X, np.ma.masked_array(TRUTH, np.arange(240) == 9))
 
 
 def test_a_class_without_any_instance_keeps_its_column():
@@ -382,6 +441,10 @@ def test_settings_that_do_not_exist_are_refused_with_those_that_do():
     refusal("second_rate is inf; it must be more than 0", X, TRUTH, settings={"second_rate": np.inf})
     refusal("reg is 'much'; it must be a number", X, TRUTH, settings={"reg": "much"})
     refusal("first_epochs is 2.5; it must be a whole number", X, TRUTH, settings={"first_epochs": 2.5})
+    network = (
+        r"backbone is a network, Sequential; pass a function \(shape of an instance, n_classes\) -> nn.M"
+    )
+    refusal(network, X, TRUTH, settings={"backbone": mlp((2,), 2)})
     refusal(
         r"the backbone gives \(1, 3\) for one instance",
         X,

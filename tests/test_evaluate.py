@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from conftest import network, normed, ragged, same_bits, weights_of
@@ -19,6 +20,11 @@ def test_predicting_leaves_mode_weights_statistics_and_randomness_alone(training
     assert classifier.training == training
     assert same_bits(before, weights_of(classifier))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_is_no_tensor_is_refused_with_the_remedy():
+    with pytest.raises(TypeError, match=r"x is a ndarray.*; pass torch.as_tensor\(x, dtype=torch.float32\)"):
+        predict(normed(), np.zeros((3, 2)))  # type: ignore
 
 
 def test_the_mode_is_put_back_even_where_the_network_fails():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from conftest import learner_of, network, trained
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from apportion.forms import bags_from
 from apportion.grouping import BagError, group_bags
+from apportion.ids import keys_of
 
 X = np.arange(12.0).reshape(6, 2)
 IDS = ["b", "a", "b", "c", "a", "b"]
@@ -95,6 +97,43 @@ def test_ids_may_come_as_array_tensor_or_series():
     for ids in (np.array(numbers), torch.tensor(numbers), pd.Series(numbers, index=[5, 4, 3, 2, 1, 0])):
         same(group_bags(X, ids, table), expected)
     same(group_bags(X, np.array(IDS), FRAME), group_bags(X, IDS, SHARES))
+
+
+def test_whole_numbers_of_a_series_or_a_tensor_are_kept_in_an_array():
+    ids = np.array([3, 1, 3], np.int32)
+    for given_ in (ids, pd.Series(ids), pd.Index(ids), pl.Series(ids), torch.from_numpy(ids)):
+        found = keys_of(given_)
+        assert isinstance(found, np.ndarray)
+        assert found.tolist() == [3, 1, 3]
+    for missing in (pl.Series([1, None, 2]), pd.Series([1, pd.NA, 2], dtype="Int64")):
+        with pytest.raises(BagError, match="instance 1 has no bag id"):
+            keys_of(missing)
+
+
+def test_a_bag_is_asked_for_alone_only_where_all_together_are_no_numbers(monkeypatch):
+    asked = []
+    monkeypatch.setattr("apportion.grouping.numbers_of", lambda values, who: asked.append(who))
+    group_bags(X, IDS, SHARES)
+    assert asked == []
+
+
+def test_masked_values_are_no_instances_and_in_a_table_they_are_missing():
+    masked = np.ma.masked_array(X, np.zeros(X.shape, bool))
+    same(group_bags(masked, IDS, SHARES), group_bags(X, IDS, SHARES))
+    masked[4, 1] = np.ma.masked
+    with pytest.raises(BagError, match=r"row 4 has a masked value; fill it in, .* or drop the row"):
+        group_bags(masked, IDS, SHARES)
+    rows = np.ma.masked_array([SHARES[i] for i in "abc"], [[False] * 2, [True] * 2, [False] * 2])
+    for table in (rows, dict(zip("abc", rows, strict=True))):
+        with pytest.raises(BagError, match="bag 'b' has nan as the proportion of class 0"):
+            group_bags(X, IDS, table)
+
+
+def test_counts_in_place_of_proportions_are_told_so():
+    with pytest.raises(
+        BagError, match="has 2 as the proportion of class 1, .*these are counts: pass counts="
+    ):
+        group_bags(X, IDS, {"a": [1, 1], "b": [1, 2], "c": [0, 1]})
 
 
 def test_a_frame_of_two_index_levels_names_bags_by_tuples():
@@ -197,11 +236,11 @@ def test_proportions_printed_with_four_digits_are_taken_for_rounded_and_sum_to_o
 REFUSED = {
     "sum below one": (
         {"b": [0.3, 0.68]},
-        r"bag 'b' has proportions summing to 0.98; rescale them; ProportionClassifier",
+        r"bag 'b' has proportions summing to 0.98; rescale them; normalise=True does$",
     ),
     "sum above one": (
         {"b": [0.3, 0.8]},
-        r"bag 'b' has proportions summing to 1.1; rescale them; ProportionClassifier",
+        r"bag 'b' has proportions summing to 1.1; rescale them; normalise=True does$",
     ),
     "negative": (
         {"c": [-0.25, 1.25]},
@@ -241,7 +280,7 @@ def test_a_table_that_cannot_be_right_is_refused_with_bag_value_and_remedy(what)
 
 def test_a_bag_missing_from_the_table_is_refused():
     with pytest.raises(
-        BagError, match="bag 'c' has instances but no row in the table; add it or drop its inst"
+        BagError, match=r"bag 'c' has instances but no row in the table; add it \(a row of NaN, with unlab"
     ):
         group_bags(X, IDS, {i: SHARES[i] for i in "ab"})
 

@@ -210,3 +210,8 @@ def test_what_type_checkers_see_is_what_is_there():
 def test_a_name_that_is_not_public_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'apportion' has no attribute 'nonsense'"):
         apportion.nonsense  # noqa: B018
+
+
+def test_the_package_shows_its_public_names_and_no_helper():
+    assert dir(apportion) == sorted([*apportion.__all__, "__version__"])
+    assert not {name for name in vars(apportion) if name in ("import_module", "Any")}

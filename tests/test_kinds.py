@@ -1,5 +1,6 @@
 """Rows and images: what both stages do of themselves, and that it is what the tables were made with."""
 
+import inspect
 from dataclasses import replace
 from functools import partial
 
@@ -10,11 +11,12 @@ from conftest import ragged
 from torch import nn
 
 from apportion import BagError, ProportionClassifier, load, save
-from apportion.backbones import conv13, resnet9
+from apportion.backbones import BACKBONES, conv13, resnet9
 from apportion.grid import RECIPES
 from apportion.grid.beyond import SMALL_EPOCHS
 from apportion.instances import as_floats, centred
 from apportion.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
+from apportion.saving import _backbone
 
 
 def bars(n: int, seed: int = 0, size: int = 16) -> tuple[np.ndarray, np.ndarray]:
@@ -78,7 +80,7 @@ def test_the_settings_of_images_on_a_cpu_are_those_that_were_tried_there():
     assert CPU_IMAGES.batch == recipe.instances_per_batch
     chosen = CPU_IMAGES.words["backbone"]
     assert (chosen.func, chosen.keywords) == (resnet9, recipe.network.options)
-    assert IMAGES.words["backbone"] is resnet9
+    assert IMAGES.words["backbone"] == RECIPES["beyond-resnet9/two-views/16"].network.name == "resnet9"
 
 
 def test_of_itself_an_estimator_takes_two_views_of_images_and_plot_for_rows(tmp_path):
@@ -224,6 +226,61 @@ def test_a_saved_model_says_what_was_done_in_place_of_auto(tmp_path):
         assert f"| first stage | {first} |" in card
         assert ("then a new network" in card) is then
         assert load(tmp_path / name).first_stage == model.first_stage == "auto"
+
+
+@pytest.mark.parametrize("kind", [ROWS, IMAGES, CPU_IMAGES], ids=["rows", "images", "images on a CPU"])
+def test_the_network_of_every_kind_can_be_saved(tmp_path, monkeypatch, kind):
+    """The kind of a GPU's images, without a GPU."""
+    monkeypatch.setattr("apportion.kinds.kind_of", lambda x, device: kind)
+    shape = (4,) if kind is ROWS else (3, 8, 8)
+    name, options = _backbone(kind.words["backbone"])
+    assert name in BACKBONES
+    assert inspect.signature(BACKBONES[name]).bind(shape, 2, **options)
+    model = ProportionClassifier("dllp", None, first_epochs=1, random_state=0)
+    x = np.random.default_rng(0).integers(0, 256, (6, *shape)).astype(np.uint8 if len(shape) > 1 else float)
+    if kind is not IMAGES:  # whose network takes long to make
+        model.fit(x, np.arange(6) % 2)
+        save(model, tmp_path / "m")
+        np.testing.assert_array_equal(load(tmp_path / "m").predict_proba(x), model.predict_proba(x))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x.transpose(0, 2, 3, 1), r"shape \(9, 8, 3\), fit had .*; pass X.transpose\(0, 3, 1, 2\)"),
+        (lambda x: list(x.transpose(0, 2, 3, 1)), r"fit had .*; pass X.transpose\(0, 3, 1, 2\)"),
+        (lambda x: x[0], r"one image of shape \(3, 9, 8\); pass X\[None\]"),
+        (lambda x: x.astype(np.int64), r"numbers of type int64, fit had bytes; pass X.astype\(numpy.uint8\)"),
+        (lambda x: x[:, :, 1:], r"instances of shape \(3, 8, 8\), fit had \(3, 9, 8\)$"),
+        (lambda x: x[:, :1], r"instances of shape \(1, 9, 8\), fit had \(3, 9, 8\)$"),
+    ],
+)  # fmt: skip
+def test_images_that_are_laid_out_otherwise_than_those_of_fit_are_told_what_to_pass(change, words):
+    images = np.random.default_rng(0).integers(0, 256, (6, 3, 9, 8)).astype(np.uint8)
+    model = ProportionClassifier("dllp", None, backbone=flat, first_epochs=1).fit(images, np.arange(6) % 2)
+    with pytest.raises(ValueError, match=words):
+        model.predict(change(images))
+
+
+def test_grey_images_without_their_channel_are_told_what_to_pass():
+    images, classes = bars(6, size=12)
+    model = ProportionClassifier("dllp", None, backbone=flat, first_epochs=1).fit(images, classes)
+    with pytest.raises(ValueError, match=r"pass X\[:, None\]"):
+        model.predict(images[:, 0])
+    with pytest.raises(ValueError, match=r"one image of shape \(12, 12\); pass X\[None, None\]"):
+        model.predict(images[0, 0])
+
+
+def test_a_list_or_a_tensor_of_images_is_their_array():
+    images, classes = bars(6, size=12)
+    model = ProportionClassifier("dllp", None, backbone=flat, first_epochs=1, random_state=0)
+    expected = model.fit(images, classes).predict_proba(images)
+    for given in (list(images), torch.from_numpy(images)):
+        np.testing.assert_array_equal(model.fit(given, classes).predict_proba(given), expected)
+    with pytest.raises(BagError, match=r"pass X.transpose\(0, 3, 1, 2\)"):
+        ProportionClassifier().fit(list(images.transpose(0, 2, 3, 1)), classes)
+    with pytest.raises(BagError, match=r"image 1 has shape \(1, 4, 12\), image 0 \(1, 12, 12\); resize them"):
+        model.fit([images[0], images[1, :, :4]], [0, 1])
 
 
 def test_onnx_takes_the_bytes_that_the_classifier_takes(tmp_path):

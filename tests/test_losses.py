@@ -31,6 +31,13 @@ def some(n: int = 6, k: int = 4, seed: int = 0):
     return torch.randn(n, k, generator=generator), torch.rand(n, k, generator=generator).softmax(1)
 
 
+@pytest.mark.parametrize("shape", [(4, 1), (4, 3), (4,), (4, 2, 2)], ids=str)
+def test_scores_that_are_not_one_for_each_class_are_refused(shape):
+    """One output would be spread over all classes, and the loss be zero."""
+    with pytest.raises(ValueError, match=r"scores are .*, not \(n, 2\); the last layer of the network must"):
+        proportion_loss(torch.zeros(shape), torch.tensor([2, 2]), torch.full((2, 2), 0.5))
+
+
 def test_the_proportion_loss_equals_an_explicit_loop_over_ragged_bags():
     logits, _ = some(6, 3)
     bag, shares = [0, 1, 1, 1, 2, 2], torch.tensor([[1.0, 0, 0], [0.2, 0.3, 0.5], [0.5, 0.5, 0]])

@@ -126,6 +126,18 @@ def test_a_bag_whose_rows_are_all_given_is_gone():
     assert 5 not in bags.ids
 
 
+@pytest.mark.parametrize(
+    "given",
+    [pd.Series({3: 0, 7: 1}), {3.0: 0, 7.0: 1}, {np.int64(3): 0, np.float32(7): np.int64(1)}],
+    ids=["series", "floats", "numpy's"],
+)
+def test_given_labels_come_in_every_form_of_a_dict(given):
+    bags = mended_bags(X, ids=TOWN, counts=COUNTS, given=given).bags
+    plain = mended_bags(X, ids=TOWN, counts=COUNTS, given={3: 0, 7: 1}).bags
+    assert torch.equal(bags.source, plain.source)
+    assert torch.equal(bags.proportions, plain.proportions)
+
+
 def quick(**settings: Any) -> ProportionClassifier:
     given = {"first_epochs": 60, "second_epochs": 20, "instances_per_batch": 64, "rate": 5e-3}
     return ProportionClassifier(
@@ -210,20 +222,21 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"proportions": {i: {"a": 0.5, "b": 0.5} if i else {"a": 0.5} for i in range(20)}},
         "bag 0 has proportions summing to 0.5; rescale them; .*normalise=True.*fill=True",
     ),
-    "weights of others": (
-        {},
-        {"proportions": SHARES, "weights": np.ones(7)},
-        "400 instances but weights of shape",
-    ),
-    "negative weights": (
-        {},
-        {"proportions": SHARES, "weights": -np.ones(400)},
-        "instance 0 has the weight -1",
-    ),
+    "a flag in words": ({"normalise": "no"}, {"counts": COUNTS}, "normalise is 'no'; it must be True or Fal"),
+    "a flag that is none": ({"fill": None}, {"counts": COUNTS}, "fill is None; it must be True or False"),
     "no table": ({"noise": 1.0}, {"y": TRUTH}, "noise, normalise, unlabelled, fill are for tables"),
     "no noise": ({"noise": "much"}, {"counts": COUNTS}, "noise is 'much'; give a standard deviation"),
     "nothing": ({"unlabelled": True}, {"proportions": SHARES * np.nan}, "no bag has proportions"),
     "no such row": ({}, {"counts": COUNTS, "given": {400: 0}}, "row 400, but there are 400 rows"),
+    "a row before the first": ({}, {"counts": COUNTS, "given": {-1: 0}}, "row -1, but there are 400 rows"),
+    "a row by name": (
+        {},
+        {"counts": COUNTS, "given": {"r3": 0}},
+        "for row 'r3'; name rows by their place, from 0",
+    ),
+    "half a row": ({}, {"counts": COUNTS, "given": {3.5: 0}}, "for row 3.5; name rows by their place"),
+    "no row": ({}, {"counts": COUNTS, "given": {math.nan: 0}}, "for row nan; name rows by their place"),
+    "labels without rows": ({}, {"counts": COUNTS, "given": [0, 1]}, "given is a list; pass {row: class}"),
     "no such class": ({}, {"counts": COUNTS, "given": {1: 2}}, "class 2, which is not among"),
     "too many given": (
         {},
@@ -298,7 +311,7 @@ def test_counts_of_a_larger_group_are_rescaled_when_asked():
     torch.testing.assert_close(bags.proportions, torch.from_numpy(SHARES).float())
 
 
-# --- classes without a number, intervals, weights
+# --- classes without a number, intervals
 
 
 def test_one_missing_class_has_exactly_what_is_left():
@@ -332,7 +345,7 @@ def test_filled_shares_train_as_the_whole_ones_where_one_class_is_missing():
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
-def test_gaps_intervals_and_weights_are_refused_with_what_to_pass(as_dict):
+def test_gaps_and_intervals_are_refused_with_what_to_pass(as_dict):
     def told(table: np.ndarray, pattern: str, **given: Any) -> None:
         with pytest.raises(BagError, match=pattern):
             mended_bags(X, None, TOWN, proportions=dict(enumerate(table)) if as_dict else table, **given)
@@ -351,18 +364,12 @@ def test_gaps_intervals_and_weights_are_refused_with_what_to_pass(as_dict):
     told(
         wide, r"(bag|row) \d+ has intervals for shares, up to 0.2 wide; pass their middles with noise=0.0577"
     )
-    areas = np.linspace(1, 2, 400)
-    told(SHARES, "rows weigh differently.*repeat each row by its weight", weights=areas)
-    even = mended_bags(X, None, TOWN, proportions=SHARES, weights=np.ones(400)).bags
-    assert torch.equal(even.proportions, mended_bags(X, None, TOWN, proportions=SHARES).bags.proportions)
-    with pytest.raises(BagError, match="rows weigh differently"):
-        ProportionClassifier().fit(X, bags=TOWN, proportions=SHARES, weights=areas)
     with pytest.raises(BagError, match="unlabelled, fill are for tables"):
         mended_bags(X, TRUTH, TOWN, fill=True)
 
 
 def test_rows_repeated_by_their_weight_make_shares_of_areas_those_of_rows():
-    """The remedy that the error names: the counts of repeated rows are the areas of the classes."""
+    """The remedy of docs/real-proportions.md: counts of repeated rows are the areas of the classes."""
     areas = np.random.default_rng(3).integers(1, 5, 400)
     shares = np.stack([np.bincount(TOWN, areas * (c == TRUTH)) for c in (0, 1)], 1).astype(float)
     shares /= shares.sum(1, keepdims=True)
@@ -377,3 +384,36 @@ def test_the_shares_of_a_huge_bag_without_proportions_are_summed_exactly():
     log_probs = torch.tensor([1 - rare, rare]).log().expand(n, 2)
     (shares,) = believed(log_probs, torch.tensor([n]), torch.full((1, 2), math.nan))
     assert float(shares[1]) == pytest.approx(rare, rel=1e-5)
+
+
+# --- totals
+
+
+SIZES = np.random.default_rng(4).integers(10, 30, 20)
+CLICKS = np.repeat(np.arange(20), SIZES)
+CONVERSIONS = SIZES // 3
+
+
+@pytest.mark.parametrize("settings", [{}, {"normalise": True}, {"noise": 1.0}], ids=str)
+def test_conversions_of_clicks_are_no_two_classes(settings):
+    """With normalise, which an error recommended, clicks would have become a class."""
+    x = np.random.default_rng(0).random((len(CLICKS), 2))
+    table = pd.DataFrame({"clicks": SIZES, "conv": CONVERSIONS})
+    words = r"column 'clicks' is the number of rows of every bag.*table\['clicks'\] - table\['conv'\]"
+    with pytest.raises(BagError, match=words):
+        quick(**settings).fit(x, bags=CLICKS, counts=table)
+    with pytest.raises(BagError, match="the column 0 is the number of rows of every bag, a total"):
+        quick(**settings).fit(x, bags=CLICKS, counts=table.to_numpy())
+    rest = table.assign(clicks=table["clicks"] - table["conv"])
+    assert mended_bags(x, ids=CLICKS, counts=rest, **settings).classes.tolist() == ["clicks", "conv"]
+
+
+def test_a_number_that_is_the_size_of_bags_of_one_size_may_be_a_class():
+    larger = np.stack([np.full(20, 20), np.arange(20) + 1], 1)
+    assert mended_bags(X, ids=TOWN, counts=larger, normalise=True).classes.tolist() == [0, 1]
+    with pytest.raises(BagError, match="the column 0 is the number of rows of every bag, a total"):
+        mended_bags(X, ids=TOWN, counts=larger)
+    named = pd.DataFrame({"clicks": SIZES, "conv": CONVERSIONS})
+    x = np.zeros((len(CLICKS), 2))  # who insists is believed
+    found = mended_bags(x, ids=CLICKS, counts=named, normalise=True, classes=["clicks", "conv"])
+    assert found.classes.tolist() == ["clicks", "conv"]

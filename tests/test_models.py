@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import apportion
 from apportion import ProportionClassifier, load, save
@@ -322,3 +324,51 @@ def test_onnx_says_which_classes_and_features_it_has_and_how_these_are_made(tmp_
         == ["age", "age is missing", "sex = f", "sex = m", "sex = other"]
     )
     assert from_values(json.loads(said["columns"])) == columns
+
+
+# --- the epoch that is kept
+
+
+def test_a_saved_classifier_says_which_epoch_its_weights_are_of_and_by_what_they_were_divided(tmp_path):
+    before = fitted(held_out=0.3, choose="likelihood", calibrate=True, first_epochs=6)
+    lines = [line for line in before.history_ if (line["stage"], line["epoch"]) == before.chosen_]
+    save(before, tmp_path / "one")
+    quality = load_model(tmp_path / "one").quality
+    stage, number = before.chosen_
+    assert quality["chosen epoch"] == f"{number} of the {stage} stage, by likelihood"
+    assert quality["temperature"] == before.temperature_ != 1.0
+    assert quality["chosen epoch, held-out likelihood"] == lines[0]["held-out likelihood"]
+    assert not any(key.startswith("last epoch") for key in quality)
+    after = load(tmp_path / "one")
+    assert (after.chosen_, after.temperature_) == (before.chosen_, before.temperature_)
+    save(after, tmp_path / "two")
+    again = load(tmp_path / "two")
+    assert (again.chosen_, again.temperature_) == (before.chosen_, before.temperature_)
+
+
+def test_without_a_choice_it_is_the_last_epoch(tmp_path):
+    save(fitted(), tmp_path / "m")
+    model = load_model(tmp_path / "m")
+    assert (model.quality["last epoch, stage"], model.quality["last epoch, epoch"]) == ("second", 1)
+    assert "temperature" not in model.quality
+    after = load(tmp_path / "m")
+    assert (after.chosen_, after.temperature_) == (("second", 1), 1.0)
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    older = {key: value for key, value in config["data"].items() if "of the weights" not in key}
+    for quality in ({}, {"temperature": "hot"}, {"temperature": math.nan}):
+        (tmp_path / "m" / "config.json").write_text(json.dumps(config | {"data": older, "quality": quality}))
+        assert (load(tmp_path / "m").chosen_, load(tmp_path / "m").temperature_) == (("", 0), 1.0)
+
+
+def test_a_backbone_that_is_a_function_of_ours_is_saved_by_its_name(tmp_path):
+    before = fitted(backbone=mlp)
+    save(before, tmp_path / "m")
+    assert np.array_equal(load(tmp_path / "m").predict_proba(X), before.predict_proba(X))
+
+
+def test_what_is_no_classifier_is_refused_with_what_to_save(tmp_path):
+    pipeline = make_pipeline(StandardScaler(), fitted())
+    with pytest.raises(
+        ModelError, match=r"a Pipeline is no ProportionClassifier; .* pipeline\[-1\].* joblib"
+    ):
+        save(pipeline, tmp_path / "m")

@@ -127,6 +127,57 @@ def test_a_table_that_cannot_be_read_says_what_to_pass(table, words):
         expand(table, TOWNS)
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        SHARES.to_dict("index"),
+        SHARES.rename_axis("town").reset_index(),
+        pl.DataFrame({"town": list("abc"), **SHARES.to_dict("list")}),
+    ],
+    ids=["dict of dicts", "bags in a column", "polars"],
+)
+def test_group_bags_reads_the_tables_that_fit_does_in_the_order_of_their_columns(table):
+    bags = group_bags(np.zeros((6, 2)), TOWNS, table)
+    np.testing.assert_allclose(bags.proportions, SHARES.to_numpy(), rtol=1e-6)
+    turned = group_bags(np.zeros((6, 2)), TOWNS, SHARES[["yes", "no"]])
+    np.testing.assert_allclose(turned.proportions, SHARES[["yes", "no"]].to_numpy(), rtol=1e-6)
+    with pytest.raises(BagError, match=r"there is no column 'where' in the table; it has \['no', 'yes'\]"):
+        group_bags(np.zeros((6, 2)), TOWNS, SHARES, bag_column="where")
+
+
+@pytest.mark.parametrize("lost", [0, 3, 5])
+@pytest.mark.parametrize("text", [True, False], ids=["texts", "numbers"])
+@pytest.mark.parametrize("library", [pd, pl])
+def test_the_one_bag_that_a_table_lacks_is_named(lost, text, library):
+    names = [f"t{i}" if text else i for i in range(6)]
+    there = [name for i, name in enumerate(names) if i != lost]
+    shares = [0.1, 0.2, 0.3, 0.4, 0.5]
+    table = library.DataFrame({"town": there, "no": shares, "yes": [1 - share for share in shares]})
+    words = (
+        f"bag {names[lost]!r} has instances but no row in the table; add it .a row of NaN, with unlabelled"
+    )
+    with pytest.raises(BagError, match=words):
+        expand(table, names * 2)
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (["a", 1], r"the classes \['a', 1\] are of several types; write all alike"),
+        ([True, 2], "are of several types"),
+        (["a", None], "a class is named (nan|None); give every column a name"),
+    ],
+)
+def test_classes_without_a_name_or_a_common_order_are_refused(columns, words):
+    with pytest.raises(BagError, match=words):
+        expand(SHARES.set_axis(columns, axis=1), TOWNS)
+
+
+def test_numbers_in_errors_are_as_long_as_people_write_them():
+    with pytest.raises(BagError, match="bag 'a' has 55 for proportions; give a number for each class$"):
+        expand(dict.fromkeys("abc", 100 * 0.55), TOWNS)
+
+
 def test_group_bags_takes_a_polars_table_and_counts_of_a_larger_group():
     x = np.zeros((6, 2))
     table = pl.DataFrame({"town": list("abc"), **SHARES.to_dict("list")})

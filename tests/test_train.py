@@ -54,6 +54,29 @@ def test_a_method_that_yields_too_many_turns_fails_on_its_first_batch():
     assert len(learner.seen) == 1
 
 
+class Returned(DLLP):
+    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+        return {"a": self.classifier(batch.x).mean()}  # type: ignore
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"optimizers": None}, r"optimizers is one PlainAdam; pass a list, \[optimizer\]"),
+        ({"optimizers": []}, "there are 0 optimisers for 1 players; pass one for each of learner.players()"),
+        ({"rate": 0.1}, "rate is 0.1; pass a function to a share of the peak rate"),
+        ({"learner": Returned}, "steps of Returned returns dict; it must yield a dict of terms"),
+    ],
+)
+def test_what_a_loop_cannot_run_with_is_refused_with_the_remedy(change, words):
+    learner = change.get("learner", DLLP)(network())
+    optimizer = make_optimizer(learner.classifier, "adam", 1e-3)
+    optimizers = change.get("optimizers", [optimizer])
+    given = {"epochs": 1, "seed": 0, "stage": "first", "rate": change.get("rate", steady)}
+    with pytest.raises((TypeError, ValueError), match=words):
+        next(train(learner, moon_bags()[0], optimizer if optimizers is None else optimizers, **given))
+
+
 def test_the_loss_is_the_sum_of_the_terms_and_the_log_holds_the_mean_of_each():
     bags = moon_bags(120, 20)[0]
     learner, classifier = Turns({"a": 1.0, "b": 0.5}), network()

@@ -4,8 +4,9 @@ The public names, imported when first used, so that the command line starts quic
 their name with a module are in it: apportion.train.train; the two stages are in apportion.pipeline.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+from typing import Any as _Any
 
 __version__ = "0.1.0"
 
@@ -15,17 +16,18 @@ if TYPE_CHECKING:
     from apportion.diagnosis import Diagnosis, diagnose
     from apportion.estimators import ProportionClassifier
     from apportion.evaluate import accuracy, predict, proportion_error
-    from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT, Counts
+    from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT, Counts, TwoViews
     from apportion.forms import expand
     from apportion.grouping import BagError, group_bags
-    from apportion.labelling import hard_labels, predicted_labels, soft_labels
+    from apportion.labelling import argmax_labels, hard_labels, predicted_labels, soft_labels
     from apportion.manifest import load_manifest, save_manifest
+    from apportion.meeting import meet
     from apportion.optimizers import make_optimizer
     from apportion.pipeline import Moment
     from apportion.saving import load, save
     from apportion.scoring import BagCorrelation, BagScore
     from apportion.second_stage import PLOT, Memory
-    from apportion.transport import Plan, assign, entropic, whole_counts
+    from apportion.transport import Plan, assign, certified, entropic, whole_counts
 
 _HOMES = {
     "bagging": ("make_bags",),
@@ -33,17 +35,18 @@ _HOMES = {
     "diagnosis": ("Diagnosis", "diagnose"),
     "estimators": ("ProportionClassifier",),
     "evaluate": ("accuracy", "predict", "proportion_error"),
-    "first_stage": ("DLLP", "Counts", "LLPGAN", "LLPVAT", "ROT"),
+    "first_stage": ("DLLP", "Counts", "LLPGAN", "LLPVAT", "ROT", "TwoViews"),
     "forms": ("expand",),
     "grouping": ("BagError", "group_bags"),
-    "labelling": ("hard_labels", "predicted_labels", "soft_labels"),
+    "labelling": ("argmax_labels", "hard_labels", "predicted_labels", "soft_labels"),
     "manifest": ("load_manifest", "save_manifest"),
+    "meeting": ("meet",),
     "optimizers": ("make_optimizer",),
     "pipeline": ("Moment",),
     "saving": ("load", "save"),
     "scoring": ("BagCorrelation", "BagScore"),
     "second_stage": ("PLOT", "Memory"),
-    "transport": ("Plan", "assign", "entropic", "whole_counts"),
+    "transport": ("Plan", "assign", "certified", "entropic", "whole_counts"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
@@ -63,8 +66,11 @@ __all__ = [
     "Plan",
     "ProportionClassifier",
     "ROT",
+    "TwoViews",
     "accuracy",
+    "argmax_labels",
     "assign",
+    "certified",
     "diagnose",
     "entropic",
     "expand",
@@ -74,6 +80,7 @@ __all__ = [
     "load_manifest",
     "make_bags",
     "make_optimizer",
+    "meet",
     "predict",
     "predicted_labels",
     "proportion_error",
@@ -84,7 +91,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+def __getattr__(name: str) -> _Any:
     if name not in _HOME:
         raise AttributeError(f"module 'apportion' has no attribute '{name}'")
-    return getattr(import_module(f"apportion.{_HOME[name]}"), name)
+    return getattr(_import_module(f"apportion.{_HOME[name]}"), name)

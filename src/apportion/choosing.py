@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +12,8 @@ from apportion.bag_scores import SCORES
 from apportion.bags import Bags
 from apportion.calibration import cooled, fitted_temperature
 from apportion.evaluate import predict
-from apportion.gaps import refuse_alike
+from apportion.gaps import check_flags, refuse_alike
+from apportion.given import GivenBag
 from apportion.instances import BagError, as_floats
 from apportion.pipeline import Moment
 from apportion.randomness import stream
@@ -21,8 +23,9 @@ from apportion.verdict import LEAST_BAGS
 
 def check_choice(held_out: float, choose: str | None, calibrate: bool) -> None:
     """Refuse words that are not known, and a choice by bags that are not held out."""
-    if not 0 <= held_out < 1:
-        raise BagError(f"held_out is {held_out}; it is a share of the bags, at least 0 and less than 1")
+    check_flags(calibrate=calibrate)
+    if not isinstance(held_out, int | float | np.number) or not 0 <= held_out < 1:
+        raise BagError(f"held_out is {held_out!r}; it is a share of the bags, at least 0 and less than 1")
     if choose is not None and choose not in SCORES:
         raise BagError(f"choose is {choose!r}; there are {', '.join(SCORES)}")
     for name, wanted in (("choose", choose is not None), ("calibrate", calibrate)):
@@ -64,7 +67,7 @@ def split(bags: Bags, cut: int, seed: int) -> tuple[Bags, Bags]:
 
 def _eligible(bags: Bags) -> Tensor:
     """(m,) bags with proportions that are not made of given labels: others say nothing when held out."""
-    given = torch.tensor([isinstance(name, str) and name.startswith("given labels ") for name in bags.ids])
+    given = torch.tensor([isinstance(name, GivenBag) for name in bags.ids])
     return bags.proportions.isfinite().all(1).cpu() & ~given
 
 

@@ -10,10 +10,11 @@ from torch import Tensor
 from apportion.bag_statistics import accuracy_interval, margins_of, shuffled_correlations, spread_of
 from apportion.bags import Bags
 from apportion.evaluate import entropy
-from apportion.grouping import group_bags, keys_of, numbered
-from apportion.instances import BagError
+from apportion.forms import by_columns
+from apportion.grouping import bags_of, checked_shares, table_rows
+from apportion.ids import groups_of
+from apportion.instances import BagError, as_instances
 from apportion.means import bag_means
-from apportion.named import by_name
 from apportion.transport import certified, whole_counts
 from apportion.verdict import RARE, words_for
 
@@ -55,19 +56,29 @@ def diagnose(
     """The diagnosis of predictions (N, k), for rows in bags that their network has not learnt from.
 
     Such predictions come from held-out bags, or from cross-validation by bag. `classes` are those of the
-    columns of the predictions, such as `model.classes_`; a table whose columns have names is read by them.
+    columns of the predictions, such as `model.classes_`. What has names, the table or a DataFrame of
+    predictions, is read by them.
     """
-    names = numbered(keys_of(ids))[0]
-    table, there, key = by_name(counts if proportions is None else proportions, names, classes)
-    if classes is None and there is not None and there != sorted(there, key=str):
-        remedy = "pass classes=, in the order of the predictions' columns (model.classes_)"
-        raise BagError(f"the table has the classes {there}, predictions may have another order; {remedy}")
-    given = {"counts" if proportions is None else "proportions": table}
-    bags = group_bags(probabilities, ids, **given, bag_column=key)
-    check_probabilities(bags.x, bags.n_classes)
+    bags = predictions_in_bags(probabilities, ids, proportions, counts, classes)
     found = diagnosis_of(bags.x.double().clamp_min(1e-38).log(), bags, shuffles=shuffles)
     back = bags.source.argsort()  # rows as they were given
     return replace(found, classes=found.classes[back], margins=found.margins[back])
+
+
+def predictions_in_bags(
+    probabilities: Any, ids: Any, proportions: Any, counts: Any = None, classes: Any = None
+) -> Bags:
+    """Bags whose instances are predictions (N, k), and the shares of the same classes."""
+    probabilities, classes = by_columns(probabilities, classes, "the frame of predictions")
+    x = as_instances(probabilities)
+    groups = groups_of(ids, len(x))
+    rows, there = table_rows(proportions, counts, groups, classes)
+    if classes is None and there is not None and there != sorted(there, key=str):
+        remedy = "pass classes=, in the order of the predictions' columns (model.classes_)"
+        raise BagError(f"the table has the classes {there}, predictions may have another order; {remedy}")
+    bags = bags_of(x, groups, checked_shares(rows, groups, False, there))
+    check_probabilities(bags.x, bags.n_classes)
+    return bags
 
 
 def check_probabilities(x: Tensor, k: int) -> None:

@@ -15,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # type: ign
 from apportion.choosing import Chosen, check_choice, part_of
 from apportion.evaluate import predict
 from apportion.fitting import forget, line_of, stage_settings, two_stages
-from apportion.instances import as_floats, as_instances
-from apportion.kinds import told
+from apportion.forms import rows_by_name
+from apportion.instances import as_floats, as_instances, stacked
+from apportion.kinds import as_fitted, told
 from apportion.mending import mended_bags, transduced
 from apportion.randomness import kept_randomness, seed_of
 from apportion.shapes import check_alike
@@ -35,9 +36,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
     # a table has no row an instance: folds would cut it wrongly or not at all; expand makes it rows
     __metadata_request__fit = {
-        **{"bags": True, "classes": True},
-        **dict.fromkeys(("proportions", "counts", "given", "weights"), UNUSED),
-    }
+        **{"bags": True, "classes": True}, **dict.fromkeys(("proportions", "counts", "given"), UNUSED),
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(
         self, X: Any, y: Any = None, *, bags: Any = None, proportions: Any = None, counts: Any = None,
-        classes: Any = None, given: Any = None, weights: Any = None,
+        classes: Any = None, given: Any = None,
     ) -> Self:  # fmt: skip
         """Learn from labels, labels in bags, shares `y` (n, k) of each row's bag, or a table of the bags;
         `given` {row: class} are labels of single rows that are known beside a table."""
@@ -98,11 +98,11 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         asked |= {"seed": seed_of(asked.pop("random_state"))}
         options = {name: asked.pop(name) for name in ("noise", "normalise", "unlabelled", "fill")}
         check_choice(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
-        X, y = self._validated(X, y, proportions is not None or counts is not None)
-        asked = told(asked, as_instances(X[:1]), device)
-        settings = stage_settings(**asked)
+        y, classes = rows_by_name(y, classes)
+        X, y = self._validated(stacked(X), y, proportions is not None or counts is not None)
+        settings = stage_settings(**(asked := told(asked, as_instances(X[:1]), device)))
         table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
-        data, self.classes_, relax = mended_bags(X, y, bags, **table, weights=weights, **options)
+        data, self.classes_, relax = mended_bags(X, y, bags, **table, **options)
         self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(data.x)
         self.backbone_, self.bytes_, self.history_ = asked["backbone"], data.x.dtype == torch.uint8, []
         part, held = part_of(data := data.to(device), self.held_out, asked["seed"], self.choose)
@@ -125,7 +125,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities (n, k) of the classes in `classes_`."""
         check_is_fitted(self)
         device = pick_device(self.device)
-        x = as_instances(validate_data(self, X, reset=False, **_ACCEPTED))
+        x = as_instances(validate_data(self, as_fitted(self, X), reset=False, **_ACCEPTED))
         check_alike(x, self.instance_shape_, self.bytes_)
         shares = predict(self._network(device), x.to(device), as_floats).double().exp().cpu().numpy()
         return shares / shares.sum(1, keepdims=True)

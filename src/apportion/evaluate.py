@@ -12,6 +12,9 @@ def predict(
     classifier: nn.Module, x: Tensor, prepare: View = lambda x: x, instances_per_batch: int = 1024
 ) -> Tensor:
     """Log-probabilities (N, k) in float32, in evaluation mode and without augmentation."""
+    if not isinstance(x, Tensor):
+        what = f"x is a {type(x).__name__}, and networks take tensors"
+        raise TypeError(f"{what}; pass torch.as_tensor(x, dtype=torch.float32)")
     was_training = classifier.training
     classifier.eval()
     found, at = torch.empty(0), 0

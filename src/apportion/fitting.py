@@ -53,6 +53,9 @@ def stage_settings(
         "second_stage": (second_stage, ("plot", None)),
         "labels": (labels, LABELS),
     }
+    if isinstance(backbone, nn.Module):
+        what, k = f"backbone is a network, {type(backbone).__name__}", "(shape of an instance, n_classes)"
+        raise SettingError(f"{what}; pass a function {k} -> nn.Module: every stage makes a new one")
     if not callable(backbone):
         words["backbone"] = (backbone, BACKBONES)
     for name, (word, known) in words.items():

@@ -1,24 +1,14 @@
 """The forms in which people give proportions: labels, labels in bags, shares a row, a table of the bags."""
 
-from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from apportion.bags import Bags
-from apportion.grouping import (
-    BagError,
-    as_instances,
-    checked_shares,
-    keys_of,
-    numbered,
-    rows_by_id,
-    shares_of_counts,
-)
-from apportion.named import by_name
-
-Groups = tuple[Sequence[Hashable], np.ndarray, np.ndarray]  # names of bags, each row's bag, sizes
+from apportion.grouping import bags_of, checked_shares, table_rows
+from apportion.ids import Groups, groups_of
+from apportion.instances import BagError, as_instances, check_classes, library_of, unmasked
+from apportion.named import column_names
 
 
 def bags_from(
@@ -34,11 +24,12 @@ def bags_from(
 
     1. `y` (N,) labels: bags of one, which is supervised learning.
     2. `y` and `ids` (N,): the proportions of every bag are counted, the labels are not used again.
-    3. `y` (N, k) and `ids`: each row holds the proportions of its own bag, columns by the sorted classes.
+    3. `y` (N, k) and `ids`: each row holds the proportions of its own bag. Columns of a DataFrame are read by
+       their names; those of an array are by the sorted classes.
     4. `ids` and a table of `proportions` or `counts`: {bag: vector}, {bag: {class: number}}, a DataFrame
        whose columns are classes, or an array.
     """
-    x = as_instances(x)
+    x, (y, classes) = as_instances(x), rows_by_name(y, classes)
     labels = None if y is None else np.asarray(y)
     if (labels is None) == (proportions is None and counts is None):
         what = "neither" if labels is None else "both"
@@ -52,12 +43,7 @@ def bags_from(
         shares, classes = _counted(labels, groups, classes)
     else:
         shares, classes = _agreed(labels, groups), _sorted_classes(classes, labels.shape[1])
-    names, number, sizes = groups
-    shares = torch.from_numpy(checked_shares(shares, names, False, classes)).float()
-    if (np.diff(number) >= 0).all():  # in order as they are: a large table is not copied
-        return Bags(x, torch.from_numpy(sizes), shares, torch.arange(len(x)), names), classes
-    order = torch.from_numpy(np.argsort(number, kind="stable"))
-    return Bags(x[order], torch.from_numpy(sizes), shares, order, names), classes
+    return bags_of(x, groups, checked_shares(shares, groups, False, classes)), classes
 
 
 def expand(proportions: Any, bags: Any, *, counts: Any = None, classes: Any = None) -> np.ndarray:
@@ -67,37 +53,46 @@ def expand(proportions: Any, bags: Any, *, counts: Any = None, classes: Any = No
     """
     groups = groups_of(bags, len(bags))
     shares, classes = table_shares(proportions, counts, groups, classes)
-    return checked_shares(shares, groups[0], False, classes)[groups[1]]
-
-
-def groups_of(ids: Any, n: int) -> Groups:
-    if ids is None:
-        return range(n), np.arange(n), np.ones(n, np.int64)
-    keys = keys_of(ids)
-    if len(keys) != n:
-        raise BagError(f"there are {n} instances but {len(keys)} bag ids; pass one id an instance")
-    return numbered(keys)
+    return checked_shares(shares, groups, False, classes)[groups[1]]
 
 
 def table_shares(
-    proportions: Any, counts: Any, groups: Groups, classes: Any, *, gap: float = 0.0
+    proportions: Any, counts: Any, groups: Groups, classes: Any, *, gap: float = 0.0, scaled: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shares (m, k) of the bags in their order, with columns sorted by class, and the classes.
 
-    A class that a bag of {bag: {class: number}} does not name has `gap`.
+    A class that a bag of {bag: {class: number}} does not name has `gap`; counts stay so if not `scaled`.
     """
-    names, _, sizes = groups
-    if (proportions is None) == (counts is None):
-        raise BagError("pass either proportions or counts, one row a bag")
-    table, classes, key = by_name(counts if proportions is None else proportions, names, classes, gap=gap)
-    rows = rows_by_id(table, list(names), key)
-    if proportions is None and rows.ndim == 2:
-        rows = shares_of_counts(rows, sizes, names)
+    rows, classes = table_rows(proportions, counts, groups, classes, gap=gap, scaled=scaled)
     if rows.ndim != 2 or classes is None:
         return rows, np.arange(rows.shape[-1])
     found = _checked_classes(classes, rows.shape[1])
     order = np.argsort(found, kind="stable")
     return rows[:, order], found[order]
+
+
+def rows_by_name(y: Any, classes: Any) -> tuple[Any, Any]:
+    """Shares (N, k) of rows with their columns in the order of the sorted classes, and these classes; where
+    columns have no names, both are as they were."""
+    names = column_names(y)
+    if names is None:
+        return unmasked(y), classes
+    check_classes(names)
+    by_columns(y, classes, "Y")  # other names are refused
+    return by_columns(y, sorted(names), "Y")
+
+
+def by_columns(frame: Any, classes: Any, what: str) -> tuple[Any, Any]:
+    """A frame with its columns in the order of the classes, and these: its own names, if none are asked."""
+    names = column_names(frame)
+    if names is None:
+        return frame, classes
+    asked = names if classes is None else np.asarray(classes, dtype=object).tolist()
+    if len(set(names)) < len(names) or set(asked) != set(names):
+        remedy = "name the same, each once, or pass its to_numpy(), a column a class in their order"
+        raise BagError(f"{what} has the columns {names}, but the classes are {asked}; {remedy}")
+    places = [names.index(name) for name in asked]
+    return frame.iloc[:, places] if library_of(frame) == "pandas" else frame[:, places], asked
 
 
 def _counted(y: np.ndarray, groups: Groups, classes: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -125,7 +120,8 @@ def _agreed(rows: np.ndarray, groups: Groups) -> np.ndarray:
     first = np.unique(number, return_index=True)[1]
     shares = rows[first].astype(np.float64)
     for i in np.flatnonzero((np.abs(rows - shares[number]) > 1e-6).any(1))[:1].tolist():
-        both = f"{shares[number[i]].tolist()} and, in row {i}, {rows[i].tolist()}"
+        one, other = (np.round(each.astype(float), 6).tolist() for each in (shares[number[i]], rows[i]))
+        both = f"{one} and, in row {i}, {other}"
         remedy = "every row holds the proportions of its whole bag, see expand"
         raise BagError(f"bag {names[number[i]]!r} has rows that disagree: {both}; {remedy}")
     return shares
@@ -140,6 +136,7 @@ def _sorted_classes(classes: Any, k: int) -> np.ndarray:
 
 
 def _checked_classes(classes: Any, k: int) -> np.ndarray:
+    check_classes(classes)
     found = np.asarray(classes)
     if len(found) != k or len(np.unique(found)) != k:
         raise BagError(f"there are {k} columns of shares but the classes {found.tolist()}; name each once")

@@ -1,4 +1,4 @@
-"""Tables of bags that need another option than they have: intervals, weights, gaps, sums that are far off."""
+"""Tables of bags that need another option than they have: intervals, totals, gaps, sums that are far off."""
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from apportion.bags import Bags
-from apportion.filling import filled, known_sum, overfull, partly, strayed
+from apportion.filling import filled, known_sum, overfull, partly, strayed, sum_column
 from apportion.instances import BagError
 
 
-def refuse_other_forms(table: Any, weights: Any, n: int) -> None:
-    """Intervals, and weights of the n rows: they have no option of their own, errors say what to pass."""
-    if weights is not None:
-        _check_weights(np.asarray(weights, float), n)
+def check_table(table: Any, **flags: Any) -> None:
+    """Refuse options that are neither True nor False, and intervals, which have no option of their own."""
+    check_flags(**flags)
     names, values = _numbers(table)
     if values.ndim == 3 and values.shape[2] == 2:
         widths = np.abs(np.diff(values, axis=2)).max((1, 2))
@@ -23,18 +22,27 @@ def refuse_other_forms(table: Any, weights: Any, n: int) -> None:
         raise BagError(f"{names[i]} has intervals for shares, up to {widths[i]:.3g} wide; {remedy}")
 
 
-def _check_weights(weights: np.ndarray, n: int) -> None:
-    """Even weights say nothing; others, and those that are none, are refused."""
-    if weights.shape != (n,):
-        raise BagError(f"there are {n} instances but weights of shape {weights.shape}; pass one weight each")
-    for i in np.flatnonzero(~(weights > 0) | np.isinf(weights))[:1].tolist():
-        raise BagError(
-            f"instance {i} has the weight {weights[i]:g}; weights are above zero; drop it, or mend it"
-        )
-    if np.ptp(weights) > 0:
-        what = "rows weigh differently, but proportions here are shares of rows, not of areas"
-        repeat = "r = numpy.rint(weights / unit).astype(int); numpy.repeat(X, r, axis=0), and bags so too"
-        raise BagError(f"{what}; repeat each row by its weight ({repeat}), and pass proportions=")
+def refuse_sum(values: np.ndarray, classes: Sequence[Any]) -> None:
+    """A column that is the sum of the others in every row is no class."""
+    i = sum_column(values) if len(values) > 1 else None
+    if i is not None:
+        others = [other for j, other in enumerate(classes) if j != i]
+        remedy = f"drop it, or pass classes={others}; classes= with all of them, if it is a class"
+        raise BagError(f"the column {classes[i]!r} is the sum of the others in every bag; {remedy}")
+
+
+def refuse_total(counts: np.ndarray, sizes: np.ndarray, classes: Sequence[Any] | None, *, sure: bool) -> None:
+    """A column of counts that is the number of rows of every bag, beside others, is their total: clicks of
+    which some are conversions. Bags of one size may have it by accident, where it is not `sure`."""
+    there = np.isfinite(counts).all(1)
+    counts, sizes = counts[there], sizes[there]
+    if len(sizes) < 2 or not (sure or np.ptp(sizes)) or not (counts.sum(1) > sizes).any():
+        return
+    for i in np.flatnonzero((counts == sizes[:, None]).all(0))[:1].tolist():
+        names = list(range(counts.shape[1])) if classes is None else list(classes)
+        total, others = names[i], " - ".join(f"table[{name!r}]" for name in names if name != names[i])
+        remedy = f"put the rest in its place, such as table[{total!r}] - {others}, as a class of its own"
+        raise BagError(f"the column {total!r} is the number of rows of every bag, a total; {remedy}")
 
 
 def refuse_gaps(values: np.ndarray, names: Sequence[Hashable]) -> None:
@@ -59,6 +67,13 @@ def complete(
         remedy = "divide percentages by 100" if i in percent else "mend it"
         raise BagError(f"bag {names[i]!r} has {much}; {remedy}")
     return filled(values, totals)
+
+
+def check_flags(**flags: Any) -> None:
+    """Refuse what is neither True nor False: a text would be taken for True."""
+    for name, value in flags.items():
+        if not isinstance(value, bool | np.bool_):
+            raise BagError(f"{name} is {value!r}; it must be True or False")
 
 
 def check_noise(noise: Any) -> None:

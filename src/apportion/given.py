@@ -2,12 +2,42 @@
 
 import math
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from apportion.bags import Bags
-from apportion.instances import BagError
+from apportion.instances import BagError, library_of
+
+
+@dataclass(frozen=True)
+class GivenBag:
+    """The name of a bag of given labels, which no bag of a user's can have."""
+
+    number: int
+
+    def __repr__(self) -> str:
+        return f"given labels {self.number}"
+
+
+def given_rows(given: Any, n: int) -> dict[int, Hashable]:
+    """{row: class} from a dict or a pandas series, rows as whole numbers of any type."""
+    if library_of(given) == "pandas" and len(given.shape) == 1:
+        given = given.to_dict()
+    if not isinstance(given, Mapping | None):
+        raise BagError(f"given is a {type(given).__name__}; pass {{row: class}}, rows counted from 0")
+    found = {}
+    for row, name in (given or {}).items():
+        number = isinstance(row, int | float | np.number) and not isinstance(row, bool)
+        if not number or not float(row).is_integer():
+            remedy = "name rows by their place, from 0, such as X.index.get_loc(row) of a DataFrame"
+            raise BagError(f"a label is given for row {row!r}; {remedy}")
+        if not 0 <= row < n:
+            raise BagError(f"a label is given for row {row}, but there are {n} rows")
+        found[int(row)] = name
+    return found
 
 
 def with_given(bags: Bags, given: Mapping[int, Hashable], classes: np.ndarray, *, sure: bool = True) -> Bags:
@@ -19,11 +49,12 @@ def with_given(bags: Bags, given: Mapping[int, Hashable], classes: np.ndarray, *
     place = torch.empty(n, dtype=torch.int64)
     place[bags.source] = torch.arange(n)
     code = {name: i for i, name in enumerate(classes.tolist())}
+    given = given_rows(given, n)
     for row, name in given.items():
-        if not 0 <= row < n:
-            raise BagError(f"a label is given for row {row}, but there are {n} rows")
         if name not in code:
-            raise BagError(f"row {row} is given the class {name!r}, which is not among {list(code)}")
+            raise BagError(
+                f"row {row} is given the class {name!r}, which is not among {list(code)}; mend it or drop it"
+            )
     rows = place[torch.tensor(list(given))]
     labels = torch.nn.functional.one_hot(torch.tensor([code[name] for name in given.values()]), k).double()
     bag = torch.repeat_interleave(bags.sizes)[rows]
@@ -40,7 +71,7 @@ def with_given(bags: Bags, given: Mapping[int, Hashable], classes: np.ndarray, *
     kept, most = (sizes > 0).nonzero().flatten(), int(bags.sizes.median())
     pure = [p for c in range(k) for p in rows[labels[:, c] == 1].split(most) if len(p)]
     order = torch.cat([others.nonzero().flatten(), *pure])
-    ids = [*(bags.ids[i] for i in kept.tolist()), *(f"given labels {i}" for i in range(len(pure)))]
+    ids = [*(bags.ids[i] for i in kept.tolist()), *map(GivenBag, range(len(pure)))]
     sizes = torch.cat([sizes[kept], torch.tensor([len(p) for p in pure])])
     label = torch.zeros(n, dtype=torch.int64).index_put_((rows,), labels.argmax(1))
     own = torch.nn.functional.one_hot(torch.stack([label[p[0]] for p in pure]), k)

@@ -1,6 +1,7 @@
 """Instances as people have them become tensors that networks take, or an error that names the row."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ class BagError(ValueError):
 def as_instances(x: Any) -> Tensor:
     """Instances as a tensor: tables and all other numbers become float32, images keep their bytes."""
     if not isinstance(x, Tensor):
-        array = np.asarray(x, order="C")
+        array = np.asarray(unmasked(x), order="C")
         if array.dtype.kind not in "biuf":
             array = _numbers(array)
         elif array.dtype.itemsize > 8 or array.dtype.byteorder not in "=|":
@@ -33,6 +34,49 @@ def as_instances(x: Any) -> Tensor:
     return x
 
 
+def stacked(x: Any) -> Any:
+    """Images as bytes in a list or a tensor as an array, since scikit-learn would make them floats."""
+    if isinstance(x, Tensor) and x.dtype == torch.uint8:
+        return x.numpy(force=True)
+    if not isinstance(x, list | tuple) or not x or not isinstance(x[0], np.ndarray):
+        return unmasked(x)
+    if x[0].ndim < 2 or any(not isinstance(image, np.ndarray) or image.dtype != np.uint8 for image in x):
+        return x
+    for i in (i for i, image in enumerate(x) if image.shape != x[0].shape):
+        raise BagError(f"image {i} has shape {x[i].shape}, image 0 {x[0].shape}; resize them to be alike")
+    return np.stack(x)
+
+
+def library_of(values: Any) -> str:
+    """Whose they are: pandas and polars are known by name, since neither need be there."""
+    return type(values).__module__.split(".")[0]
+
+
+def unmasked(x: Any) -> Any:
+    """The same; numpy's masked values, of which nothing is left in an array, are refused."""
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        i = int(np.argwhere(np.ma.getmaskarray(x))[0][0])
+        raise BagError(f"row {i} has a masked value; fill it in, such as by x.filled(0), or drop the row")
+    return x
+
+
+def is_missing(value: Any) -> bool:
+    """None, NaN, and pandas' NA, of which it is not known whether it is itself."""
+    same = value == value  # noqa: PLR0124
+    return value is None or not isinstance(same, bool | np.bool_) or not same
+
+
+def check_classes(names: Sequence[Any]) -> None:
+    """Refuse columns without a name, and names of several types, which have no common order."""
+    for name in (name for name in names if is_missing(name)):
+        raise BagError(f"a class is named {name!r}; give every column a name")
+    kinds = {np.asarray(name).dtype.kind for name in names}
+    if len({"n" if kind in "iuf" else kind for kind in kinds}) > 1:
+        raise BagError(
+            f"the classes {list(names)} are of several types; write all alike, such as by map(str)"
+        )
+
+
 def as_floats(x: Tensor) -> Tensor:
     """What a network takes, batch by batch: bytes of images about nought and of about unit size."""
     return centred(x) if x.dtype == torch.uint8 else x.float()
@@ -46,6 +90,8 @@ def centred(x: Tensor) -> Tensor:
 def numbers_of(values: Any, who: str) -> np.ndarray:
     """Numbers of a table of bags, float64, or an error that names the first that is none."""
     try:
+        if isinstance(values, np.ma.MaskedArray):
+            return np.ma.filled(values.astype(np.float64), np.nan)  # missing, as NaN is
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         pass
@@ -63,8 +109,7 @@ def _writeable(array: np.ndarray) -> np.ndarray:
 
 
 def _shared(array: np.ndarray) -> Tensor:
-    """A tensor on the memory of a mapped file, which is not read before it is used; instances are not
-    written to, and torch need not warn of it."""
+    """A tensor on the memory of a mapped file, read when it is used; it is not written to, as torch warns."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -82,9 +127,8 @@ def _numbers(array: np.ndarray) -> np.ndarray:
             float(value)
         except (TypeError, ValueError):
             remedy = "encode texts and dates as numbers, such as with scikit-learn's OneHotEncoder"
-            raise BagError(
-                f"instance {place[0]} has the value {value!r}, which is no number; {remedy}"
-            ) from None
+            what = f"instance {place[0]} has the value {value!r}, which is no number"
+            raise BagError(f"{what}; {remedy}") from None
     raise BagError(f"instances have values of type {array.dtype}; pass numbers, such as x.astype(float)")
 
 

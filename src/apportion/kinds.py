@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from apportion.data.augment import crop_flip
 from apportion.data.views import weak_and_strong
 from apportion.grid.beyond import TWO_VIEWS
 from apportion.grid.images import FAST, FAST_SECOND
-from apportion.instances import BagError, as_floats, centred
+from apportion.instances import BagError, as_floats, centred, stacked
 from apportion.recipes import First, Second
 from apportion.shapes import is_images, misfits
 from apportion.train import View
@@ -88,7 +89,7 @@ IMAGES = Kind(
     words={
         "first_stage": "two-views",
         "second_stage": None,  # after two views it gains at bags of 16, and loses a little above
-        "backbone": resnet9,
+        "backbone": "resnet9",
         "labels": "hard",
     },
     first=FAST.first,
@@ -117,6 +118,23 @@ def kind_of(x: Tensor, device: torch.device) -> Kind:
     if not is_images(x):
         return ROWS
     return CPU_IMAGES if device.type == "cpu" else IMAGES
+
+
+def as_fitted(estimator: Any, x: Any) -> Any:
+    """What a fitted network is asked about; images of another layout are refused with what to pass."""
+    x, shape = stacked(x), estimator.instance_shape_
+    found: tuple[int, ...] = tuple(getattr(x, "shape", ()))
+    if len(shape) == 3 and found and found[1:] != shape:
+        if found in (shape, shape[1:]):
+            raise BagError(
+                f"X is one image of shape {found}; pass X[{', '.join(['None'] * (4 - len(found)))}]"
+            )
+        remedies: dict[tuple[int, ...], str] = {(*shape[1:], shape[0]): "; pass X.transpose(0, 3, 1, 2)"}
+        remedies |= {shape[1:]: "; pass X[:, None]"} if shape[0] == 1 else {}
+        raise BagError(f"X has instances of shape {found[1:]}, fit had {shape}{remedies.get(found[1:], '')}")
+    if estimator.bytes_ and isinstance(x, np.ndarray) and x.dtype.kind in "iu" and x.dtype != np.uint8:
+        raise BagError(f"X has numbers of type {x.dtype}, fit had bytes; pass X.astype(numpy.uint8)")
+    return x
 
 
 def told(settings: Mapping[str, Any], x: Tensor, device: torch.device) -> dict[str, Any]:

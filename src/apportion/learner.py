@@ -1,10 +1,11 @@
 """What the loop asks of a method."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from apportion.bags import BagBatch
 
@@ -24,6 +25,31 @@ class Learner(Protocol):
     def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
         """One turn of every player on a batch; `progress` runs from 0 to 1 over the stage."""
         ...
+
+
+def checked_players(
+    learner: Learner, optimizers: Sequence[Optimizer], rate: Callable[[float], float]
+) -> list[nn.Module]:
+    """The players of a learner, or what is wrong with what they are to be trained by."""
+    if isinstance(optimizers, Optimizer):
+        raise TypeError(f"optimizers is one {type(optimizers).__name__}; pass a list, [optimizer]")
+    if not callable(rate):
+        remedy = "of the peak rate by progress from 0 to 1, such as lambda progress: 1.0"
+        raise TypeError(f"rate is {rate!r}; pass a function to a share {remedy}")
+    players = learner.players()
+    if len(optimizers) != len(players):
+        what = f"there are {len(optimizers)} optimisers for {len(players)} players"
+        raise ValueError(f"{what}; pass one for each of learner.players(), in a list")
+    return players
+
+
+def turns_of(learner: Learner, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    """What `steps` yields; terms that it returns would be taken for their names."""
+    turns = learner.steps(batch, progress)
+    if turns is None or isinstance(turns, dict):
+        what = f"steps of {type(learner).__name__} returns {type(turns).__name__}"
+        raise TypeError(f"{what}; it must yield a dict of terms for each player: yield, not return")
+    return turns
 
 
 @contextmanager

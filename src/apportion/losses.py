@@ -19,6 +19,9 @@ def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: fl
     It differs from the KL divergence of DLLP only by the entropy of the known proportions, which no
     parameter can change. The probabilities of a bag are averaged before the logarithm, never after.
     """
+    if logits.shape[1:] != proportions.shape[1:]:
+        remedy = "the last layer of the network must give one for each class"
+        raise ValueError(f"scores are {tuple(logits.shape)}, not (n, {proportions.shape[1]}); {remedy}")
     probabilities = logits.float().softmax(1)
     predicted = bag_means(probabilities, sizes)
     if left:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.grouping import BagError, as_instances, checked_shares
+from apportion.grouping import checked_shares
+from apportion.instances import BagError, as_instances
 
 
 def save_manifest(bags: Bags, path: Path | str) -> None:
@@ -49,8 +50,9 @@ def load_manifest(path: Path | str, x: Any) -> Bags:
         raise BagError(f"{path} has the bag {name!r} more than once; give each a name of its own")
     for row in (source.bincount() > 1).nonzero().flatten().tolist():
         raise BagError(f"{path} names row {row} more than once; a row is in one bag")
-    checked_shares(shares, ids, False)  # the values as they are, since rescaling would change their last bit
     sizes = torch.tensor([len(r) for r in rows])
+    # the values as they are, since rescaling would change their last bit
+    checked_shares(shares, (ids, np.empty(0), sizes.numpy()), False)
     for name in (name for name, size in zip(ids, sizes.tolist(), strict=True) if not size):
         raise BagError(f"bag {name!r} has no instance; drop it from {path}")
     bags = Bags(x[source], sizes, torch.from_numpy(shares).float(), source, ids)

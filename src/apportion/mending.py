@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.forms import bags_from, groups_of, table_shares
-from apportion.gaps import check_noise, complete, refuse_alike, refuse_far, refuse_other_forms, rescaling
-from apportion.given import with_given
-from apportion.grouping import BagError
+from apportion.forms import bags_from, table_shares
+from apportion.gaps import check_noise, check_table, complete, refuse_alike, refuse_far, rescaling
+from apportion.given import given_rows, with_given
+from apportion.ids import groups_of
+from apportion.instances import BagError
 from apportion.labelling import Labeller, hard_labels
 from apportion.means import exact_means
 from apportion.transport import entropic
@@ -30,7 +31,7 @@ class Mended(NamedTuple):
 def mended_bags(
     x: Any, y: Any = None, ids: Any = None, *, proportions: Any = None, counts: Any = None,
     classes: Any = None, noise: Noise = None, normalise: bool = False, unlabelled: bool = False,
-    fill: bool = False, given: Mapping[int, Hashable] | None = None, weights: Any = None,
+    fill: bool = False, given: Mapping[int, Hashable] | None = None,
 ) -> Mended:  # fmt: skip
     """`bags_from` for tables that need an option; without any it is the same.
 
@@ -40,12 +41,14 @@ def mended_bags(
     """
     relax, known = math.inf, None
     table = counts if proportions is None else proportions
-    refuse_other_forms(table, weights, len(x))
+    check_table(table, normalise=normalise, unlabelled=unlabelled, fill=fill)
+    given = given_rows(given, len(x))
     if noise is not None or normalise or unlabelled or fill:
         if table is None or ids is None:
             raise BagError("noise, normalise, unlabelled, fill are for tables; pass proportions= or counts=")
         names, _, sizes = groups = groups_of(ids, len(x))
-        values, classes = table_shares(table, None, groups, classes, gap=math.nan if fill else 0.0)
+        gap = math.nan if fill else 0.0
+        values, classes = table_shares(proportions, counts, groups, classes, gap=gap, scaled=False)
         whole = counts is not None
         if fill:
             values = complete(values, sizes, names, whole=whole, normalise=normalise)

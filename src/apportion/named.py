@@ -6,8 +6,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from apportion.filling import sum_column
-from apportion.instances import BagError
+from apportion.instances import BagError, library_of
 
 LEAST = 3  # bags from which on a column of their ids is no accident: of two, 0 and 1 may be the shares
 
@@ -18,19 +17,23 @@ class Named(NamedTuple):
     bag_column: str | None = None  # of a polars table, which has no index
 
 
-def by_name(table: Any, names: Sequence[Hashable], classes: Any, *, gap: float = 0.0) -> Named:
+def by_name(
+    table: Any, names: Sequence[Hashable], classes: Any, *, gap: float = 0.0, key: str | None = None
+) -> Named:
     """The table, its columns in the order of `classes`, or of its own names where none are asked for.
 
     Names are the columns of a DataFrame (pandas, its index or one of its columns naming the bags; polars, one
     of its columns), or the inner keys of {bag: {class: number}}, where value_counts() of each bag may stand
-    and a class that a bag does not name has `gap`.
+    and a class that a bag does not name has `gap`. `key` is the column that names the bags, if that is known.
     """
-    asked, key = None if classes is None else list(classes), None
-    library = type(table).__module__.split(".")[0]
+    asked = None if classes is None else list(classes)
+    library = library_of(table)
     if isinstance(table, Mapping) and table and all(map(_has_names, table.values())):
         table, there = _vectors(table, names, gap)
     elif library in ("pandas", "polars") and len(table.shape) == 2:
-        key = _bag_column(table, set(names), library, asked or ())
+        key = _bag_column(table, set(names), library, asked or ()) if key is None else key
+        for name in {key} - {None, *table.columns}:
+            raise BagError(f"there is no column {name!r} in the table; it has {list(table.columns)}")
         table = table.set_index(key) if library == "pandas" and key is not None else table
         there = [name for name in table.columns if name != key]
     else:
@@ -41,17 +44,26 @@ def by_name(table: Any, names: Sequence[Hashable], classes: Any, *, gap: float =
     places = [there.index(name) for name in chosen]
     if isinstance(table, Mapping):
         return Named({bag: [row[i] for i in places] for bag, row in table.items()}, chosen)
-    if asked is None:
-        _refuse_total({name: table[name] for name in there})
     if library == "pandas":
         return Named(table.iloc[:, places], chosen)  # a list of True and False would pick rows
     return Named(table[[key, *chosen]], chosen, key)
 
 
+def column_names(frame: Any) -> list[Any] | None:
+    """The names of a frame's columns; None where it has one alone, or they only count themselves."""
+    if library_of(frame) not in ("pandas", "polars") or len(frame.shape) != 2 or frame.shape[1] < 2:
+        return None
+    names = list(frame.columns)
+    truths = isinstance(names[0], bool | np.bool_)  # which equal 0 and 1
+    counting = [list(range(len(names))), [f"column_{i}" for i in range(len(names))]]  # pandas', polars'
+    return None if names in counting and not truths else names
+
+
 def _has_names(row: Any) -> bool:
     """A dict, or a pandas series whose index is more than the places of its values."""
-    series = type(row).__module__.split(".")[0] == "pandas"
-    return isinstance(row, Mapping) or (series and type(row.index).__name__ != "RangeIndex")
+    return isinstance(row, Mapping) or (
+        library_of(row) == "pandas" and type(row.index).__name__ != "RangeIndex"
+    )
 
 
 def _vectors(
@@ -68,19 +80,25 @@ def _vectors(
 
 
 def _bag_column(table: Any, names: set[Hashable], library: str, classes: Sequence[Hashable]) -> str | None:
-    """The column that names the bags, where no index does; an index that only counts the rows does not."""
+    """The column that names the bags, where no index does; an index that only counts the rows does not.
+
+    One that lacks a few of the bags is found too, so that an error can name these.
+    """
     index, columns = [] if library == "polars" else list(table.index), list(table.columns)
     for name in (name for i, name in enumerate(columns) if name in columns[:i]):
         raise BagError(f"the column {name!r} stands twice in the table; keep one")
     found = [name for name in columns if _holds(table[name], names)]
     if library == "pandas" and type(table.index).__name__ == "RangeIndex" and len(names) >= LEAST:
         whole = [name for name in found if set(table[name]) == names and name not in classes]
+        if not names <= set(index):  # nor does it name all bags: the column whose values are some of them
+            whole = whole or [name for name in columns if name not in classes and _some(table[name], names)]
         if len(whole) == 1:
             return whole[0]
     for name in (name for name in found if library == "pandas" and list(table[name]) == index):
         raise BagError(f"the column {name!r} repeats the names of the bags; pass table.set_index({name!r})")
     if library == "pandas" and set(index) & names:
         return None
+    found = found or [name for name in columns if _some(table[name], names)]
     if not found and library == "polars":
         remedy = f"one must have all bags of the instances in it, such as {next(iter(names))!r}"
         raise BagError(f"no column of the polars table names the bags; {remedy}")
@@ -92,17 +110,10 @@ def _holds(column: Any, names: set[Hashable]) -> bool:
     return next(iter(names)) in values and names <= set(values)  # most columns are done with the first
 
 
-def _refuse_total(columns: Mapping[Any, Any]) -> None:
-    """A column that is the sum of the others in every row is no class."""
-    try:
-        values = np.column_stack([np.asarray(column, np.float64) for column in columns.values()])
-    except (TypeError, ValueError):
-        return  # texts, of which is told later
-    i = sum_column(values) if len(values) > 1 else None
-    if i is not None:
-        name, others = list(columns)[i], [other for j, other in enumerate(columns) if j != i]
-        remedy = f"drop it, or pass classes={others}; classes= with all of them, if it is a class"
-        raise BagError(f"the column {name!r} is the sum of the others in every bag; {remedy}")
+def _some(column: Any, names: set[Hashable]) -> bool:
+    """Most of the bags and nothing else, each once."""
+    values = column.to_list()
+    return len(names) < 2 * len(values) and len(set(values) & names) == len(values)
 
 
 def check_names(keys: Sequence[Hashable], names: Sequence[Hashable]) -> None:
@@ -120,7 +131,10 @@ def check_names(keys: Sequence[Hashable], names: Sequence[Hashable]) -> None:
             raise BagError(f"bag {name!r} is in the table but has no instance; drop it from the table")
         seen.add(name)
     for name in (name for name in names if name not in seen):
-        raise BagError(f"bag {name!r} has instances but no row in the table; add it or drop its instances")
+        remedy = (
+            "add it (a row of NaN, with unlabelled=True, if its shares are not known) or drop its instances"
+        )
+        raise BagError(f"bag {name!r} has instances but no row in the table; {remedy}")
 
 
 def _refuse_other_form(keys: Sequence[Hashable], known: set[Hashable]) -> None:

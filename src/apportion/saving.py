@@ -1,5 +1,6 @@
 """ProportionClassifier to a model's folder and back."""
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from apportion.estimators import ProportionClassifier
 from apportion.kinds import told
 from apportion.models import Model, ModelError, load_model, save_model
 
+_KEPT = "stage of the weights", "epoch of the weights"
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -21,6 +23,10 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
 
     Its backbone must be one of this package's: a name, or a `functools.partial` of one with keywords.
     """
+    if not isinstance(classifier, ProportionClassifier):
+        what = f"a {type(classifier).__name__} is no ProportionClassifier"
+        remedy = "the last step, pipeline[-1], and keep the others apart, such as by joblib"
+        raise ModelError(f"{what}; of a search save best_estimator_, of a pipeline {remedy}")
     check_is_fitted(classifier)
     name, options = _backbone(classifier.backbone_)
     kind = torch.uint8 if classifier.bytes_ else torch.float32
@@ -31,15 +37,15 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
     settings = {key: value if isinstance(value, _PLAIN) else str(value) for key, value in settings.items()}
     if not isinstance(settings["random_state"], int | None):
         settings["random_state"] = None  # a generator's state is not kept
-    last = {"last epoch, " + key: value for key, value in (classifier.history_ or [{}])[-1].items()}
     names = getattr(classifier, "feature_names_in_", None)
     classes = tuple(classifier.classes_.tolist())
     data = {"rows": classifier.n_rows_, "instances": "bytes" if classifier.bytes_ else "floats"}
     data |= {"first stage": done["first_stage"], "second stage": done["second_stage"]}
+    data |= dict(zip(_KEPT, classifier.chosen_, strict=True))
     model = Model(
         classifier.classifier_, name, classifier.instance_shape_, classes, options,
         feature_names=None if names is None else tuple(names.tolist()), settings=settings,
-        data=data, quality=last,
+        data=data, quality=_quality(classifier),
     )  # fmt: skip
     save_model(model, Path(folder))
 
@@ -59,6 +65,11 @@ def load(folder: str | Path) -> ProportionClassifier:
     classifier.classifier_, classifier.instance_shape_ = model.network, model.shape
     classifier.classes_, classifier.history_ = np.asarray(model.classes), []
     classifier.bytes_ = model.data.get("instances") == "bytes"
+    stage, epoch = (model.data.get(key) for key in _KEPT)  # which older models do not say
+    classifier.chosen_ = (stage, epoch) if isinstance(stage, str) and isinstance(epoch, int) else ("", 0)
+    temperature = model.quality.get("temperature")
+    told_one = isinstance(temperature, float) and 0 < temperature < math.inf
+    classifier.temperature_ = temperature if told_one else 1.0
     rows = model.data.get("rows")
     classifier.n_rows_ = rows if isinstance(rows, int) else 0
     if len(model.shape) == 1:
@@ -68,12 +79,22 @@ def load(folder: str | Path) -> ProportionClassifier:
     return classifier
 
 
+def _quality(classifier: ProportionClassifier) -> dict[str, Any]:
+    """What is known of the epoch whose weights are kept: the last one, unless held-out bags chose another."""
+    (stage, number), by = classifier.chosen_, classifier.choose
+    lines = [line for line in classifier.history_ if (line["stage"], line["epoch"]) == (stage, number)]
+    which = "last epoch, " if by is None else "chosen epoch, "
+    quality: dict[str, Any] = {which + key: value for line in lines for key, value in line.items()}
+    if by is not None and stage:
+        quality["chosen epoch"] = f"{number} of the {stage} stage, by {by}"
+    return quality | ({"temperature": classifier.temperature_} if classifier.calibrate else {})
+
+
 def _backbone(backbone: Any) -> tuple[str, dict[str, Any]]:
-    name = backbone if isinstance(backbone, str) else None
-    options: dict[str, Any] = {}
+    made, options = backbone, {}
     if isinstance(backbone, partial) and not backbone.args:
-        name = next((known for known, made in BACKBONES.items() if made is backbone.func), None)
-        options = dict(backbone.keywords)
+        made, options = backbone.func, dict(backbone.keywords)
+    name = next((known for known, own in BACKBONES.items() if made is own or made == known), None)
     if name is None:
         remedy = "torch.save classifier_.state_dict(), or use functools.partial of a backbone of apportion"
         raise ModelError(f"the backbone {backbone!r} has no name that a file could give; {remedy}")

@@ -1,6 +1,7 @@
 """Rate schedules: pure functions from progress in [0, 1] to a share of the peak rate."""
 
 import math
+from collections.abc import Callable
 
 
 def flat(progress: float) -> float:
@@ -33,7 +34,7 @@ def halving(progress: float, epochs: int) -> float:
     return 0.5 ** math.floor(progress * epochs / 100 + 1e-9)
 
 
-SCHEDULES = {
+SCHEDULES: dict[str, Callable[..., float]] = {
     "flat": flat,
     "cosine": cosine,
     "one-cycle": one_cycle,

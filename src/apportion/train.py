@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from apportion.bags import Bags
-from apportion.learner import Learner
+from apportion.learner import Learner, checked_players, turns_of
 from apportion.optimizers import set_rate
 from apportion.randomness import reseed
 
@@ -47,16 +47,15 @@ def train(
     """Train, and yield after every epoch: what happens between epochs is the body of the caller's for."""
     for number in range(done + 1, epochs + 1):
         started = time.perf_counter()
-        generator = reseed(seed, stage, number)
-        for player in learner.players():
+        for player in checked_players(learner, optimizers, rate):
             player.train()
         sums: dict[str, Tensor] = {}
         n_batches, seen, rows = 0, 0, int(bags.sizes.clamp_max(instances_per_batch).sum())
-        for batch in bags.batches(instances_per_batch, generator):
+        for batch in bags.batches(instances_per_batch, reseed(seed, stage, number)):
             progress = (number - 1 + seen / rows) / epochs
             set_rate(optimizers, rate(progress))
             batch = replace(batch, x=augment(batch.x))
-            for optimizer, terms in zip(optimizers, learner.steps(batch, progress), strict=True):
+            for optimizer, terms in zip(optimizers, turns_of(learner, batch, progress), strict=True):
                 optimizer.zero_grad()
                 reduce(add, terms.values()).backward()
                 optimizer.step()
@@ -67,7 +66,6 @@ def train(
         means = dict(zip(sums, (torch.stack(list(sums.values())) / n_batches).tolist(), strict=True))
         for name, mean in means.items():
             if not math.isfinite(mean):
-                raise NotFinite(
-                    f"epoch {number} of the {stage} stage: the term '{name}' is {mean}; lower the rate"
-                )
+                where = f"epoch {number} of the {stage} stage"
+                raise NotFinite(f"{where}: the term '{name}' is {mean}; lower the rate")
         yield Epoch(number, means, time.perf_counter() - started)

@@ -1,6 +1,7 @@
 """CIFAR and the MNIST family: the paper's tables 1 to 3 and figure 4, in our setting and in its own."""
 
 from dataclasses import replace
+from typing import Any
 
 from apportion.backbones import MNIST_WIDTHS
 from apportion.recipes import Data, First, Network, Recipe, Second
@@ -39,7 +40,7 @@ def fast_second(size: int) -> Second:
 
 # the larger the bags, the weaker the signal of their proportions: at weights of 1 to 30 the GAN's other terms
 # drown it, and its generator must not learn too fast (docs/log.md)
-GAN: dict[str, object] = {"options": {"weight": 100.0}, "generator_rate": 3e-5}
+GAN: dict[str, Any] = {"options": {"weight": 100.0}, "generator_rate": 3e-5}
 
 # apportion run table1/dllp+plot/16 --seeds 1-3     both stages in about 100 s on one H200; expect 93 %
 TABLE_1 = {

@@ -1,0 +1,78 @@
+"""What the shares of new bags are worth: predictions for their rows before and after they meet them.
+
+python benchmarks/meet.py [--data FOLDER] [--sizes 4 16 64 512] [--seeds 1 2 3]
+
+The default estimator learns from one half of the bags; rows of the other half are predicted, once as they are
+and once given the shares of their bags, by `meet` and by the plan of transport alone. Log-loss (less is
+better) and accuracy. Adult needs its files in FOLDER; without it, moons that overlap take its place.
+"""
+
+import argparse
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import torch
+from sklearn.metrics import log_loss
+
+from apportion import ProportionClassifier, make_bags, meet
+from apportion.bagging import dirichlet_groups, random_groups
+from apportion.bags import Bags
+from apportion.data.adult import adult
+from apportion.data.instances import Instances
+from apportion.data.synthetic import moons
+from apportion.randomness import stream
+from apportion.transport import entropic
+
+KINDS = {"random bags": random_groups, "skewed bags": dirichlet_groups}
+
+
+def halves(data: Instances, size: int, kind: str, seed: int) -> tuple[Bags, Bags]:
+    generator = stream(seed, "bags", kind, size)
+    bags, _ = make_bags(data.x, data.y, size, data.n_classes, generator, KINDS[kind])
+    order = torch.randperm(len(bags.sizes), generator=generator)
+    return bags.select(order[: len(order) // 2]), bags.select(order[len(order) // 2 :])
+
+
+def bag_of(bags: Bags) -> np.ndarray:
+    return np.repeat(np.arange(len(bags.sizes)), bags.sizes)
+
+
+def judged(data: Instances, size: int, kind: str, seed: int) -> list[tuple[float, float]]:
+    """(log-loss, accuracy) of predictions as they are, of the plan and of `meet`."""
+    learnt, new = halves(data, size, kind, seed)
+    model = ProportionClassifier(random_state=seed)
+    model.fit(learnt.x.numpy(), bags=bag_of(learnt), proportions=learnt.proportions.numpy())
+    before, truth = model.predict_proba(new.x.numpy()), data.y[new.source].numpy()
+    plan = entropic(torch.from_numpy(before).log(), new.sizes, new.proportions, reg=1.0).mass.numpy()
+    found = before, plan, meet(before, bag_of(new), new.proportions.numpy())
+    return [
+        (
+            log_loss(truth, shares.clip(1e-7) / shares.clip(1e-7).sum(1, keepdims=True), labels=range(2)),
+            100 * float((shares.argmax(1) == truth).mean()),
+        )
+        for shares in found
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[4, 16, 64, 512])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    name, data = ("Adult", adult(asked.data)) if asked.data else ("moons", moons(1, 16000, noise=0.4))
+    print(f"| {name} | as predicted | plan | `meet` |")
+    print("|---|---|---|---|")
+    for kind in KINDS:
+        for size in asked.sizes:
+            runs = np.array([judged(data, size, kind, seed) for seed in asked.seeds])  # (seeds, 3, 2)
+            cells = [f"{fmean(runs[:, i, 0]):.3f}, {fmean(runs[:, i, 1]):.1f} %" for i in range(3)]
+            print(f"| {kind} of {size} |", " | ".join(cells), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()

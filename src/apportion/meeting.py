@@ -1,0 +1,45 @@
+"""Predictions of rows whose bags have known shares, which say more than the predictions alone."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apportion.bags import Bags
+from apportion.diagnosis import predictions_in_bags
+from apportion.likelihood import posterior
+from apportion.mending import believed
+from apportion.transport import entropic
+
+
+def meet(
+    probabilities: Any, bags: Any, proportions: Any = None, *, counts: Any = None, classes: Any = None
+) -> np.ndarray:
+    """Probabilities (N, k) of any classifier, as they are once the shares of every row's bag are known.
+
+    The mean of a bag's rows is then its shares. `bags` is the bag of each row, `classes` are those of the
+    columns, such as `model.classes_`; what has names is read by them.
+    """
+    found = predictions_in_bags(probabilities, bags, proportions, counts, classes)
+    values = met(found.x.double().clamp_min(1e-38).log(), found).double().numpy()
+    rows = np.empty_like(values)
+    rows[found.source.numpy()] = values / values.sum(1, keepdims=True)
+    return rows
+
+
+def met(log_probs: Tensor, bags: Bags, relax: float = math.inf) -> Tensor:
+    """`meet` for log-probabilities in the order of the bags, on the host.
+
+    Rows of bags without proportions stay as they are. Where proportions are noisy and weigh `relax`, what
+    they and the predictions agree on is met, by transport alone: nothing is known of single rows then.
+    """
+    if relax < math.inf:
+        shares = believed(log_probs, bags.sizes, bags.proportions, relax)
+        return entropic(log_probs, bags.sizes, shares, reg=1.0).mass
+    known, found = bags.proportions.isfinite().all(1), log_probs.exp()
+    rows = torch.repeat_interleave(known, bags.sizes)
+    if bool(known.any()):
+        found[rows] = posterior(log_probs[rows], bags.sizes[known], bags.proportions[known]).to(found)
+    return found

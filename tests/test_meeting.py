@@ -1,0 +1,121 @@
+"""Probabilities once the shares of bags are known: against enumeration, and by what they must meet."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import ragged
+
+from apportion import BagError, meet
+from apportion.likelihood import posterior
+from apportion.meeting import met
+from apportion.transport import entropic
+
+
+def enumerated(probs: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The probability of each row's class given the counts, by all labellings that have them."""
+    n, k = probs.shape
+    total = np.zeros((n, k))
+    for labels in itertools.product(range(k), repeat=n):
+        if (np.bincount(labels, minlength=k) == counts).all():
+            total[np.arange(n), labels] += probs[np.arange(n), labels].prod()
+    return total / total[0].sum()
+
+
+def drawn(n: int, k: int, scale: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    scores = np.exp(rng.normal(0, scale, (n, k)))
+    probs = scores / scores.sum(1, keepdims=True)
+    return probs, np.bincount([rng.choice(k, p=p) for p in probs], minlength=k)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "scale"), [(2, 2, 1.0), (3, 2, 2.0), (9, 2, 1.0), (6, 3, 1.0), (5, 4, 3.0)]
+)
+def test_it_is_far_nearer_to_the_exact_probabilities_than_the_plan_is(n, k, scale):
+    rng, off = np.random.default_rng(0), []
+    for _ in range(20):
+        probs, counts = drawn(n, k, scale, rng)
+        exact, given = enumerated(probs, counts), (torch.tensor([n]), torch.from_numpy(counts / n)[None])
+        logs = torch.from_numpy(probs).log()
+        ours, plan = posterior(logs, *given), entropic(logs, *given, reg=1.0).mass
+        off.append([np.abs(each.numpy() - exact).mean() for each in (ours, plan, logs.exp())])
+    ours, plan, before = np.mean(off, 0)
+    assert ours < 0.3 * plan < 0.3 * before
+    assert ours < 0.012
+
+
+def test_the_mean_of_every_bag_is_its_shares_and_rows_keep_their_places():
+    rng = np.random.default_rng(1)
+    probs, ids = rng.dirichlet([1, 1, 1], 200), rng.integers(0, 9, 200)
+    shares = {bag: rng.dirichlet([2, 2, 2]) for bag in range(9)} | {4: [0.5, 0.5, 0.0], 7: [0.0, 1.0, 0.0]}
+    found = meet(probs, ids, shares)
+    assert found.sum(1) == pytest.approx(np.ones(200))
+    for bag, known in shares.items():
+        assert found[ids == bag].mean(0) == pytest.approx(known, abs=1e-5)
+    order = rng.permutation(200)
+    assert meet(probs[order], ids[order], shares) == pytest.approx(found[order], abs=1e-6)
+
+
+def test_a_bag_of_one_is_its_label_and_rows_that_are_alike_have_the_shares():
+    assert meet([[0.9, 0.1]], ["a"], {"a": [0, 1]}) == pytest.approx(np.array([[0, 1]]), abs=1e-6)
+    alike = meet(np.full((8, 2), 0.5), ["a"] * 8, {"a": [0.25, 0.75]})
+    assert alike == pytest.approx(np.tile([0.25, 0.75], (8, 1)), abs=1e-6)
+
+
+def test_who_is_likelier_before_is_likelier_after():
+    probs = np.linspace(0.05, 0.95, 30)
+    found = meet(np.stack([1 - probs, probs], 1), ["a"] * 30, {"a": [0.8, 0.2]})[:, 1]
+    assert (np.diff(found) > 0).all()
+    assert (found < probs).all()
+
+
+def test_known_shares_make_true_probabilities_better_and_never_overconfident():
+    rng = np.random.default_rng(2)
+    probs, ids = rng.beta(1, 1, 4000), np.repeat(np.arange(250), 16)
+    truth = rng.random(4000) < probs
+    counts = {bag: [int((~truth[ids == bag]).sum()), int(truth[ids == bag].sum())] for bag in range(250)}
+    found = meet(np.stack([1 - probs, probs], 1), ids, counts=counts)[:, 1]
+
+    def loss(p: np.ndarray) -> float:
+        return float(-np.log(np.where(truth, p, 1 - p).clip(1e-12)).mean())
+
+    assert loss(found) < loss(probs) - 0.02
+    sure = (found > 0.8) & (found < 0.9)  # of those who have 0.85, 85 in a hundred are
+    assert truth[sure].mean() == pytest.approx(found[sure].mean(), abs=0.05)
+
+
+def test_names_are_read_by_the_names():
+    pandas = pytest.importorskip("pandas")
+    probs = pandas.DataFrame({"yes": [0.9, 0.2, 0.6], "no": [0.1, 0.8, 0.4]})
+    table = pandas.DataFrame({"no": [2 / 3], "yes": [1 / 3]}, index=["a"])
+    found = meet(probs, ["a"] * 3, table)
+    assert found.mean(0) == pytest.approx([1 / 3, 2 / 3], abs=1e-5)  # the columns of the predictions
+
+
+@pytest.mark.parametrize(
+    ("probs", "said"),
+    [
+        (np.ones((3, 2)), "rows miss a sum of one by 1"),
+        (np.full((3, 3), 1 / 3), "pass \\(rows, 2\\), a column a class"),
+    ],
+)
+def test_what_are_no_probabilities_of_the_classes_is_refused(probs, said):
+    with pytest.raises(BagError, match=said):
+        meet(probs, ["a"] * 3, {"a": [0.5, 0.5]})
+
+
+def test_bags_without_shares_stay_as_they_are_and_noisy_ones_are_met_half_way():
+    bags = ragged([3, 5, 4])
+    logs = torch.randn(12, bags.n_classes, generator=torch.Generator().manual_seed(0)).log_softmax(1)
+    shares = bags.proportions.clone()
+    shares[1] = math.nan
+    found = met(logs, replace(bags, proportions=shares))
+    torch.testing.assert_close(found[3:8], logs[3:8].exp())
+    torch.testing.assert_close(found[:3], met(logs, bags)[:3])
+    before, after = logs[:3].exp().mean(0), met(logs, bags, relax=1.0)[:3].mean(0)
+    known = bags.proportions[0]
+    assert (after - known).abs().sum() < (before - known).abs().sum()
+    assert (after - known).abs().sum() > 1e-3

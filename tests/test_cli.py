@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from apportion import grid
 from apportion.cli import REFUSED, STOPPED, TERMINATED, after_stop, app, main
-from apportion.cli.naming import seeds, settings
+from apportion.cli.naming import find, seeds, settings
+from apportion.cli.progress import Progress
 from apportion.grid import RECIPES
 from apportion.recipes import First, Recipe, changed, from_json
 from apportion.runs.checkpoints import unpack
@@ -46,6 +47,30 @@ def test_list_names_every_recipe_on_a_line_of_its_own():
         "list", "smoke/dllp+plot-soft"
     )
     assert all(line.startswith("smoke/") for line in said("list", "smoke").splitlines())
+
+
+def test_a_group_is_the_same_to_list_show_and_run():
+    listed = [line.split()[0] for line in said("list", "table1").splitlines()]
+    assert listed == list(find("table1"))
+    assert "table1-paper/dllp/16" in RECIPES
+    assert not any(name.startswith("table1-paper") for name in listed)
+    shown = json.loads(said("show", "table1", "--set", "first.epochs=7"))
+    assert list(shown) == listed
+    name = listed[0]
+    assert from_json(json.dumps(shown[name])) == changed(RECIPES[name], {"first.epochs": "7"})
+
+
+def test_the_last_line_of_a_stage_that_stops_early_is_printed(capsys):
+    with Progress() as progress:
+        for name, last in (("teacher", 3), ("student", 2)):
+            for epoch in range(1, last + 1):
+                progress.show(name, 9, {"epoch": epoch, "test_accuracy": 50.0, "terms": {"bags": 0.5}})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "teacher: epoch 1 of 9, test 50.00 %, bags 0.5",
+        "teacher: epoch 3 of 9, test 50.00 %, bags 0.5",
+        "student: epoch 2 of 9, test 50.00 %, bags 0.5",
+    ]
 
 
 def test_show_prints_the_recipe_with_its_defaults_and_its_changes():
@@ -100,7 +125,7 @@ def test_a_misspelt_setting_is_refused_with_the_known_ones(tmp_path, monkeypatch
     [
         (("run", "smoke/nonsense"), "no recipe or group 'smoke/nonsense'"),
         (("show", "nonsense"), "groups are"),
-        (("list", "nonsense"), "no recipe begins with 'nonsense'; groups are "),
+        (("list", "nonsense"), "no recipe or group 'nonsense'; groups are "),
         (("run", "smoke/dllp/50", "--seeds", "one"), "'one' is not a list of seeds"),
         (
             ("run", "smoke/dllp/50", "--set", "first.epochs"),

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ pl = pytest.importorskip("polars")
 
 from apportion.cli import app  # noqa: E402
 from apportion.data.synthetic import moons  # noqa: E402
+from apportion.fitting import SettingError  # noqa: E402
 from apportion.models import ModelError, load_model  # noqa: E402
 from apportion.tables.columns import TableError  # noqa: E402
 from apportion.tables.transforms import features_of  # noqa: E402
+from apportion.tabular.diagnose import _estimate  # noqa: E402
 
 N, TOWNS = 600, 30
 DATA = moons(1, N)
@@ -69,7 +72,7 @@ def test_every_form_of_the_same_proportions_trains_the_same_network(folder):
 
 
 def test_a_model_of_the_tables_tells_the_moons_apart_and_scores_new_tables(folder):
-    words = ("--first-epochs", "60", "--rows-per-batch", "100", "--held-out", "0.1")
+    words = ("--first-epochs", "60", "--instances-per-batch", "100", "--held-out", "0.1")
     result = run("fit", *SOURCES["counts"], "--out", "model", *words)
     assert result.exit_code == 0
     assert "first stage, epoch 1: proportion" in result.output
@@ -122,6 +125,7 @@ def test_what_a_model_was_told_is_in_its_files(folder):
         (("--held-out", "0.99"), "of 30 bags 30 would be held out"),
         (("--held-out", "nan"), "held_out is nan; it is a share of the bags, at least 0 and less than 1"),
         (("--held-out", "-0.5"), "held_out is -0.5; it is a share of the bags"),
+        (("--instances-per-batch", "0"), "instances_per_batch is 0; it must be at least 1$"),
         (("--rate", "nan"), "rate is nan; it must be more than 0 and finite"),
         (("--rate", "-1"), "rate is -1.0; it must be more than 0 and finite"),
         (("--choose", "likelihood"), "choose goes by bags that are held out: .*--held-out 0.1"),
@@ -160,6 +164,7 @@ def test_what_is_wrong_is_printed_line_by_line_with_exit_code_two(folder):
             "new.csv, row 2, column 'along', has 'far': give a number",
         ),
         ({"up": ["inf"], "along": ["1"]}, "new.csv, row 1, column 'up', has 'inf'"),
+        ({"up": ["1", "nan"], "along": ["1", "2"]}, "new.csv, row 2, column 'up', has 'nan': give a number"),
         ({"up": [1.0], "along": [1.0], "predicted": [1]}, "has a column 'predicted' already; rename it"),
     ],
 )
@@ -185,6 +190,72 @@ def test_a_csv_with_semicolons_and_decimal_commas_is_learnt_from_and_scored_alik
     assert Path("plain.csv").read_bytes() == Path("eu.csv").read_bytes()
     assert run("predict", "eu", "people-eu.csv", "--out", "eu.parquet").exit_code == 0
     assert pl.read_parquet("eu.parquet").schema["up"] == pl.Float64
+
+
+def test_lines_without_a_value_at_the_end_are_no_rows_to_any_command(folder):
+    for name in ("people", "counts"):
+        Path(f"{name}-long.csv").write_text(Path(f"{name}.csv").read_text() + "\n,,\n\n")
+    words = ("people-long.csv", "--bag", "town", "--counts", "counts-long.csv")
+    assert "600 rows in 30 bags" in run("check", *words).output
+    run("fit", *words, "--out", "model", *QUICK)
+    run("predict", "model", "people-long.csv", "--out", "long.csv")
+    run("predict", "model", "people.csv", "--out", "short.csv")
+    assert Path("long.csv").read_bytes() == Path("short.csv").read_bytes()
+
+
+def test_values_that_are_missing_now_and_were_not_in_training_are_noted(folder):
+    run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
+    pl.DataFrame({"up": [None, "1", "NA"], "along": ["1", "2", "3"]}).write_csv("new.csv")
+    said = run("predict", "model", "new.csv", "--out", "scored.csv", "--missing", "NA").output
+    what = "column 'up' is missing in 2 of 3 rows, training had none; they count as the median"
+    assert said.splitlines() == [what, "scored.csv"]
+    pl.DataFrame({"up": [1.0, float("nan")], "along": [1.0, 2.0]}).write_parquet("new.parquet")
+    said = run("predict", "model", "new.parquet", "--out", "scored.csv").output
+    assert said.startswith("column 'up' is missing in 1 of 2 rows, training had none")
+
+
+def test_a_value_is_quoted_as_it_stands_in_the_file(folder):
+    run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
+    Path("new.csv").write_text("up;along\n1,5;1\n12.534,221;2\n1.5,5;3\n")
+    with pytest.raises(TableError, match="new.csv, row 2, column 'up', has '12.534,221'; "):
+        run("predict", "model", "new.csv", "--out", "scored.csv")
+
+
+def test_separators_of_thousands_are_not_scored_as_decimals(folder):
+    run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
+    Path("new.csv").write_text("up;along\n2.340;1\n921;2\n")
+    with pytest.raises(TableError, match="column 'up', has '2.340': its points look like separators"):
+        run("predict", "model", "new.csv", "--out", "scored.csv")
+    Path("new.csv").write_text("up;along\n2.341;1\n921;2\n")
+    said = run("predict", "model", "new.csv", "--out", "scored.csv").output
+    assert said.startswith("new.csv, column 'up', has '2.341': read as a decimal point")
+
+
+def test_quotes_in_a_header_come_out_as_they_went_in(folder):
+    frame = pl.read_csv("people.csv", infer_schema=False).rename({"up": 'b "q"'})
+    frame.write_csv("quoted.csv")
+    assert run("fit", "quoted.csv", *SOURCES["counts"][1:], "--out", "model", *QUICK).exit_code == 0
+    run("predict", "model", "quoted.csv", "--out", "scored.csv")
+    assert Path("scored.csv").read_text().startswith('town,"b ""q""",along,predicted,')
+
+
+def test_a_class_with_a_comma_stands_in_quotes(folder):
+    pl.read_csv("counts.csv", infer_schema=False).rename({"left": "left, new"}).write_csv("counts.csv")
+    said = run("check", *SOURCES["counts"], "--classes", 'right, "left, new"')
+    assert said.output.endswith("-> right, left, new\n")
+
+
+def test_more_folds_than_bags_are_refused_in_a_line(folder):
+    run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
+    with pytest.raises(SettingError, match="--folds is 31, but there are 30 bags; pass no more than that"):
+        run("diagnose", "model", *SOURCES["proportions"], "--folds", "31")
+
+
+def test_an_accuracy_that_may_be_anything_is_no_number():
+    asked = SimpleNamespace(accuracy=1.0, low=0.05, high=0.96, noisy=False)
+    assert _estimate(asked) == "cannot be told from these bags"
+    asked.low = 0.5
+    assert _estimate(asked) == "100.0 % (50.0 to 96.0 %)"
 
 
 def test_no_result_is_written_over_what_is_read(folder):
@@ -246,7 +317,7 @@ def test_export_writes_one_file(folder):
 # --- diagnose
 
 
-LONGER = ("--first-epochs", "150", "--second-stage", "none", "--rows-per-batch", "100")
+LONGER = ("--first-epochs", "150", "--second-stage", "none", "--instances-per-batch", "100")
 
 
 def test_a_column_gives_labels_of_a_few_rows_and_is_no_feature(folder):

@@ -339,6 +339,8 @@ def test_a_saved_classifier_says_which_epoch_its_weights_are_of_and_by_what_they
     assert quality["temperature"] == before.temperature_ != 1.0
     assert quality["chosen epoch, held-out likelihood"] == lines[0]["held-out likelihood"]
     assert not any(key.startswith("last epoch") for key in quality)
+    card = (tmp_path / "one" / "README.md").read_text()
+    assert ("then a new network on labels" in card) is (stage == "second")
     after = load(tmp_path / "one")
     assert (after.chosen_, after.temperature_) == (before.chosen_, before.temperature_)
     save(after, tmp_path / "two")

@@ -175,6 +175,22 @@ def test_the_command_writes_a_page_from_folders_alone(tmp_path):
     assert "cpu: x, torch 2, commit abcdef (1 runs)" in page.read_text()
 
 
+def test_a_run_of_an_installed_package_has_no_commit_to_name(tmp_path):
+    folder = make_run(tmp_path, "table1/dllp/64", 1, 78.5)
+    (folder / "where.json").write_text(json.dumps({"device": "cpu: x", "torch": "2", "commit": None}))
+    assert "Made on: cpu: x, torch 2 (1 runs)." in results_page(tmp_path, tmp_path / "page.md")
+
+
+def test_a_folder_without_a_finished_run_is_refused(tmp_path):
+    folder = make_run(tmp_path / "results", "table1/dllp/64", 1, 78.5)
+    (folder / "result.json").unlink()
+    for option in ("--md", "--html"):
+        words = ["report", str(tmp_path / "results"), option, str(tmp_path / "page")]
+        with pytest.raises(RuntimeError, match=r"no run below .*results is finished \(1 are not\): pass"):
+            CliRunner().invoke(app, words, catch_exceptions=False)
+    assert not (tmp_path / "page").exists()
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match="is not a folder; pass the folder that holds the runs"):
         CliRunner().invoke(

@@ -5,6 +5,7 @@ import math
 import runpy
 import subprocess
 import sys
+import time
 import warnings
 from datetime import date, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ pl = pytest.importorskip("polars")
 from sklearn.impute import SimpleImputer  # noqa: E402
 from sklearn.preprocessing import OneHotEncoder, StandardScaler  # noqa: E402
 
-from apportion.tables import reading  # noqa: E402
+from apportion.tables import reading, texts  # noqa: E402
 from apportion.tables.asking import Asked, Found  # noqa: E402
 from apportion.tables.checking import check, refuse  # noqa: E402
 from apportion.tables.columns import KEPT, Column, TableError, from_values, to_values  # noqa: E402
@@ -304,6 +305,85 @@ def test_other_encodings_are_named_and_the_remedy_works(tmp_path, text, encoding
     assert open_table(tmp_path / "t-utf8.csv").collect().columns[1] == "age"
 
 
+def as_polars(path: Path, missing: tuple[str, ...] = ()) -> pl.DataFrame:
+    """Dates tried on every text of the file, which takes sixty times as long."""
+    return pl.read_csv(path, infer_schema_length=None, try_parse_dates=True, null_values=list(missing))
+
+
+DATES = ["2020-01-01", "2021-12-31"]
+TIMES = ["2020-01-01T10:00:00", "2020-01-01 23:59:59.5"]
+POOLS = [
+    DATES, TIMES, ["2020-01-01T10:00:00Z"], ["10:00:00", "23:59"], ["31/12/2020", "1/2/2020"], ["31.12.2020"],
+    ["2020", "1999"], ["2020-01"], ["2020-02-30"], ["a", "Jan 2020", "x, y"], ["1.5", "2"], ["true", "false"],
+    ["nan", "NA"], ["", ""], [" 2020-01-01"], ["-2020-01-01"], ["0001-01-01", "9999-12-31"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_dates_are_those_of_polars_whatever_stands_before_and_after_them(tmp_path, monkeypatch, seed):
+    monkeypatch.setattr(texts, "FIRST", 3)
+    random, path = np.random.default_rng(seed), tmp_path / "t.csv"
+    for _ in range(40):
+        columns = []
+        for _ in range(4):
+            pools = [POOLS[i] for i in random.integers(0, len(POOLS), random.integers(1, 3))]
+            values = [str(random.choice(pools[random.integers(len(pools))])) for _ in range(9)]
+            quoted = random.random() < 0.3
+            columns.append([f'"{v}"' if quoted or "," in v else v for v in sorted(values)])
+        rows = [",".join(row) for row in zip(*columns, strict=True)]
+        path.write_text("\n".join(["a,b,c,d", *rows, "x,x,x,x" if random.random() < 0.1 else ",,,1", ""]))
+        missing = ("NA",) if random.random() < 0.5 else ()
+        try:
+            expected = as_polars(path, missing)
+        except pl.exceptions.PolarsError:
+            with pytest.raises(TableError, match="has dates or times that are written in several ways"):
+                open_table(path, missing=missing)
+            continue
+        found = open_table(path, missing=missing).collect()
+        assert found.schema == expected.schema
+        assert found.equals(expected)
+
+
+def test_texts_are_not_tried_as_dates_one_by_one(tmp_path):
+    random, path = np.random.default_rng(0), tmp_path / "t.csv"
+    columns = {f"t{i}": random.choice(["red", "green", "x y"], 20_000) for i in range(8)}
+    put(path, **columns, day=[date(2020, 1, 1)] * 20_000)
+    started = time.process_time()
+    pl.read_csv(path, infer_schema_length=None)
+    alone = time.process_time() - started
+    started = time.process_time()
+    assert open_table(path).collect().schema["day"] == pl.Date
+    assert time.process_time() - started < 6 * alone + 0.1  # as dates each they take twenty times as long
+
+
+def test_types_of_a_large_file_are_found_once_and_anew_where_it_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "SMALL", 0)
+    path = tmp_path / "t.csv"
+    for text, kind in (("a,b\n1,2\n", pl.Int64), ("a,b\n1.25,2\n", pl.Float64)):
+        path.write_text(text)
+        for _ in range(2):
+            assert open_table(path).collect().schema["a"] == kind
+    texts._remembered.cache_clear()
+    open_table(path)
+    open_table(path)
+    assert texts._remembered.cache_info()[:2] == (1, 1)
+
+
+def test_line_ends_of_old_macs_are_read(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b'a;b\r1,5;"x\n"\r2,5;y\r\r')
+    assert open_table(tmp_path / "t.csv").collect().rows() == [(1.5, "x\n"), (2.5, "y")]
+
+
+def test_a_comma_in_a_header_of_semicolons_separates_nothing(tmp_path):
+    text = "town;Labour;People's Party, New;c\na;0,25;0,75;0\nb;0,5;0,5;0\n"
+    (tmp_path / "t.csv").write_text(text)
+    found = open_table(tmp_path / "t.csv").collect()
+    assert found.columns == ["town", "Labour", "People's Party, New", "c"]
+    assert found.row(0) == ("a", 0.25, 0.75, 0)
+    (tmp_path / "t.csv").write_text("a;b,c\n1,2\n1\n")  # lines too short for either
+    assert open_table(tmp_path / "t.csv").collect().columns == ["a;b", "c"]
+
+
 def test_a_row_with_too_many_fields_is_named(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n1,5,2\n")
     with pytest.raises(
@@ -318,9 +398,9 @@ def test_a_row_with_too_many_fields_is_named(tmp_path):
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_a_header_that_stands_twice_is_refused_and_one_that_only_looks_so_is_not(tmp_path, mark):
     (tmp_path / "t.csv").write_text(f'{mark}"b";c;b\n1;2;3\n', encoding="utf-8")
-    for texts in ((), None):
+    for kept in ((), None):
         with pytest.raises(TableError, match="has 2 columns 'b'; name each once"):
-            open_table(tmp_path / "t.csv", texts=texts)
+            open_table(tmp_path / "t.csv", texts=kept)
     (tmp_path / "t.csv").write_text(f"{mark}b,b_duplicated_0\n1,2\n", encoding="utf-8")
     assert open_table(tmp_path / "t.csv").collect().columns == ["b", "b_duplicated_0"]
 
@@ -333,7 +413,7 @@ def test_bars_between_fields_are_read(tmp_path):
 def test_without_polars_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(TableError, match=r"read with polars; pip install 'apportion\[tables\]'"):
-        runpy.run_path(str(reading.__file__))
+        runpy.run_path(str(texts.__file__))
 
 
 # --- check and hold
@@ -496,6 +576,16 @@ def test_a_feature_named_as_a_class_is_noted_once_and_not_where_it_is_dropped(tm
     assert "Left" not in notes_of(tmp_path, table=table, drop=("Left",))
 
 
+def test_a_column_of_labels_is_noted(tmp_path):
+    vote = ["left", "Right ", None, "left"] * 10
+    table = crowd(tmp_path, vote=vote, wing=["left", "middle"] * 20, other=[*vote[:39], "none"])
+    notes = notes_of(tmp_path, table=table)
+    what = "column 'vote': the classes are its values, and it is taken as a feature; --drop vote if it holds"
+    assert what in notes
+    assert "'wing': the classes" not in notes
+    assert "'other': the classes" not in notes
+
+
 def test_a_feature_with_one_value_a_bag_is_noted(tmp_path):
     gap = {"gap": [None, 1.5] * 20, "name": ["Ayton", "Beeton"] * 20, "day": [date(2020, 1, 1), None] * 20}
     table = crowd(tmp_path, **gap, **{"own money": [1, 2] * 20})
@@ -566,6 +656,51 @@ def test_texts_that_look_like_numbers_or_dates_are_noted(tmp_path, ending, text,
 def test_numbers_with_three_decimals_have_decimal_commas_where_one_has_fewer(tmp_path):
     odd = [f"{1 + i % 9},{100 + i}" for i in range(38)] + ["0,5", "0,125"]
     assert "look like numbers with decimal commas" in notes_of(tmp_path, table=crowd(tmp_path, odd=odd))
+
+
+def points(folder: Path, *lines: str, **changes: Any) -> tuple[list[str], str]:
+    """The problems and notes of a table with semicolons, a line a row of the towns a, a, b and b."""
+    head, *rows = lines
+    text = [f"town;{head}", *(f"{town};{row}" for town, row in zip("aabb", rows, strict=True)), ""]
+    (folder / "people.csv").write_text("\n".join(text))
+    shares(folder, town=["a", "b"], left=[0.25, 0.75], right=[0.75, 0.25])
+    found = check(asked(folder, table=folder / "people.csv", **changes))
+    return found.problems, "\n".join(found.notes)
+
+
+def test_points_that_separate_thousands_are_told_and_never_taken_for_decimals(tmp_path):
+    (problem,), _ = points(tmp_path, "salary", "2.340", "2.332", "921", "1.000")
+    what = "people.csv, column 'salary', has '2.340': its points look like separators of thousands; "
+    assert problem == what + "write 2.340 as 2340"
+    assert points(tmp_path, "salary", "2.340", "2.332", "921", "1.000", categorical=("salary",))[0] == []
+    told, notes = points(tmp_path, "salary;score", "2.341;-0,13", "2.332;1,5", "2.001;0,25", "1.001;2")
+    assert told == [what.replace("2.340", "2.341") + "write 2.340 as 2340"]
+    assert "column 'score' becomes categories; most texts look like numbers with decimal commas" in notes
+    for last in ("17", "1.002.341"):
+        (problem,), _ = points(tmp_path, "salary", "1.002.341", "2.332.001", "1.000.921", last)
+        assert "look like separators of thousands" in problem
+
+
+def test_three_digits_alone_are_noted_and_other_decimals_are_not(tmp_path):
+    told, notes = points(tmp_path, "wage", "2.341", "2.332", "921", "17")
+    assert told == []
+    assert (
+        "people.csv, column 'wage', has '2.341': read as a decimal point, with three digits after it" in notes
+    )
+    for values in (("2.34", "2.332", "921", "1"), ("0.125", "2", "3", "4"), ("2.341", "2", "3", "4000")):
+        assert "point" not in str(points(tmp_path, "wage", *values))
+    assert "point" not in str(points(tmp_path, "wage", "2.000", "3.000", "17", "5"))
+
+
+@pytest.mark.parametrize("mark", [";", ","])
+def test_counts_with_separators_of_thousands_are_told_so(tmp_path, mark):
+    text = "town;left;right\na;1.837;2.068\nb;1.250;2\nc;1;0\n".replace(";", mark)
+    (tmp_path / "counts.csv").write_text(text)
+    (problem,) = problems(tmp_path, proportions=None, counts=tmp_path / "counts.csv")
+    what = "counts.csv, column 'left', has '1.837'; counts.csv, column 'right', has '2.068': its points look"
+    assert problem.startswith(what)
+    (tmp_path / "counts.csv").write_text("town,left,right\na,1.000,1.000\nb,1.000,2.000\nc,1.000,0.000\n")
+    assert problems(tmp_path, proportions=None, counts=tmp_path / "counts.csv") == []
 
 
 def test_numbers_among_more_gaps_are_noted_and_the_remedy_works(tmp_path):
@@ -689,6 +824,21 @@ def test_columns_of_the_shares_that_are_no_class_are_told_alone(tmp_path, change
     np.testing.assert_allclose(found.shares, SHARES)
 
 
+@pytest.mark.parametrize("normalise", [False, True])
+def test_clicks_beside_conversions_are_a_total(tmp_path, normalise):
+    counts = shares(tmp_path, "counts.csv", left=[2, 3, 1], right=[1, 3, 1]).rename(tmp_path / "clicks.csv")
+    text = counts.read_text().replace("left", "clicks").replace("right", "conversions")
+    counts.write_text(text)
+    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalise": normalise}
+    total, one = problems(tmp_path, **question)
+    assert total == (
+        "clicks.csv, column 'clicks', is the number of rows of every bag, a total and no class: "
+        "leave it out of the file, or name the classes with --classes"
+    )
+    assert one.endswith("add one such as 'not conversions', which is the bag's rows minus 'conversions'")
+    assert len(problems(tmp_path, **question, classes=("clicks", "conversions"))) == (not normalise)
+
+
 def test_a_column_that_repeats_the_bags_is_no_class(tmp_path):
     people(tmp_path, town=[20, 10, 20, 30, 10, 20])
     shares(tmp_path, town=[10, 20, 30], town_id=[10, 20, 30])
@@ -805,14 +955,26 @@ def test_questions_that_the_tables_cannot_answer_are_told(tmp_path, changes, pat
     told(pattern, tmp_path, **changes)
 
 
+def test_two_sources_of_proportions_are_told_alone(tmp_path):
+    (problem,) = problems(tmp_path, counts=shares(tmp_path))
+    assert problem.startswith("the proportions of the bags come from 2 places: pass one of --proportions")
+
+
 def test_a_table_without_rows_is_told(tmp_path):
     put(tmp_path / "people.parquet", town=pl.Series([], dtype=pl.String), age=pl.Series([], dtype=pl.Float64))
     told("people.parquet has no rows", tmp_path)
+    (tmp_path / "people.csv").write_text("town,age,job\n")
+    (problem,) = problems(tmp_path, table=tmp_path / "people.csv")
+    assert problem == "people.csv has no rows: give a row an instance"
 
 
 def test_columns_without_any_value_are_told(tmp_path):
     people(tmp_path, age=pl.Series([None] * 6, dtype=pl.Float64))
-    told("column 'age' has no value in any row: leave it out with --drop age", tmp_path)
+    told("column 'age': no value in any row; leave it out with --drop age", tmp_path)
+    people(tmp_path, **{n: pl.Series([None] * 6, dtype=pl.Float64) for n in ("age", "a,b", "c", "d")})
+    (problem,) = problems(tmp_path)
+    assert problem.startswith("column 'age'; column 'a,b'; column 'c'; and 1 more: no value in any row;")
+    assert problem.endswith("""--drop 'age,"a,b",c,d'""")
 
 
 def test_numbers_spoilt_by_texts_are_told_and_the_remedies_work(tmp_path):

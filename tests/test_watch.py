@@ -81,6 +81,18 @@ def test_watch_prints_a_table_once_where_there_is_no_terminal(tmp_path):
     assert "1 of 2 runs finished" in done.output
 
 
+def test_names_are_whole_where_there_is_no_terminal(tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = "a-group-with-a-long-name/a-method-with-a-long-name+plot/128"
+    write_run(tmp_path, name, 1, epochs=2)
+    (line,) = [
+        line
+        for line in CliRunner().invoke(app, ["watch", str(tmp_path)]).output.splitlines()
+        if "a-group" in line
+    ]
+    assert f"{name}/seed=1" in line
+
+
 # --- figures
 
 

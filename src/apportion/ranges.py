@@ -14,6 +14,7 @@ class Range(NamedTuple):
     high: float = math.inf
     low_open: bool = False  # the end itself is left out
     high_open: bool = True
+    whole: bool = False  # of whole numbers, which are all finite
 
     def holds(self, value: float) -> bool:
         above = value > self.low or (value == self.low and not self.low_open)
@@ -25,12 +26,12 @@ class Range(NamedTuple):
             low = ""
         high = f"{'less than' if self.high_open else 'at most'} {self.high:g}"
         if self.high == math.inf:
-            high = "finite" if self.high_open else ""
+            high = "finite" if self.high_open and not self.whole else ""
         return " and ".join(part for part in (low, high) if part)
 
 
 POSITIVE, NONNEGATIVE, NEGATIVE = Range(0, low_open=True), Range(0), Range(-math.inf, 0, low_open=True)
-COUNT, SHARE, UNIT = Range(1), Range(0, 1), Range(0, 1, high_open=False)
+COUNT, SHARE, UNIT = Range(1, whole=True), Range(0, 1), Range(0, 1, high_open=False)
 STAGE = {"epochs": COUNT, "rate": NONNEGATIVE, "decay": NONNEGATIVE, "momentum": SHARE}
 RANGES: dict[str, Range] = {
     "data.bag_size": COUNT,
@@ -46,7 +47,7 @@ RANGES: dict[str, Range] = {
     "second.mixup": NONNEGATIVE,
     "second.memory": COUNT,
     "second.running": SHARE,
-    "second.hold": NONNEGATIVE,
+    "second.hold": Range(0, whole=True),
     "second.stop": NONNEGATIVE,
     "instances_per_batch": COUNT,
     "seed": Range(0, 2**32),  # as scikit-learn takes it
@@ -97,7 +98,7 @@ def numbers(part: Any, path: str) -> Iterator[tuple[str, float]]:
 
 
 SETTINGS = {"rate": POSITIVE, "second_rate": POSITIVE, "reg": POSITIVE}
-WHOLE = {"first_epochs": COUNT, "second_epochs": NONNEGATIVE, "instances_per_batch": COUNT}
+WHOLE = {"first_epochs": COUNT, "second_epochs": Range(0, whole=True), "instances_per_batch": COUNT}
 
 
 def wrong_settings(values: Mapping[str, Any]) -> Iterator[str]:

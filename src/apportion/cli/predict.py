@@ -22,5 +22,9 @@ def command(
     typed = check_ending(out) != ".csv"
     check_place(out)
     tabling.check_apart([out], [table])
-    save_table(score_table(load_model(model), table, tuple(missing or ()), typed=typed), out)
+    notes: list[str] = []
+    scored = score_table(load_model(model), table, tuple(missing or ()), typed=typed, notes=notes)
+    save_table(scored, out)
+    for note in notes:
+        print(note)
     print(f"{out}")

@@ -27,6 +27,7 @@ class Progress:
             self.bars = Bars(*columns, TextColumn("{task.fields[now]}"), console=self.console)
         self.tasks: dict[str, Any] = {}
         self.printed = 0.0
+        self.name, self.last = "", ""  # the run that goes on, and its last line where it was not printed
 
     def __enter__(self) -> "Progress":
         if self.bars is not None:
@@ -36,8 +37,18 @@ class Progress:
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self.bars is not None:
             self.bars.stop()
+        self._say()
+
+    def _say(self) -> None:
+        """Print the line that was held back, if there is one."""
+        if self.last:
+            print(self.last, flush=True)
+            self.last, self.printed = "", time.monotonic()
 
     def show(self, name: str, epochs: int, line: dict[str, Any] | None) -> None:
+        if name != self.name:  # a stage may end before its last epoch
+            self._say()
+            self.name = name
         if line is None:
             self.console.print(f"{name}: finished before, skipped", highlight=False)
             return
@@ -46,7 +57,8 @@ class Progress:
             if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(name, total=epochs, now="")
             self.bars.update(self.tasks[name], completed=line["epoch"], now=now)
-        elif line["epoch"] == epochs or time.monotonic() - self.printed > PLAIN_SECONDS:
+        else:
             terms = ", ".join(f"{term} {value:.4g}" for term, value in line["terms"].items())
-            print(f"{name}: epoch {line['epoch']} of {epochs}, {now}, {terms}", flush=True)
-            self.printed = time.monotonic()
+            self.last = f"{name}: epoch {line['epoch']} of {epochs}, {now}, {terms}"
+            if line["epoch"] == epochs or time.monotonic() - self.printed > PLAIN_SECONDS:
+                self._say()

@@ -15,7 +15,7 @@ def command(
     data: Annotated[Path | None, typer.Option(help="Folder of the image data sets, for thumbnails.")] = None,
     thumbnails: Annotated[bool, typer.Option(help="Draw images where their data set is at hand.")] = True,
 ) -> None:
-    from apportion.runs import RunError
+    from apportion.runs import RunError, all_runs, finished
     from apportion.runs.files import check_place, whole_file
 
     if not root.is_dir():
@@ -25,6 +25,11 @@ def command(
     for path in (md, html):
         if path is not None:
             check_place(path)
+    found = list(all_runs(root))
+    if not any(map(finished, found)):
+        remedy = "pass the folder that holds the runs, such as results, or let them finish"
+        others = f" ({len(found)} are not)" if found else ""
+        raise RunError(f"no run below {root} is finished{others}: {remedy}")
     if md is not None:
         from apportion.report.page import results_page
 

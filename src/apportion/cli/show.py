@@ -1,5 +1,6 @@
 """apportion show NAME"""
 
+import json
 from typing import Annotated
 
 import typer
@@ -8,10 +9,19 @@ from apportion.cli.naming import Settings
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="A name of apportion list.")], set_: Settings = None
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A recipe or a group of apportion list; of a group an object with a recipe a name."
+        ),
+    ],
+    set_: Settings = None,
 ) -> None:
     from apportion.cli.naming import find, settings
     from apportion.recipes import changed, to_json
 
-    for recipe in find(name).values():
-        print(to_json(changed(recipe, settings(set_))))
+    found = {key: to_json(changed(recipe, settings(set_))) for key, recipe in find(name).items()}
+    if list(found) == [name]:
+        print(found[name])
+    else:
+        print(json.dumps({key: json.loads(recipe) for key, recipe in found.items()}, indent=1))

@@ -1,5 +1,6 @@
 """The options by which commands are told about tables."""
 
+import csv
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +24,8 @@ Key = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="The bags' column in FILE, where it is named otherwise.")
 ]
 Classes = Annotated[
-    str, typer.Option(metavar="A,B", help="The classes' columns in FILE; all others, if not given.")
+    str,
+    typer.Option(metavar="A,B", help='The classes\' columns in FILE; all, if not given. "A, b" has a comma.'),
 ]
 Drop = Annotated[str, typer.Option(metavar="A,B", help="Columns of TABLE that are no features.")]
 Categorical = Annotated[
@@ -97,4 +99,6 @@ def check_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -
 
 
 def _list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    """Names between commas; one that has a comma stands in double quotes, as in a CSV."""
+    names = next(csv.reader([text], skipinitialspace=True), [])
+    return tuple(name.strip() for name in names if name.strip())

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 ROWS = 30  # of runs; the others are counted
+WIDE = 1_000  # columns of what is no terminal: nothing is broken into lines
 
 
 def command(
@@ -16,6 +17,7 @@ def command(
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look once; so does what is no terminal.")] = False,
 ) -> None:
+    import os
     import time
     from contextlib import suppress
 
@@ -30,6 +32,8 @@ def command(
         raise RunError(f"{root} is not a folder; pass the folder that holds the runs, such as runs")
     console = Console()
     if once or not console.is_terminal:
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            console.width = WIDE
         console.print(shown(statuses(root)))
         return
     # Ctrl-C ends the looking, and is no error

@@ -42,7 +42,8 @@ def card(values: Mapping[str, Any]) -> str:
 def _method(values: Mapping[str, Any]) -> str:
     second = values["settings"].get("second_stage")
     second = values["data"].get("second stage") if second == "auto" else second
-    after = ", then a new network on labels that meet every bag's shares" if second else ""
+    later = second and "first stage" not in str(values["quality"].get("chosen epoch"))
+    after = ", then a new network on labels that meet every bag's shares" if later else ""
     return f"A network `{values['backbone']}` learnt the shares of the bags{after}. Settings:"
 
 

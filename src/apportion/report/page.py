@@ -128,5 +128,6 @@ def _places(cells: dict[str, Cell]) -> str:
             where = runs.read_where(folder)
             told = (str(where.get(name, "?"))[:60] for name in ("device", "torch", "commit"))
             device, torch, commit = (re.sub(r"[^\w .:,+()/-]", "?", text) for text in told)
-            places[f"{device}, torch {torch}, commit {commit[:10]}"] += 1
+            of = "" if commit == "None" else f", commit {commit[:10]}"  # installed, not cloned
+            places[f"{device}, torch {torch}{of}"] += 1
     return "; ".join(f"{place} ({n} runs)" for place, n in places.most_common())

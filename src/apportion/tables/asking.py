@@ -1,8 +1,11 @@
 """What a user says of the tables, and what a check has found in them."""
 
+import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -42,6 +45,13 @@ class Found:
     sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (m,)
     shares: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # (m, k)
     classes: tuple[str, ...] = ()
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as an option takes several: between commas, in quotes where one has a comma, and for a shell."""
+    line = StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return quote(line.getvalue())
 
 
 def told(cases: Iterable[str], n: int, remedy: str) -> str:

@@ -25,17 +25,18 @@ def check(asked: Asked) -> Found:
     frame = open_table(asked.table, texts=texts, missing=asked.missing)
     schema = frame.collect_schema()
     _check_columns(asked, schema.names(), problems)
+    if not frame.select(pl.len()).collect().item():
+        return Found([*problems, f"{asked.table.name} has no rows: give a row an instance"])
+    one_source = _check_sources(asked, problems)
     check_options(asked, problems)
     kinds = check_features(asked, frame, problems, notes)
-    if asked.bag not in schema or not set(asked.shares) <= set(schema):
+    if not one_source or asked.bag not in schema or not set(asked.shares) <= set(schema):
         return Found(problems, notes)
     bags = _bags_of(asked, frame, problems)
     if asked.shares:
         table: BagTable | None = shares_in_table(asked, frame, problems)
-    elif asked.proportions or asked.counts:
-        table = separate_table(asked, bags[asked.bag], problems)
     else:
-        table = None
+        table = separate_table(asked, bags[asked.bag], problems, notes)
     if table is None or not bags.height:
         return Found(problems, notes)
     place = check_names(table, bags, asked, problems, notes)
@@ -59,20 +60,25 @@ def check(asked: Asked) -> Found:
 
 
 def _check_columns(asked: Asked, there: Sequence[str], problems: list[str]) -> None:
-    """The words of the question: columns that the table does not have, and one source of proportions."""
+    """The words of the question: columns that the table does not have, or that are named twice."""
     named = {"--bag": (asked.bag,), "--shares": asked.shares, "--drop": asked.drop}
     named |= {"--given": (asked.given,) if asked.given else ()}
     for option, names in (named | {"--categorical": asked.categorical}).items():
         for name in (name for name in names if name not in there):
             columns = ", ".join(map(repr, there[:20])) + (", …" if len(there) > 20 else "")
             problems.append(f"{asked.table.name} has no column {name!r} ({option}); it has {columns}")
+    known = (asked.bag, *asked.shares)
+    if len(set(known)) < len(known) or len(set(asked.classes)) < len(asked.classes):
+        problems.append("a column is named twice among the bag, the shares and the classes: name each once")
+
+
+def _check_sources(asked: Asked, problems: list[str]) -> bool:
+    """Whether the proportions come from one place."""
     given = [asked.proportions is not None, asked.counts is not None, bool(asked.shares)]
     if sum(given) != 1:
         remedy = "pass one of --proportions FILE, --counts FILE and --shares COLUMNS"
         problems.append(f"the proportions of the bags come from {sum(given)} places: {remedy}")
-    known = (asked.bag, *asked.shares)
-    if len(set(known)) < len(known) or len(set(asked.classes)) < len(asked.classes):
-        problems.append("a column is named twice among the bag, the shares and the classes: name each once")
+    return sum(given) == 1
 
 
 def _bags_of(asked: Asked, frame: pl.LazyFrame, problems: list[str]) -> pl.DataFrame:
@@ -86,8 +92,6 @@ def _bags_of(asked: Asked, frame: pl.LazyFrame, problems: list[str]) -> pl.DataF
     for row in found.filter(lost).to_dicts():
         cases = [f"{asked.table.name} has {row['len']:,} rows without a bag, first row {row[ROW]}"]
         problems.append(told(cases, 1, f"fill in the column {asked.bag!r} or leave these rows out"))
-    if not found.height:
-        problems.append(f"{asked.table.name} has no rows")
     return found.filter(~lost).sort(asked.bag)
 
 

@@ -1,18 +1,23 @@
 """How a CSV is written: commas, semicolons, tabs or bars between its fields, points or commas in its numbers.
 
-The header decides the first: a comma outside of quotes makes it an ordinary CSV. Files that are no UTF-8 text
-are refused with the line that makes them such.
+The header decides the first: a comma outside of quotes makes it an ordinary CSV, unless another mark alone
+gives the lines below as many fields. Files that are no UTF-8 text are refused with the line that makes them
+such.
 """
 
 import csv
 import re
 from collections import Counter
+from contextlib import suppress
+from io import StringIO
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from apportion.tables.columns import TableError
 
 HEAD = 1 << 20  # bytes that are looked at
+LINES = 50  # that say what separates
 PACKED = (b"\x1f\x8b", b"x\x01", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")  # what polars would unpack
 MARK = b"\xef\xbb\xbf"  # before UTF-8, as Excel writes it
 WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
@@ -21,6 +26,7 @@ WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 class Dialect(NamedTuple):
     separator: str = ","
     decimal_comma: bool = False
+    line_end: str = "\n"
 
 
 def dialect_of(path: Path) -> Dialect:
@@ -30,7 +36,8 @@ def dialect_of(path: Path) -> Dialect:
     if head.startswith(PACKED):
         raise TableError(f"{path} is compressed; unpack it first")
     bare = re.sub(rb'"[^"]*"', b"", head.removeprefix(MARK))
-    header = bare.partition(b"\n")[0].rstrip(b"\r")
+    line_end = "\r" if b"\r" in bare and b"\n" not in bare else "\n"  # as programs of old Macs write it
+    header = bare.partition(line_end.encode())[0].rstrip(b"\r")
     if b"\0" in header or head.startswith(tuple(WIDE)):
         raise TableError(recode(path, WIDE.get(head[:2], "utf-16-le")))
     try:
@@ -39,18 +46,33 @@ def dialect_of(path: Path) -> Dialect:
         raise TableError(recode(path, "cp1252")) from None
     if re.fullmatch(rb"sep=.", header):
         raise TableError(f"{path} begins with a line {header.decode()!r} for Excel; delete that line")
-    separator = next((mark for mark in ",;\t|" if mark.encode() in header), ",")
-    return Dialect(separator, separator != "," and _has_decimal_commas(head, separator))
+    separator = _separator(head, [mark for mark in ",;\t|" if mark.encode() in header])
+    decimal_comma = separator != "," and _has_decimal_commas(head.replace(b"\r", b"\n"), separator)
+    return Dialect(separator, decimal_comma, line_end)
+
+
+def _separator(head: bytes, marks: list[str]) -> str:
+    """Of several marks in a header the one that gives the lines below as many fields, and most of them."""
+    found, text = {}, head.removeprefix(MARK).decode(errors="replace")
+    for mark in marks if len(marks) > 1 else []:
+        with suppress(csv.Error):
+            rows = islice(csv.reader(StringIO(text, newline=""), delimiter=mark), LINES)
+            widths = [len(row) for row in rows if row]
+            if len(widths) > 1 and len(set(widths)) == 1:
+                found[mark] = widths[0]
+    return max(found, key=found.__getitem__) if found else (marks or [","])[0]
+
+
+def names_of(path: Path, separator: str) -> list[str]:
+    """The names in the header; none where one is too long for Python's reader."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file, suppress(csv.Error):
+        return next((row for row in csv.reader(file, delimiter=separator) if row), [])
+    return []
 
 
 def refuse_twice(path: Path, separator: str) -> None:
     """A header that stands twice, of which the reader would rename the second and say nothing."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        try:
-            names = next((row for row in csv.reader(file, delimiter=separator) if row), [])
-        except csv.Error:  # a name that is too long for Python's reader
-            return
-    for name, times in Counter(names).items():
+    for name, times in Counter(names_of(path, separator)).items():
         if name and times > 1:
             raise TableError(f"{path} has {times} columns {name!r}; name each once, or leave all but one out")
 
@@ -80,7 +102,7 @@ def why(path: Path, separator: str, reason: str) -> str:
         return f"{path} cannot be read as csv: {reason}"
     row, fields, width = _widest(path, separator)
     where = f"row {row}, has {fields} fields where the header has {width}" if row else reason
-    remedy = f"put values that have {separator!r} in them between double quotes"
+    remedy = f"put values that have {separator!r} in them between double quotes, names in the header too"
     return f"{path} cannot be read as csv: {where}; {remedy}"
 
 
@@ -95,3 +117,23 @@ def _widest(path: Path, separator: str) -> tuple[int, int, int]:
             )
     except csv.Error:  # a field that is too long for Python's reader
         return 0, 0, 0
+
+
+def claimed(path: Path, dialect: Dialect) -> tuple[int, int]:
+    """The lines of a CSV, and the columns of its first: short lines are filled up with missing values."""
+    end = dialect.line_end.encode()
+    with path.open("rb") as file:
+        first, _, rest = file.read(1 << 22).partition(end)
+        lines = 1 + rest.count(end)
+        while part := file.read(1 << 20):
+            lines += part.count(end)
+    return lines, 1 + first.count(dialect.separator.encode())
+
+
+def trailing(path: Path, dialect: Dialect) -> int:
+    """The lines without any value at the end of a CSV, as spreadsheets leave them: nothing but separators."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - HEAD))
+        text = file.read().replace(b"\r\n", b"\n").removesuffix(dialect.line_end.encode())
+    lines, mark = text.split(dialect.line_end.encode()), dialect.separator.encode()
+    return next((i for i, line in enumerate(reversed(lines)) if line.strip(mark)), 0)

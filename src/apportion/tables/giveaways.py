@@ -1,12 +1,11 @@
-"""Feature columns that give more away than they should: a class's name, which bag a row is of, its number.
+"""Feature columns that give more away than they should: a class, which bag a row is of, its number.
 
 They are noted and taken all the same, as a region or a price may look like this too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from shlex import quote
 
-from apportion.tables.asking import Asked, told
+from apportion.tables.asking import Asked, listed, told
 from apportion.tables.columns import KEPT
 from apportion.tables.reading import pl
 
@@ -21,6 +20,10 @@ def note_giveaways(
     known = {name.strip().casefold(): name for name in classes}
     named = [name for name in kinds if name.strip().casefold() in known]
     _note(named, "named as a class and taken as a feature", "if it holds shares or labels", notes)
+    texts = [name for name, kind in kinds.items() if kind == "category" and name not in named]
+    labels = _labels(frame, texts, [name.strip().lower() for name in classes])
+    _note(labels, "the classes are its values, and it is taken as a feature", "if it holds labels", notes)
+    named += labels
     steady = _steady(frame, asked.bag, [name for name in kinds if name not in named])
     what = "the same value in all rows of a bag says which bag a row is of, so that held-out bags are told"
     _note(steady, f"{what} too well", "if that is not meant", notes)
@@ -33,11 +36,28 @@ def _note(names: Sequence[str], what: str, when: str, notes: list[str]) -> None:
     """One note for all columns of a sort: of tables about bags there may be hundreds."""
     if names:
         cases = (f"column {name!r}" for name in names)
-        notes.append(told(cases, len(names), f"{what}; --drop {quote(','.join(names))} {when}"))
+        notes.append(told(cases, len(names), f"{what}; --drop {listed(names)} {when}"))
 
 
 def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
     return (names[at : at + AT_ONCE] for at in range(0, len(names), AT_ONCE))
+
+
+def _labels(frame: pl.LazyFrame, names: Sequence[str], classes: Sequence[str]) -> list[str]:
+    """Columns of texts of which each is a class, in whatever case, and not all the same."""
+    left = [name for part in _parts(names) for name in _labels_in(frame.head(PROBED), part, classes)]
+    return [name for part in _parts(left) for name in _labels_in(frame, part, classes, least=2)]
+
+
+def _labels_in(
+    frame: pl.LazyFrame, names: Sequence[str], classes: Sequence[str], *, least: int = 0
+) -> list[str]:
+    asks = []
+    for i, name in enumerate(names):
+        text = pl.col(name).cast(pl.String).str.strip_chars().str.to_lowercase().drop_nulls()
+        asks.append((text.is_in(list(classes)).all() & (text.n_unique() >= least)).alias(str(i)))
+    seen = frame.select(asks).collect(engine="streaming").row(0) if asks else ()
+    return [name for name, same in zip(names, seen, strict=True) if same]
 
 
 def _steady(frame: pl.LazyFrame, bag: str, names: Sequence[str]) -> list[str]:

@@ -35,7 +35,8 @@ def hold_parts(
     The bags are divided while they have no features, so that these are made in one pass and held once; one
     column and one batch of rows are in memory beside them.
     """
-    frame = open_table(asked.table, texts=(asked.bag, *asked.categorical), missing=asked.missing)
+    texts = (asked.bag, asked.given, *asked.categorical)  # as the check has read it: types are remembered
+    frame = open_table(asked.table, texts=texts, missing=asked.missing)
     order = torch.from_numpy(_order(frame, asked.bag, found.names, int(found.sizes.sum())))
     shares, sizes = torch.from_numpy(found.shares).float(), torch.from_numpy(found.sizes)
     parts = divide(Bags(torch.empty(len(order), 0), sizes, shares, order, found.names.to_list()))

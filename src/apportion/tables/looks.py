@@ -1,9 +1,13 @@
 """What texts look like that are meant as numbers or dates, and how to write them so that they become such."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from apportion.tables.reading import pl
+from apportion.tables.asking import listed, told
+from apportion.tables.dialect import dialect_of
+from apportion.tables.reading import open_table, pl
 
 PROBED = 100_000  # rows that speak for a column
 GAPS = {
@@ -15,6 +19,7 @@ _ANY = r"[+-]?\d[\d.,'’\s\u00a0\u202f]*"  # a number in any country's writing
 _MONEY = r"([$€£¥₹₩]|[A-Z]{2}\$|USD|EUR|GBP|CHF|JPY|Kč|kr\.?|zł)"
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _CLOCK = r"([ T]\d{1,2}:\d{2}.*)?"
+_POINTS = r"^[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?$"  # 2.340 as it is written where commas are decimal
 
 
 class Look(NamedTuple):
@@ -84,10 +89,48 @@ def _share(strange: pl.DataFrame, name: str, look: Look) -> int:
 
 def advice(seen: Seen, name: str, *, csv: bool) -> str:
     """What to do with the texts of a column that is meant as numbers or dates; empty where it is not."""
-    keep = f"or --categorical {quote(name)} if they are categories"
+    keep = f"or --categorical {listed([name])} if they are categories"
     if seen.look is not None:
         return f"most texts look like {seen.look.what}, such as {seen.example!r}: {seen.look.remedy}, {keep}"
     if seen.gaps:
         empty = " ".join(f"--missing={quote(text)}" for text in seen.gaps) if csv else "leave these empty"
         return f"{', '.join(map(repr, seen.gaps))} beside numbers: {empty} if that means missing, {keep}"
     return ""
+
+
+def check_points(
+    path: Path, names: Sequence[str], problems: list[str], notes: list[str], *, whole: bool = False
+) -> list[str]:
+    """The columns whose points are separators of thousands, read as decimal ones: 2.340 beside 921.
+
+    Only where fields are not between commas, or numbers are whole. It is a problem where decimal commas or a
+    last zero speak for it, and a note where only three digits do.
+    """
+    if path.suffix.lower() != ".csv" or not (whole or dialect_of(path).separator != ","):
+        return []
+    texts = open_table(path, texts=None).head(PROBED).collect()
+    commas = any(texts[name].str.contains(rf"^\s*({DECIMAL.pattern})\s*$").any() for name in texts.columns)
+    sure: dict[str, str] = {}
+    perhaps: list[str] = []
+    for name in (name for name in names if name in texts.columns):
+        column = texts[name].drop_nulls().str.strip_chars()
+        points = column.filter(column.str.contains(".", literal=True))
+        rest = column.filter(~column.str.contains(".", literal=True))
+        three = len(points) > 0 and points.str.contains(_POINTS).all()
+        if not three or points.str.ends_with(".000").all() or rest.str.contains(r"^[+-]?\d{4,}$").any():
+            continue
+        case = f"{path.name}, column {name!r}, has {points[0]!r}"
+        several = points.str.contains(r"\..*\.").any()  # 1.234.567
+        if whole or commas or several or (points.str.ends_with("0").any() and len(rest)):
+            sure[name] = case
+        elif len(rest):
+            perhaps.append(case)
+    remedy = "write 2.340 as 2340"
+    if sure:
+        problems.append(
+            told(sure.values(), len(sure), f"its points look like separators of thousands; {remedy}")
+        )
+    if perhaps:
+        what = "read as a decimal point, with three digits after it in all rows"
+        notes.append(told(perhaps, len(perhaps), f"{what}; {remedy} if it separates thousands"))
+    return list(sure)

@@ -8,13 +8,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from apportion.tables.asking import Asked
 from apportion.tables.columns import TableError
-from apportion.tables.dialect import Dialect, dialect_of, refuse_twice, why
+from apportion.tables.dialect import Dialect, claimed, dialect_of
+from apportion.tables.texts import pl, read_csv
 from apportion.tables.trial import tried
-
-try:
-    import polars as pl
-except ModuleNotFoundError as problem:
-    raise TableError("tables are read with polars; pip install 'apportion[tables]'") from problem
 
 BATCH = 250_000  # rows held at once while a table is gone through
 ENDINGS = (".csv", ".parquet", ".pq")
@@ -52,48 +48,26 @@ def open_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequenc
     """A table. Parquet is read as it is gone through, CSV at once.
 
     Of a CSV the columns `texts` stay texts, so that 007 is not 7; None leaves all so. Empty fields are
-    missing, and so are those that read as one of `missing`.
+    missing, and so are those that read as one of `missing`; lines without any value at its end are no rows.
     """
     ending = check_ending(path)
     if not path.is_file():
         raise TableError(f"there is no file {path}")
     with plainly(f"{path} cannot be read as {ending[1:]}"):
         dialect = dialect_of(path) if ending == ".csv" else Dialect()
-        _check_size(path, ending, dialect.separator)
+        _check_size(path, ending, dialect)
         frame = (
-            _read_csv(path, dialect, texts, missing)
-            if ending == ".csv"
-            else pl.scan_parquet(path, glob=False)
+            read_csv(path, dialect, texts, missing) if ending == ".csv" else pl.scan_parquet(path, glob=False)
         )
         frame.collect_schema()
     return frame
 
 
-def _read_csv(
-    path: Path, dialect: Dialect, texts: Sequence[str] | None, missing: Sequence[str]
-) -> pl.LazyFrame:
-    refuse_twice(path, dialect.separator)
-    try:
-        if texts is None:
-            return pl.read_csv(
-                path, null_values=list(missing), infer_schema=False, glob=False, separator=dialect.separator
-            ).lazy()
-        header = pl.read_csv(path, n_rows=0, glob=False, separator=dialect.separator).columns
-        return pl.read_csv(
-            path, null_values=list(missing), infer_schema_length=None, try_parse_dates=True,
-            schema_overrides=dict.fromkeys(set(texts) & set(header), pl.String), glob=False,
-            separator=dialect.separator, decimal_comma=dialect.decimal_comma,
-        ).lazy()  # fmt: skip
-    except pl.exceptions.ComputeError as problem:
-        reason = (str(problem).splitlines() or [""])[0]
-        raise TableError(why(path, dialect.separator, reason)) from problem
-
-
-def _check_size(path: Path, ending: str, separator: str) -> None:
+def _check_size(path: Path, ending: str, dialect: Dialect) -> None:
     """A small file that claims a large table is refused before any of it is read."""
     most, problem = max(ALWAYS, A_BYTE * path.stat().st_size), ""
     if ending == ".csv":
-        rows, columns = _claimed(path, separator)
+        rows, columns = claimed(path, dialect)
     else:
         rows, columns, problem = tried(path, most)
     if problem:
@@ -104,16 +78,6 @@ def _check_size(path: Path, ending: str, separator: str) -> None:
     if rows * columns > most:
         size = f"{rows:,} rows of {columns:,} columns in {path.stat().st_size:,} bytes"
         raise TableError(f"{path} has {size}, as no table of people has; write it anew if it is one")
-
-
-def _claimed(path: Path, separator: str) -> tuple[int, int]:
-    """The lines of a CSV, and the columns of its first: short lines are filled up with missing values."""
-    with path.open("rb") as file:
-        first = file.readline(1 << 22)
-        lines = 1
-        while part := file.read(1 << 20):
-            lines += part.count(b"\n")
-    return lines, 1 + first.count(separator.encode())
 
 
 def save_table(frame: pl.LazyFrame, path: Path) -> None:

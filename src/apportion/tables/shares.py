@@ -8,7 +8,7 @@ import numpy as np
 
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.columns import TableError, is_nameless
-from apportion.tables.looks import DECIMAL, PERCENT
+from apportion.tables.looks import DECIMAL, PERCENT, check_points
 from apportion.tables.reading import ROW, numbered_rows, open_table, pl, plainly
 from apportion.tables.transforms import kind_of, read_as
 
@@ -29,7 +29,7 @@ class BagTable(NamedTuple):
         return f"{self.place}, row {self.rows[i]}, bag {self.bags[int(i)]!r}"
 
 
-def separate_table(asked: Asked, bags: pl.Series, problems: list[str]) -> BagTable | None:
+def separate_table(asked: Asked, bags: pl.Series, problems: list[str], notes: list[str]) -> BagTable | None:
     """The rows of the file of proportions or counts; None where its columns are not what was asked for."""
     path, key = asked.proportions or asked.counts, asked.key or asked.bag
     if path is None:
@@ -47,6 +47,8 @@ def separate_table(asked: Asked, bags: pl.Series, problems: list[str]) -> BagTab
     classes = asked.classes or _class_columns(frame, key, path.name, problems)
     for name in (name for name in classes if name not in frame.columns):
         problems.append(f"{path.name} has no column {name!r} for that class; it has {_list(frame.columns)}")
+        return None
+    if check_points(path, classes, problems, notes, whole=asked.counts is not None and not asked.noise):
         return None
     frame = frame.with_row_index(ROW, offset=1)
     ids = _as_ids(frame[key], bags.dtype)

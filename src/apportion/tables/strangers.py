@@ -26,7 +26,11 @@ def without_strangers(
     if j is not None:
         total = kept.pop(j)
         found.append((total, f"is the sum of {_names(table, kept)} in every row"))
-    if asked.counts is None:
+    if asked.counts is not None:
+        total = _rows(table.values[:, kept], place, sizes)
+        found += [(kept[j], "is the number of rows of every bag, a total and no class") for j in total]
+        kept = [j for i, j in enumerate(kept) if i not in total]
+    else:
         beside = [kept[j] for j in _beside(table.values[:, kept])]
         kept = [j for j in kept if j not in beside]
         found += [(j, f"is beside {_names(table, kept)}, which are whole without it") for j in beside]
@@ -49,6 +53,13 @@ def _fits(values: np.ndarray, sizes: np.ndarray, asked: Asked) -> bool:
     wanted = sizes if asked.counts is not None else np.ones(len(sizes))
     with np.errstate(over="ignore"):
         return bool(whole.any()) and np.allclose(values[whole].sum(1), wanted[whole], rtol=0, atol=1e-4)
+
+
+def _rows(values: np.ndarray, place: np.ndarray, sizes: np.ndarray) -> list[int]:
+    """Columns that count all rows of every bag, such as clicks beside conversions."""
+    known = place >= 0
+    same = (values[place[known]] == sizes[known, None]).all(0)
+    return np.flatnonzero(same).tolist() if known.sum() >= 2 else []
 
 
 def _counting(table: BagTable) -> list[tuple[int, str]]:

@@ -51,7 +51,8 @@ def spoilt(values: pl.Series, kind: str) -> np.ndarray:
     read = read_as(values, kind)
     bad = read.is_null() & values.is_not_null()
     if kind == "number":
-        bad = bad | read.is_infinite().fill_null(False)
+        odd = read.is_infinite() | read.is_nan() if values.dtype == pl.String else read.is_infinite()
+        bad = bad | odd.fill_null(False)  # the text nan is no number, and no gap unless it is called one
     return np.flatnonzero(bad.to_numpy())
 
 

@@ -1,8 +1,8 @@
 """The feature columns of a table: what each is taken for, and values that no transform can use."""
 
-from apportion.tables.asking import SHOWN, Asked, told
+from apportion.tables.asking import SHOWN, Asked, listed, told
 from apportion.tables.columns import KEPT
-from apportion.tables.looks import advice, seen_in
+from apportion.tables.looks import advice, check_points, seen_in
 from apportion.tables.reading import ROW, numbered_rows, pl
 from apportion.tables.transforms import kind_of
 
@@ -19,7 +19,7 @@ def check_features(
             continue
         kind = "category" if name in asked.categorical else kind_of(dtype)
         if kind is None or (kind == "category" and dtype.is_nested()):
-            remedy = f"leave it out with --drop {name}"
+            remedy = f"leave it out with --drop {listed([name])}"
             problems.append(
                 f"column {name!r} has values of type {dtype}, for which there is no transform: {remedy}"
             )
@@ -27,24 +27,32 @@ def check_features(
             kinds[name] = kind
     if not kinds:
         problems.append(f"{asked.table.name} has no column for features beside the bags and their shares")
-    for name, kind in list(kinds.items()):
+    empty: list[str] = []
+    read = [name for name in kinds if name not in asked.categorical]
+    pointed = check_points(asked.table, read, problems, notes)
+    for name, kind in [(name, kind) for name, kind in kinds.items() if name not in pointed]:
         # of the one column: plans over thousands of columns take long to make
         both = frame.select(*dict.fromkeys(c for c in (asked.bag, name) if c in schema))
-        if not _check_column(asked, both, name, kind, problems, notes):
+        if not _check_column(asked, both, name, kind, problems, notes, empty):
             del kinds[name]
+    if empty:
+        cases = (f"column {name!r}" for name in empty)
+        problems.append(
+            told(cases, len(empty), f"no value in any row; leave it out with --drop {listed(empty)}")
+        )
     return kinds
 
 
 def _check_column(
-    asked: Asked, frame: pl.LazyFrame, name: str, kind: str, problems: list[str], notes: list[str]
-) -> bool:
+    asked: Asked, frame: pl.LazyFrame, name: str, kind: str, problems: list[str], notes: list[str],
+    empty: list[str],
+) -> bool:  # fmt: skip
     """Whether the column says anything; what is wrong with it is added to the problems."""
     column, dtype = pl.col(name), frame.collect_schema()[name]
     gone = column.is_null() | (column.is_nan() if dtype.is_float() else False)
     asks = {"rows": pl.len(), "gone": gone.sum()}
     if kind == "category":
-        text = column.cast(pl.String)
-        asks |= {"distinct": text.drop_nulls().n_unique()}
+        asks |= {"distinct": column.cast(pl.String).drop_nulls().n_unique()}
         asks |= {"numbers": _is_number(column).sum()}
     else:
         there = column.filter(~gone)
@@ -53,7 +61,7 @@ def _check_column(
             asks |= {"infinite": column.is_infinite().sum()}
     seen = frame.select(**asks).collect(engine="streaming").row(0, named=True)
     if seen["gone"] == seen["rows"]:
-        problems.append(f"column {name!r} has no value in any row: leave it out with --drop {name}")
+        empty.append(name)
         return True
     filled = seen["rows"] - seen["gone"]
     if seen.get("infinite"):
@@ -63,7 +71,7 @@ def _check_column(
     mixed = filled / 2 <= seen.get("numbers", 0) < filled and name not in asked.categorical
     if mixed:
         spoilt = ~_is_number(column) & column.is_not_null()
-        texts = f"say which texts mean missing with --missing, or --categorical {name}"
+        texts = f"say which texts mean missing with --missing, or --categorical {listed([name])}"
         remedy = f"most are numbers; {meant or texts}"
         _name_rows(asked, frame, name, spoilt, filled - seen["numbers"], remedy, problems)
     if seen["distinct"] <= 1 and not seen["gone"]:
@@ -75,7 +83,9 @@ def _check_column(
         notes.append(f"column {name!r} becomes categories; {meant}")
     elif kind == "category" and seen["distinct"] > KEPT:
         several = f"{seen['distinct']:,} different texts; the {KEPT} most frequent become features"
-        notes.append(f"column {name!r} has {several}, all others one: --drop {name} if it names the rows")
+        notes.append(
+            f"column {name!r} has {several}, all others one: --drop {listed([name])} if it names the rows"
+        )
     return True
 
 

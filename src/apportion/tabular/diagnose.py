@@ -12,6 +12,7 @@ from apportion.choosing import split
 from apportion.crossfit import unseen_log_probs
 from apportion.diagnosis import Diagnosis, diagnosis_of
 from apportion.evaluate import predict
+from apportion.fitting import SettingError
 from apportion.instances import as_floats
 from apportion.mending import known_bags
 from apportion.models import Model
@@ -24,6 +25,8 @@ from apportion.tables.reading import open_table
 from apportion.tabular.fit import checked, names_of
 from apportion.tabular.told import columns_of, name_spoilt, settings_of
 from apportion.verdict import LEAST_BAGS
+
+ANYTHING = 0.9  # an interval of the accuracy as wide as this tells nothing
 
 
 def bags_for(model: Model, asked: Asked, found: Found) -> Bags:
@@ -57,6 +60,10 @@ def judged(
     if len(bags.sizes) < LEAST_BAGS or float(bags.proportions.std(0).max()) < 1e-6:
         which = f"{len(bags.sizes)} bags that the model has learnt from"  # no network could say more
         return diagnosis_of(_log_probs(model, bags), bags, noisy=noisy), bags, which
+    if folds > len(bags.sizes):
+        raise SettingError(
+            f"--folds is {folds}, but there are {len(bags.sizes)} bags; pass no more than that"
+        )
     known = settings_of(model)
     placed = bags.to(pick_device(device))
     log_probs = unseen_log_probs(placed, checked(known) | {"relax": relax}, folds, known.get("seed", 0))
@@ -109,7 +116,7 @@ def report(found: Diagnosis, which: str) -> list[str]:
 
 
 def _estimate(found: Diagnosis) -> str:
-    if math.isnan(found.accuracy):
+    if math.isnan(found.accuracy) or (not found.noisy and found.high - found.low >= ANYTHING):
         return "cannot be told from these bags"
     ends = f"{100 * found.low:.1f} to {100 * found.high:.1f} %"
     return f"{100 * found.accuracy:.1f} % ({'no interval: the shares are noisy' if found.noisy else ends})"

@@ -12,24 +12,40 @@ from apportion.models import Model
 from apportion.tables.asking import SHOWN, told
 from apportion.tables.columns import Column, TableError
 from apportion.tables.dialect import dialect_of
+from apportion.tables.looks import check_points
 from apportion.tables.reading import BATCH, batches, open_table, pl, plainly
 from apportion.tables.transforms import features_of, read_as
 from apportion.tabular.told import columns_of, missing_of, name_spoilt
 
+GAPS = {
+    "category": "they count as 'other'",
+    "boolean": "they count as the more frequent value",
+    "number": "they count as the median",
+    "date": "they count as the median",
+}
+
 
 def score_table(
-    model: Model, table: Path, missing: tuple[str, ...] = (), *, typed: bool = False
+    model: Model,
+    table: Path,
+    missing: tuple[str, ...] = (),
+    *,
+    typed: bool = False,
+    notes: list[str] | None = None,
 ) -> pl.LazyFrame:
     """The table with a column for the predicted class and one for the probability of each.
 
     What a CSV holds stays as it was written, but for decimal commas in numbers that the model takes. `typed`
     is for files that have types: columns that the model takes for numbers, dates or truth values become
-    such, and all others stay texts, as 007 is not 7.
+    such, and all others stay texts, as 007 is not 7. Values that are missing here and were not in training
+    are noted.
     """
     columns, texts = columns_of(model), tuple(dict.fromkeys((*missing_of(model), *missing)))
     with plainly(f"{table} cannot be read"):
         frame = _pointed(open_table(table, texts=None, missing=texts), table, columns)
-        scored = _scored_table(model, frame, table)
+        notes = [] if notes is None else notes
+        scored = _scored_table(model, frame, table, notes)
+        notes += _missing(frame, columns)
         if table.suffix.lower() != ".csv":
             return pl.concat([frame, scored.lazy()], how="horizontal")
         given = _pointed(open_table(table, texts=None), table, columns) if texts else frame
@@ -44,7 +60,24 @@ def _pointed(frame: pl.LazyFrame, table: Path, columns: Sequence[Column]) -> pl.
         return frame
     there = frame.collect_schema().names()
     names = [column.name for column in columns if column.kind == "number" and column.name in there]
-    return frame.with_columns(pl.col(name).str.replace(",", ".", literal=True) for name in names)
+    number = r"^(\s*[+-]?\d*),(\d*([eE][+-]?\d+)?\s*)$"  # what is none is told of as it was written
+    return frame.with_columns(pl.col(name).str.replace(number, "${1}.${2}") for name in names)
+
+
+def _missing(frame: pl.LazyFrame, columns: Sequence[Column]) -> list[str]:
+    """Columns with gaps that had none in training, so that no feature says so."""
+    kinds = frame.collect_schema()
+    asks = [pl.len().alias("rows")]
+    for i, column in enumerate(columns):
+        value = pl.col(column.name)
+        gone = value.is_null() | value.is_nan() if kinds[column.name].is_float() else value.is_null()
+        asks.append(gone.sum().alias(str(i)))
+    rows, *gaps = frame.select(asks).collect(engine="streaming").row(0)
+    return [
+        f"column {column.name!r} is missing in {n:,} of {rows:,} rows, training had none; {GAPS[column.kind]}"
+        for column, n in zip(columns, gaps, strict=True)
+        if n and not column.flag
+    ]
 
 
 def _typed(frame: pl.LazyFrame, column: Column) -> pl.Series:
@@ -59,7 +92,7 @@ def _typed(frame: pl.LazyFrame, column: Column) -> pl.Series:
     return values
 
 
-def _scored_table(model: Model, frame: pl.LazyFrame, table: Path) -> pl.DataFrame:
+def _scored_table(model: Model, frame: pl.LazyFrame, table: Path, notes: list[str]) -> pl.DataFrame:
     """The columns that are added."""
     there = frame.collect_schema().names()
     names = [column.name for column in columns_of(model)]
@@ -68,6 +101,8 @@ def _scored_table(model: Model, frame: pl.LazyFrame, table: Path) -> pl.DataFram
         f"{table.name} has no column {name!r}, which the model takes" for name in names if name not in there
     ]
     problems += [f"{table.name} has a column {name!r} already; rename it" for name in added if name in there]
+    numbers = [column.name for column in columns_of(model) if column.kind == "number"]
+    check_points(table, numbers, problems, notes)
     shares = [] if problems else [_scored(model, part, problems, table.name) for part in _parts(frame, names)]
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)

@@ -574,3 +574,46 @@ app({words!r}, standalone_mode=False)
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
+
+
+# --- predictions given the shares of bags
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_predictions_meet_the_shares_of_their_bags_and_rows_keep_their_places(folder, source):
+    table, *words = SOURCES[source]
+    run("fit", table, *words, "--out", "model", *QUICK)
+    assert run("predict", "model", table, "--out", "plain.parquet").exit_code == 0
+    assert run("predict", "model", table, *words, "--out", "met.parquet").exit_code == 0
+    plain, met = pl.read_parquet("plain.parquet"), pl.read_parquet("met.parquet")
+    assert met.select("up", "along").equals(plain.select("up", "along"))
+    counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
+    sums = met.with_columns(pl.col("town").cast(pl.String).str.zfill(2))
+    sums = sums.group_by("town").agg(pl.col("p(left)").sum()).sort("town")
+    assert sums["p(left)"].to_list() == pytest.approx(counts["left"].to_list(), abs=1e-3)
+    most = np.where(met["p(left)"].to_numpy() > 0.5, "left", "right")
+    assert (met["predicted"].to_numpy() == most).all()
+
+
+def test_bags_without_shares_keep_their_predictions(folder):
+    run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
+    counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
+    counts.head(20).write_csv("few.csv")
+    run("predict", "model", "people.csv", "--out", "plain.csv")
+    words = ("--bag", "town", "--counts", "few.csv", "--out", "met.csv")
+    with pytest.raises(TableError, match="--unlabelled"):
+        run("predict", "model", "people.csv", *words)
+    assert run("predict", "model", "people.csv", *words, "--unlabelled").exit_code == 0
+    plain, met = (pl.read_csv(name, schema_overrides={"town": pl.String}) for name in ("plain.csv", "met.csv"))
+    known = plain["town"].is_in(counts["town"].head(20).implode())
+    same = (plain["p(left)"] - met["p(left)"]).abs() < 1e-6
+    assert same.filter(~known).all()
+    assert not same.filter(known).any()
+
+
+def test_shares_without_the_column_of_the_bags_are_refused(folder):
+    run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
+    result = run("predict", "model", "people.csv", "--counts", "counts.csv", "--out", "met.csv")
+    assert result.exit_code == 2
+    assert "name the column of each row's bag with --bag" in " ".join(result.output.split())
+    assert not Path("met.csv").exists()

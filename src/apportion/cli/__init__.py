@@ -64,7 +64,9 @@ app.command("check", help="What is wrong with a table and the shares of its bags
     check.command
 )
 app.command("fit", help="A model of single rows from a table and the shares of its bags.")(fit.command)
-app.command("predict", help="A table with the predictions of a model.")(predict.command)
+app.command("predict", help="A table with the predictions of a model; with --bag, given the shares of bags.")(
+    predict.command
+)
 app.command("diagnose", help="Is a model's answer any good? Figures and plain words, without labels.")(
     diagnose.command
 )

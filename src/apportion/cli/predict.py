@@ -12,18 +12,39 @@ def command(
     model: Annotated[Path, typer.Argument(help="A folder that `apportion fit` wrote.")],
     table: tabling.Table,
     out: Annotated[Path, typer.Option(metavar="FILE", help="TABLE with its predictions, CSV or Parquet.")],
+    bag: Annotated[
+        str, typer.Option(metavar="COLUMN", help="Each row's bag, if predictions shall meet its shares.")
+    ] = "",
+    proportions: tabling.Proportions = None,
+    counts: tabling.Counts = None,
+    shares: tabling.Shares = "",
+    key: tabling.Key = None,
+    classes: tabling.Classes = "",
     missing: tabling.Missing = None,
+    normalise: tabling.Normalise = False,
+    noise: tabling.Noise = "",
+    unlabelled: tabling.Unlabelled = False,
+    fill: tabling.Fill = False,
 ) -> None:
     from apportion.models import load_model
     from apportion.runs.files import check_place
     from apportion.tables.reading import check_ending, save_table
+    from apportion.tabular.known import given_shares
     from apportion.tabular.score import score_table
 
     typed = check_ending(out) != ".csv"
     check_place(out)
-    tabling.check_apart([out], [table])
-    notes: list[str] = []
-    scored = score_table(load_model(model), table, tuple(missing or ()), typed=typed, notes=notes)
+    tabling.check_apart([out], [table, proportions, counts])
+    loaded, known, notes = load_model(model), None, list[str]()
+    if bag:
+        asked = tabling.asked(
+            table, bag, proportions, counts, shares, key, classes, "", "", missing, normalise, noise,
+            unlabelled, fill,
+        )  # fmt: skip
+        known = given_shares(loaded, asked)
+    elif any((proportions, counts, shares, key, classes, noise, normalise, unlabelled, fill)):
+        raise typer.BadParameter("shares are those of bags: name the column of each row's bag with --bag")
+    scored = score_table(loaded, table, tuple(missing or ()), typed=typed, notes=notes, shares=known)
     save_table(scored, out)
     for note in notes:
         print(note)

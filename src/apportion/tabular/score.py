@@ -32,19 +32,20 @@ def score_table(
     *,
     typed: bool = False,
     notes: list[str] | None = None,
+    shares: np.ndarray | None = None,
 ) -> pl.LazyFrame:
     """The table with a column for the predicted class and one for the probability of each.
 
     What a CSV holds stays as it was written, but for decimal commas in numbers that the model takes. `typed`
     is for files that have types: columns that the model takes for numbers, dates or truth values become
     such, and all others stay texts, as 007 is not 7. Values that are missing here and were not in training
-    are noted.
+    are noted. `shares` are the probabilities, where they are known already.
     """
     columns, texts = columns_of(model), tuple(dict.fromkeys((*missing_of(model), *missing)))
     with plainly(f"{table} cannot be read"):
         frame = _pointed(open_table(table, texts=None, missing=texts), table, columns)
         notes = [] if notes is None else notes
-        scored = _scored_table(model, frame, table, notes)
+        scored = _scored_table(model, frame, table, notes, shares)
         notes += _missing(frame, columns)
         if table.suffix.lower() != ".csv":
             return pl.concat([frame, scored.lazy()], how="horizontal")
@@ -92,7 +93,9 @@ def _typed(frame: pl.LazyFrame, column: Column) -> pl.Series:
     return values
 
 
-def _scored_table(model: Model, frame: pl.LazyFrame, table: Path, notes: list[str]) -> pl.DataFrame:
+def _scored_table(
+    model: Model, frame: pl.LazyFrame, table: Path, notes: list[str], known: np.ndarray | None
+) -> pl.DataFrame:
     """The columns that are added."""
     there = frame.collect_schema().names()
     names = [column.name for column in columns_of(model)]
@@ -103,7 +106,9 @@ def _scored_table(model: Model, frame: pl.LazyFrame, table: Path, notes: list[st
     problems += [f"{table.name} has a column {name!r} already; rename it" for name in added if name in there]
     numbers = [column.name for column in columns_of(model) if column.kind == "number"]
     check_points(table, numbers, problems, notes)
-    shares = [] if problems else [_scored(model, part, problems, table.name) for part in _parts(frame, names)]
+    shares = [] if known is None else [known]
+    if known is None and not problems:
+        shares = [_scored(model, part, problems, table.name) for part in _parts(frame, names)]
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
         raise TableError(f"{table.name} cannot be scored; nothing was written{lines}")

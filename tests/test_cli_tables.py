@@ -604,7 +604,9 @@ def test_bags_without_shares_keep_their_predictions(folder):
     with pytest.raises(TableError, match="--unlabelled"):
         run("predict", "model", "people.csv", *words)
     assert run("predict", "model", "people.csv", *words, "--unlabelled").exit_code == 0
-    plain, met = (pl.read_csv(name, schema_overrides={"town": pl.String}) for name in ("plain.csv", "met.csv"))
+    plain, met = (
+        pl.read_csv(name, schema_overrides={"town": pl.String}) for name in ("plain.csv", "met.csv")
+    )
     known = plain["town"].is_in(counts["town"].head(20).implode())
     same = (plain["p(left)"] - met["p(left)"]).abs() < 1e-6
     assert same.filter(~known).all()

@@ -237,7 +237,9 @@ def test_a_gain_is_over_the_students_own_teacher(tmp_path):
         make_run(tmp_path, f"table1/dllp/{size}", 1, 60.0)
         make_run(tmp_path, f"table1/dllp/{size}", 2, 70.0)
         make_run(tmp_path, f"table1/dllp+plot/{size}", 1, 61.0)
-    assert "*PLOT gains at every bag size (after DLLP).* **Holds**: +1.00 / +1.00" in claims(collect(tmp_path))
+    assert "*PLOT gains at every bag size (after DLLP).* **Holds**: +1.00 / +1.00" in claims(
+        collect(tmp_path)
+    )
 
 
 def test_a_claim_that_our_numbers_contradict_does_not_hold(tmp_path):

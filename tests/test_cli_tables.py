@@ -619,3 +619,33 @@ def test_shares_without_the_column_of_the_bags_are_refused(folder):
     assert result.exit_code == 2
     assert "name the column of each row's bag with --bag" in " ".join(result.output.split())
     assert not Path("met.csv").exists()
+
+
+def test_one_bag_and_bags_alike_have_shares_to_meet(folder):
+    run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
+    one = pl.read_csv("people.csv", schema_overrides={"town": pl.String}).filter(pl.col("town") == "03")
+    one.write_csv("one.csv")
+    Path("share.csv").write_text("town,left,right\n03,0.25,0.75\n")
+    words = ("--bag", "town", "--proportions", "share.csv", "--out", "met.csv")
+    assert run("predict", "model", "one.csv", *words).exit_code == 0
+    assert pl.read_csv("met.csv")["p(left)"].mean() == pytest.approx(0.25, abs=1e-4)
+
+
+def test_what_is_noted_without_bags_is_noted_with_them(folder):
+    run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
+    people = pl.read_csv("people.csv", schema_overrides={"town": pl.String})
+    people.with_columns(up=pl.lit(None, pl.Float64)).write_csv("new.csv")
+    pl.read_csv("counts.csv", schema_overrides={"town": pl.String}).head(25).write_csv("few.csv")
+    words = ("--bag", "town", "--counts", "few.csv", "--unlabelled", "--out", "met.csv")
+    said = run("predict", "model", "new.csv", *words).output
+    assert "5 bags have no row in few.csv; they are without proportions" in said
+    assert "column 'up' is missing in 600 of 600 rows, training had none" in said
+
+
+def test_a_number_that_is_too_large_is_named_by_its_row(folder):
+    run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
+    lines = Path("people.csv").read_text().splitlines()
+    lines[4] = f"{lines[4].split(',')[0]},1e39,1.0"
+    Path("new.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(TableError, match="new.csv, row 4, has no probabilities: a number in it"):
+        run("predict", "model", "new.csv", "--bag", "town", "--counts", "counts.csv", "--out", "met.csv")

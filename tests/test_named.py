@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from apportion import BagError, diagnose, expand, group_bags
-from apportion.forms import groups_of, table_shares
+from apportion.forms import bags_from, groups_of, table_shares
 
 TOWNS = ["a", "a", "b", "b", "b", "c"]
 SHARES = pd.DataFrame({"no": [0.5, 1 / 3, 1.0], "yes": [0.5, 2 / 3, 0.0]}, index=list("abc"))
@@ -190,3 +190,13 @@ def test_group_bags_takes_a_polars_table_and_counts_of_a_larger_group():
         group_bags(x, TOWNS, counts=larger)
     bags = group_bags(x, TOWNS, counts=larger, normalise=True)
     np.testing.assert_allclose(bags.proportions, SHARES.to_numpy(), rtol=1e-6)
+
+
+def test_names_in_several_levels_and_names_that_polars_would_give_are_told_apart():
+    shares = np.array([[0.2, 0.8], [0.2, 0.8], [0.7, 0.3], [0.7, 0.3]])
+    x, ids = np.arange(8.0).reshape(4, 2), ["a", "a", "b", "b"]
+    levels = pd.DataFrame(shares, columns=pd.MultiIndex.from_tuples([("vote", "no"), ("vote", "yes")]))
+    with pytest.raises(BagError, match="give every column a name, and one alone"):
+        bags_from(x, levels, ids)
+    named = pd.DataFrame(shares, columns=["column_0", "column_1"])
+    assert bags_from(x, named, ids)[1].tolist() == ["column_0", "column_1"]

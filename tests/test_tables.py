@@ -671,10 +671,11 @@ def points(folder: Path, *lines: str, **changes: Any) -> tuple[list[str], str]:
 def test_points_that_separate_thousands_are_told_and_never_taken_for_decimals(tmp_path):
     (problem,), _ = points(tmp_path, "salary", "2.340", "2.332", "921", "1.000")
     what = "people.csv, column 'salary', has '2.340': its points look like separators of thousands; "
-    assert problem == what + "write 2.340 as 2340"
+    remedy = "write 2.340 as 2340, or 921 beside it as 921.000 if its point is a decimal one"
+    assert problem == what + remedy
     assert points(tmp_path, "salary", "2.340", "2.332", "921", "1.000", categorical=("salary",))[0] == []
     told, notes = points(tmp_path, "salary;score", "2.341;-0,13", "2.332;1,5", "2.001;0,25", "1.001;2")
-    assert told == [what.replace("2.340", "2.341") + "write 2.340 as 2340"]
+    assert told == [what.replace("2.340", "2.341") + remedy]
     assert "column 'score' becomes categories; most texts look like numbers with decimal commas" in notes
     for last in ("17", "1.002.341"):
         (problem,), _ = points(tmp_path, "salary", "1.002.341", "2.332.001", "1.000.921", last)
@@ -690,6 +691,13 @@ def test_three_digits_alone_are_noted_and_other_decimals_are_not(tmp_path):
     for values in (("2.34", "2.332", "921", "1"), ("0.125", "2", "3", "4"), ("2.341", "2", "3", "4000")):
         assert "point" not in str(points(tmp_path, "wage", *values))
     assert "point" not in str(points(tmp_path, "wage", "2.000", "3.000", "17", "5"))
+    assert "point" not in str(points(tmp_path, "wage", "1.250", "2.500", "0", "3.750"))
+
+
+def test_a_text_that_means_missing_and_one_comma_elsewhere_make_no_thousands(tmp_path):
+    assert points(tmp_path, "kg", "2.107", "1.350", "NA", "3.125", missing=("NA",))[0] == []
+    told, _ = points(tmp_path, "lat;note", "48.340;a", "48.137;1,5", "48.250;b", "48.001;c")
+    assert told == []
 
 
 @pytest.mark.parametrize("mark", [";", ","])

@@ -68,8 +68,8 @@ def is_missing(value: Any) -> bool:
 
 def check_classes(names: Sequence[Any]) -> None:
     """Refuse columns without a name, and names of several types, which have no common order."""
-    for name in (name for name in names if is_missing(name)):
-        raise BagError(f"a class is named {name!r}; give every column a name")
+    for name in (name for name in names if isinstance(name, tuple) or is_missing(name)):
+        raise BagError(f"a class is named {name!r}; give every column a name, and one alone")
     kinds = {np.asarray(name).dtype.kind for name in names}
     if len({"n" if kind in "iuf" else kind for kind in kinds}) > 1:
         raise BagError(

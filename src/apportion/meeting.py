@@ -4,12 +4,10 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from apportion.bags import Bags
 from apportion.diagnosis import predictions_in_bags
-from apportion.likelihood import posterior
 from apportion.mending import believed
 from apportion.transport import entropic
 
@@ -30,16 +28,11 @@ def meet(
 
 
 def met(log_probs: Tensor, bags: Bags, relax: float = math.inf) -> Tensor:
-    """`meet` for log-probabilities in the order of the bags, on the host.
+    """`meet` for log-probabilities in the order of the bags.
 
-    Rows of bags without proportions stay as they are. Where proportions are noisy and weigh `relax`, what
-    they and the predictions agree on is met, by transport alone: nothing is known of single rows then.
+    Entropic transport with λ = 1: of all that have a bag's shares, the nearest to the predictions by KL
+    divergence. Rows of bags without proportions stay as they are, and of noisy ones, which weigh `relax`,
+    what they and the predictions agree on is met.
     """
-    if relax < math.inf:
-        shares = believed(log_probs, bags.sizes, bags.proportions, relax)
-        return entropic(log_probs, bags.sizes, shares, reg=1.0).mass
-    known, found = bags.proportions.isfinite().all(1), log_probs.exp()
-    rows = torch.repeat_interleave(known, bags.sizes)
-    if bool(known.any()):
-        found[rows] = posterior(log_probs[rows], bags.sizes[known], bags.proportions[known]).to(found)
-    return found
+    shares = believed(log_probs, bags.sizes, bags.proportions, relax)
+    return entropic(log_probs, bags.sizes, shares, reg=1.0).mass

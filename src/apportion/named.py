@@ -55,8 +55,9 @@ def column_names(frame: Any) -> list[Any] | None:
         return None
     names = list(frame.columns)
     truths = isinstance(names[0], bool | np.bool_)  # which equal 0 and 1
-    counting = [list(range(len(names))), [f"column_{i}" for i in range(len(names))]]  # pandas', polars'
-    return None if names in counting and not truths else names
+    own = library_of(frame) == "polars"  # which counts by names of its own
+    counting = [f"column_{i}" for i in range(len(names))] if own else list(range(len(names)))
+    return None if names == counting and not truths else names
 
 
 def _has_names(row: Any) -> bool:

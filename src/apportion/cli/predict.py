@@ -41,7 +41,7 @@ def command(
             table, bag, proportions, counts, shares, key, classes, "", "", missing, normalise, noise,
             unlabelled, fill,
         )  # fmt: skip
-        known = given_shares(loaded, asked)
+        known = given_shares(loaded, asked, notes)
     elif any((proportions, counts, shares, key, classes, noise, normalise, unlabelled, fill)):
         raise typer.BadParameter("shares are those of bags: name the column of each row's bag with --bag")
     scored = score_table(loaded, table, tuple(missing or ()), typed=typed, notes=notes, shares=known)

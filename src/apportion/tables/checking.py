@@ -17,8 +17,9 @@ from apportion.tables.values import check_features
 
 
 @of_table
-def check(asked: Asked) -> Found:
-    """Go through both tables; nothing of the instances is held in memory but one column at a time."""
+def check(asked: Asked, *, learn: bool = True) -> Found:
+    """Go through both tables; nothing of the instances is held in memory but one column at a time. Where
+    nothing is to be learnt, features may be empty and all bags alike, and no kinds are found."""
     problems: list[str] = []
     notes: list[str] = []
     texts = (asked.bag, asked.given, *asked.categorical)
@@ -29,7 +30,7 @@ def check(asked: Asked) -> Found:
         return Found([*problems, f"{asked.table.name} has no rows: give a row an instance"])
     one_source = _check_sources(asked, problems)
     check_options(asked, problems)
-    kinds = check_features(asked, frame, problems, notes)
+    kinds = check_features(asked, frame, problems, notes) if learn else {}
     if not one_source or asked.bag not in schema or not set(asked.shares) <= set(schema):
         return Found(problems, notes)
     bags = _bags_of(asked, frame, problems)
@@ -52,11 +53,17 @@ def check(asked: Asked) -> Found:
     known = shares[np.isfinite(shares).all(1)]
     if not len(known):
         return Found(["no bag has proportions, so that there is nothing to learn from"], notes)
-    if np.ptp(known, axis=0).max() < 1e-6:
-        problems.append("all bags have the same proportions, so that nothing tells the classes apart")
-    note_giveaways(asked, frame, kinds, table.classes, notes)
-    notes.insert(0, _summary(asked, sizes, known, table.classes))
+    if learn:
+        problems += _alike(known)
+        note_giveaways(asked, frame, kinds, table.classes, notes)
+        notes.insert(0, _summary(asked, sizes, known, table.classes))
     return Found(problems, notes, kinds, bags[asked.bag], sizes, shares, table.classes)
+
+
+def _alike(shares: np.ndarray) -> list[str]:
+    if np.ptp(shares, axis=0).max() >= 1e-6:
+        return []
+    return ["all bags have the same proportions, so that nothing tells the classes apart"]
 
 
 def _check_columns(asked: Asked, there: Sequence[str], problems: list[str]) -> None:

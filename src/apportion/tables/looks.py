@@ -99,23 +99,25 @@ def advice(seen: Seen, name: str, *, csv: bool) -> str:
 
 
 def check_points(
-    path: Path, names: Sequence[str], problems: list[str], notes: list[str], *, whole: bool = False
-) -> list[str]:
+    path: Path, names: Sequence[str], problems: list[str], notes: list[str], *, whole: bool = False,
+    missing: Sequence[str] = (),
+) -> list[str]:  # fmt: skip
     """The columns whose points are separators of thousands, read as decimal ones: 2.340 beside 921.
 
-    Only where fields are not between commas, or numbers are whole. It is a problem where decimal commas or a
-    last zero speak for it, and a note where only three digits do.
+    Only where fields are not between commas, or numbers are whole. It is a problem where decimal commas of a
+    column or a last zero speak for it, and a note where only three digits do.
     """
     if path.suffix.lower() != ".csv" or not (whole or dialect_of(path).separator != ","):
         return []
-    texts = open_table(path, texts=None).head(PROBED).collect()
-    commas = any(texts[name].str.contains(rf"^\s*({DECIMAL.pattern})\s*$").any() for name in texts.columns)
+    texts = open_table(path, texts=None, missing=missing).head(PROBED).collect()
+    columns = {name: texts[name].drop_nulls().str.strip_chars() for name in names if name in texts.columns}
+    decimal = rf"^({DECIMAL.pattern})$"
+    commas = any(2 * column.str.contains(decimal).sum() > len(column) for column in columns.values())
     sure: dict[str, str] = {}
     perhaps: list[str] = []
-    for name in (name for name in names if name in texts.columns):
-        column = texts[name].drop_nulls().str.strip_chars()
+    for name, column in columns.items():
         points = column.filter(column.str.contains(".", literal=True))
-        rest = column.filter(~column.str.contains(".", literal=True))
+        rest = column.filter(column.str.contains(r"^[+-]?\d+$") & (column != "0"))
         three = len(points) > 0 and points.str.contains(_POINTS).all()
         if not three or points.str.ends_with(".000").all() or rest.str.contains(r"^[+-]?\d{4,}$").any():
             continue
@@ -127,9 +129,9 @@ def check_points(
             perhaps.append(case)
     remedy = "write 2.340 as 2340"
     if sure:
-        problems.append(
-            told(sure.values(), len(sure), f"its points look like separators of thousands; {remedy}")
-        )
+        what = "its points look like separators of thousands"
+        others = "" if whole else ", or 921 beside it as 921.000 if its point is a decimal one"
+        problems.append(told(sure.values(), len(sure), f"{what}; {remedy}{others}"))
     if perhaps:
         what = "read as a decimal point, with three digits after it in all rows"
         notes.append(told(perhaps, len(perhaps), f"{what}; {remedy} if it separates thousands"))

@@ -54,7 +54,8 @@ def _read(
     kept = frozenset(name for name in header if plain.get(name, name) in texts)
     file = path.stat()
     found = _remembered if file.st_size > SMALL else _types
-    types, dates = found(str(path.absolute()), dialect, kept, missing, file.st_size, file.st_mtime_ns)
+    state = (file.st_size, file.st_mtime_ns, file.st_ctime_ns, file.st_ino)
+    types, dates = found(str(path.absolute()), dialect, kept, missing, state)
     frame = pl.read_csv(path, infer_schema=False, schema_overrides=types, **about)
     return frame.with_columns(_dates(path, frame.select(dates))) if dates else frame
 
@@ -68,7 +69,7 @@ Types = tuple[dict[str, Any], list[str]]
 
 
 def _types(
-    path: str, dialect: Dialect, texts: frozenset[str], missing: tuple[str, ...], size: int, changed: int
+    path: str, dialect: Dialect, texts: frozenset[str], missing: tuple[str, ...], state: tuple[int, ...]
 ) -> Types:
     """The types of the columns, and which texts may be dates: to try it on every text takes minutes.
 

@@ -29,7 +29,7 @@ def check_features(
         problems.append(f"{asked.table.name} has no column for features beside the bags and their shares")
     empty: list[str] = []
     read = [name for name in kinds if name not in asked.categorical]
-    pointed = check_points(asked.table, read, problems, notes)
+    pointed = check_points(asked.table, read, problems, notes, missing=asked.missing)
     for name, kind in [(name, kind) for name, kind in kinds.items() if name not in pointed]:
         # of the one column: plans over thousands of columns take long to make
         both = frame.select(*dict.fromkeys(c for c in (asked.bag, name) if c in schema))

@@ -45,7 +45,7 @@ def score_table(
     with plainly(f"{table} cannot be read"):
         frame = _pointed(open_table(table, texts=None, missing=texts), table, columns)
         notes = [] if notes is None else notes
-        scored = _scored_table(model, frame, table, notes, shares)
+        scored = _scored_table(model, frame, table, notes, shares, texts)
         notes += _missing(frame, columns)
         if table.suffix.lower() != ".csv":
             return pl.concat([frame, scored.lazy()], how="horizontal")
@@ -94,8 +94,9 @@ def _typed(frame: pl.LazyFrame, column: Column) -> pl.Series:
 
 
 def _scored_table(
-    model: Model, frame: pl.LazyFrame, table: Path, notes: list[str], known: np.ndarray | None
-) -> pl.DataFrame:
+    model: Model, frame: pl.LazyFrame, table: Path, notes: list[str], known: np.ndarray | None,
+    missing: Sequence[str],
+) -> pl.DataFrame:  # fmt: skip
     """The columns that are added."""
     there = frame.collect_schema().names()
     names = [column.name for column in columns_of(model)]
@@ -105,7 +106,7 @@ def _scored_table(
     ]
     problems += [f"{table.name} has a column {name!r} already; rename it" for name in added if name in there]
     numbers = [column.name for column in columns_of(model) if column.kind == "number"]
-    check_points(table, numbers, problems, notes)
+    check_points(table, numbers, problems, notes, missing=missing)
     shares = [] if known is None else [known]
     if known is None and not problems:
         shares = [_scored(model, part, problems, table.name) for part in _parts(frame, names)]

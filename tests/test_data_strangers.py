@@ -61,7 +61,7 @@ def test_a_good_file_is_read(name):
 def test_nothing_but_an_error_of_our_own_comes_of_scrambled_bytes(name):
     good, read, error = READERS[name]
 
-    @settings(max_examples=120, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=80, deadline=None, database=None, derandomize=True)
     @given(scrambled(good))
     def holds(data: bytes) -> None:
         with suppress(error):
@@ -105,7 +105,7 @@ WHOLE_LINES = ("adult", "log", "csv", "scored", "run log")  # half of these may 
 def test_nothing_but_an_error_of_our_own_comes_of_other_values_in_good_json(name):
     good, read, error = READERS[name]
 
-    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=150, deadline=None, database=None, derandomize=True)
     @given(tampered(good))
     def holds(data: bytes) -> None:
         with suppress(error):
@@ -119,7 +119,7 @@ def test_nothing_but_an_error_of_our_own_comes_of_other_values_in_a_checkpoint()
     length = int.from_bytes(good[:8], "little")
     header = json.loads(good[8 : 8 + length])
 
-    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=150, deadline=None, database=None, derandomize=True)
     @given(tampered(header["__metadata__"]["state"].encode()))
     def holds(data: bytes) -> None:
         changed = json.dumps(header | {"__metadata__": {"state": data.decode()}}).encode()

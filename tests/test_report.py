@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from apportion import runs
 from apportion.cli import app
-from apportion.report.beyond import beyond_figure, beyond_table
+from apportion.report.beyond import CIFAR_10, CIFAR_100, PUBLISHED, beyond_figure, beyond_table
 from apportion.report.claims import claims
 from apportion.report.collect import Cell, collect, same_seeds, spread
 from apportion.report.figures import figure_3, figure_4, save
@@ -118,31 +118,39 @@ def test_a_method_has_one_colour_at_every_bag_size(tmp_path):
         make_run(tmp_path, f"beyond-resnet9/two-views/{size}", 1, 95.0)
     drawn = [
         {line.get_label(): line.get_color() for line in panel.lines}
-        for panel in beyond_figure(collect(tmp_path)).axes
+        for panel in beyond_figure(collect(tmp_path), CIFAR_10).axes
     ]
     assert [len(lines) for lines in drawn] == [3, 1]
     assert drawn[0]["two views, ResNet-9"] == drawn[1]["two views, ResNet-9"]
 
 
 def test_beyond_the_paper_a_second_stage_counts_the_seconds_of_its_first_and_needs_it(tmp_path):
-    assert beyond_table(collect(tmp_path)) == ""
-    assert beyond_figure(collect(tmp_path)) is None
+    assert beyond_table(collect(tmp_path), CIFAR_10, PUBLISHED) == ""
+    assert beyond_figure(collect(tmp_path), CIFAR_10) is None
     make_run(tmp_path, "beyond-conv13/two-views+plot/64", 1, 93.0)
-    assert beyond_table(collect(tmp_path)) == ""
+    assert beyond_table(collect(tmp_path), CIFAR_10, PUBLISHED) == ""
     make_run(tmp_path, "beyond-conv13/two-views/64", 1, 91.0)
     cells = collect(tmp_path)
     one = cells["beyond-conv13/two-views/64"].seconds()
-    rows = beyond_table(cells).splitlines()
+    rows = beyond_table(cells, CIFAR_10, PUBLISHED).splitlines()
     assert rows[0] == "|  | bags of 64 |"
     assert rows[2:] == [
         f"| two views | **91.00 (–, 1)**, {one:.0f} s |",
         f"| two views + PLOT | **93.00 (–, 1)**, {2 * one:.0f} s |",
         "| published best | 94.58 |",
     ]
-    (panel,) = beyond_figure(cells).axes
+    (panel,) = beyond_figure(cells, CIFAR_10).axes
     first, second = (line.get_xdata() for line in panel.lines)
     assert first[-1] == pytest.approx(one)
     assert second[-1] == pytest.approx(2 * one)
+
+
+def test_beyond_the_paper_cifar_100_has_its_own_table_without_a_published_best(tmp_path):
+    make_run(tmp_path, "table2/dllp/64", 1, 42.0)
+    assert beyond_table(collect(tmp_path), CIFAR_100, {}) == ""
+    make_run(tmp_path, "beyond-resnet9-cifar100/two-views/64", 1, 74.0)
+    rows = beyond_table(collect(tmp_path), CIFAR_100, {}).splitlines()
+    assert [row.split("**")[0] for row in rows[2:]] == ["| DLLP | ", "| two views, ResNet-9 | "]
 
 
 def test_the_same_figure_is_the_same_bytes(tmp_path):

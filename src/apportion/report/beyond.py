@@ -10,8 +10,9 @@ from apportion.report.collect import Cell, spread
 from apportion.report.tables import markdown
 
 Cells = Mapping[str, Cell]
+Rows = Mapping[str, tuple[str, str, str]]  # title -> group, method, dash of its curve
 
-ROWS = {  # title -> group, method, dash of its curve
+CIFAR_10 = {
     "DLLP": ("table1", "dllp", ":"),
     "DLLP + PLOT": ("table1", "dllp+plot", "--"),
     "two views": ("beyond-conv13", "two-views", "-"),
@@ -19,54 +20,65 @@ ROWS = {  # title -> group, method, dash of its curve
     "two views, ResNet-9": ("beyond-resnet9", "two-views", "-"),
     "two views, ResNet-9, argmax labels": ("beyond-resnet9-argmax", "two-views", ":"),
 }
-OURS = [title for title in ROWS if title.startswith("two views")]
+CIFAR_100 = {
+    "DLLP": ("table2", "dllp", ":"),
+    "DLLP + PLOT": ("table2", "dllp+plot", "--"),
+    "two views, ResNet-9": ("beyond-resnet9-cifar100", "two-views", "-"),
+}
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
-# the best of any method as published up to 2025, WRN-28-2, up to 1,024 epochs, often the best test epoch
+# CIFAR-10, of any method as published up to 2025, WRN-28-2, up to 1,024 epochs, often the best test epoch
 PUBLISHED = {16: 95.24, 32: 95.25, 64: 94.58, 128: 94.53, 256: 93.95}
 
 
-def stages(cells: Cells, title: str, size: int) -> list[Cell] | None:
+def stages(cells: Cells, row: tuple[str, str, str], size: int) -> list[Cell] | None:
     """The run of a row after the run of its first stage, where both are there."""
-    group, method, _ = ROWS[title]
+    group, method, _ = row
     names = [f"{group}/{method.removesuffix('+plot')}/{size}"]
     names += [f"{group}/{method}/{size}"] if method.endswith("+plot") else []
     return [cells[name] for name in names] if all(name in cells for name in names) else None
 
 
-def beyond_table(cells: Cells) -> str:
+def sizes_run(cells: Cells, rows: Rows) -> list[int]:
+    """The bag sizes at which two views were run."""
+    ours = [row for row in rows.values() if row[1].startswith("two-views")]
+    return [size for size in SIZES if any(stages(cells, row, size) for row in ours)]
+
+
+def beyond_table(cells: Cells, rows: Rows, published: Mapping[int, float]) -> str:
     """Last epoch, and the seconds of all stages, compilation and evaluation included; empty without runs."""
-    found = {(title, size): stages(cells, title, size) for title in ROWS for size in SIZES}
-    sizes = [size for size in SIZES if any(found[title, size] for title in OURS)]
+    sizes = sizes_run(cells, rows)
     if not sizes:
         return ""
-    rows = []
-    for title in (title for title in ROWS if any(found[title, size] for size in sizes)):
+    found = {(title, size): stages(cells, row, size) for title, row in rows.items() for size in sizes}
+    lines = []
+    for title in (title for title in rows if any(found[title, size] for size in sizes)):
         row = [title]
         for size in sizes:
             parts = found[title, size]
             seconds = sum(part.seconds() for part in parts or [])
             last = spread(parts[-1].numbers("test_accuracy", "last")) if parts else ""
             row.append(f"**{last}**, {seconds:.0f} s" if parts else "–")
-        rows.append(row)
-    rows.append(["published best", *(f"{PUBLISHED[s]:.2f}" if s in PUBLISHED else "–" for s in sizes)])
-    return markdown(["", *(f"bags of {size}" for size in sizes)], rows)
+        lines.append(row)
+    if published:
+        lines.append(["published best", *(f"{published[s]:.2f}" if s in published else "–" for s in sizes)])
+    return markdown(["", *(f"bags of {size}" for size in sizes)], lines)
 
 
-def beyond_figure(cells: Cells) -> Figure | None:
+def beyond_figure(cells: Cells, rows: Rows) -> Figure | None:
     """Test accuracy by seconds, a panel a bag size; a second stage begins where its first one ended."""
-    sizes = [size for size in SIZES if any(stages(cells, title, size) for title in OURS)]
+    sizes = sizes_run(cells, rows)
     if not sizes:
         return None
     figure = Figure(figsize=(3.2 * len(sizes), 2.9), layout="constrained")
     panels, lines = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0], {}
     for panel, size in zip(panels, sizes, strict=True):
-        for colour, (title, (_, _, dash)) in enumerate(ROWS.items()):
-            if parts := stages(cells, title, size):
+        for colour, (title, row) in enumerate(rows.items()):
+            if parts := stages(cells, row, size):
                 *before, log = (runs.read_log(part.folders[0]) for part in parts)  # of the first seed
                 taken = [[sum(line.get("seconds", {}).values()) for line in each] for each in (*before, log)]
                 clock = list(accumulate(second for each in taken for second in each))
                 curve = clock[-len(log) :], [line["test_accuracy"] for line in log]
-                (lines[title],) = panel.plot(*curve, dash, color=f"C{colour}", label=title)
+                (lines[title],) = panel.plot(*curve, row[2], color=f"C{colour}", label=title)
         panel.set_title(f"bags of {size}", fontsize=9)
         panel.set_xlabel("seconds")
         panel.set_ylim(60, 97)

@@ -24,8 +24,8 @@ from apportion.bagging import random_groups
 from apportion.bags import BagBatch, Bags
 from apportion.data.adult import adult, find_adult, rows
 from apportion.data.archives import read_file
-from apportion.forms import bags_from
-from apportion.kinds import batch_of, epochs_of
+from apportion.fitting.kinds import batch_of, epochs_of
+from apportion.intake.forms import bags_from
 from apportion.means import bag_means
 from apportion.optimizers import make_optimizer
 from apportion.randomness import reseed, stream

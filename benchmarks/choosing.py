@@ -25,16 +25,16 @@ from sklearn.datasets import make_classification
 from torch import Tensor
 
 from apportion.backbones import mlp
-from apportion.bag_scores import SCORES
 from apportion.bagging import cluster_groups, dirichlet_groups, make_bags, random_groups
 from apportion.bags import Bags
-from apportion.calibration import fitted_temperature
 from apportion.data.adult import adult
 from apportion.data.instances import Instances
 from apportion.data.synthetic import blobs, digits, moons
-from apportion.diagnosis import diagnosis_of
 from apportion.evaluate import calibration, predict
 from apportion.fitting import as_floats, stage_settings, two_stages
+from apportion.judging.bag_scores import SCORES
+from apportion.judging.calibration import fitted_temperature
+from apportion.judging.diagnosis import diagnosis_of
 from apportion.randomness import stream
 
 KINDS = {"random": random_groups, "skewed": dirichlet_groups, "by cluster": cluster_groups}

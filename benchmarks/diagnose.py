@@ -17,11 +17,11 @@ import torch
 
 from apportion.bagging import cluster_groups, dirichlet_groups, make_bags
 from apportion.bags import Bags
-from apportion.crossfit import unseen_log_probs
 from apportion.data.adult import adult
 from apportion.data.instances import Instances
 from apportion.data.synthetic import blobs, digits, moons
-from apportion.diagnosis import diagnosis_of
+from apportion.fitting.crossfit import unseen_log_probs
+from apportion.judging.diagnosis import diagnosis_of
 from apportion.tabular.fit import checked
 
 FINE: list[tuple[str, Callable[[int], Instances], int, Any]] = [

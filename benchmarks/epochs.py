@@ -23,8 +23,8 @@ from apportion.bags import Bags
 from apportion.data.adult import adult
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
-from apportion.forms import bags_from
-from apportion.kinds import batch_of
+from apportion.fitting.kinds import batch_of
+from apportion.intake.forms import bags_from
 from apportion.likelihood import count_log_likelihood
 from apportion.optimizers import make_optimizer
 from apportion.randomness import reseed, stream

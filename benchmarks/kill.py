@@ -24,11 +24,11 @@ from pathlib import Path
 import torch
 
 from apportion import runs
+from apportion.experiment.stages import run_with_teacher
 from apportion.grid import RECIPES
 from apportion.recipes import changed
 from apportion.report.collect import collect
 from apportion.runs import files
-from apportion.stages import run_with_teacher
 
 NAME = "digits/rot+plot/16"
 CLOCKS = {"seconds", "timed"}  # what a clock says differs from run to run

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from apportion import runs
+from apportion.experiment.stages import run_with_teacher
 from apportion.grid import RECIPES
-from apportion.stages import run_with_teacher
 
 SHOWN = 10  # epochs between lines
 

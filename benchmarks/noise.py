@@ -21,10 +21,10 @@ from apportion import ProportionClassifier
 from apportion.backbones import mlp
 from apportion.bagging import random_groups
 from apportion.bags import Bags
-from apportion.crossfit import unseen_log_probs
 from apportion.data.adult import adult
+from apportion.fitting.crossfit import unseen_log_probs
+from apportion.intake.mending import known_bags, mended_bags
 from apportion.likelihood import count_log_likelihood
-from apportion.mending import known_bags, mended_bags
 from apportion.randomness import stream
 
 SCALE, STEP = 2.0, 0.05  # of the Laplace noise on counts, of the rounding

@@ -32,7 +32,7 @@ from apportion import crew, pipeline
 from apportion.backbones import mlp
 from apportion.bags import Bags
 from apportion.first_stage import DLLP
-from apportion.grouping import group_bags
+from apportion.intake.grouping import group_bags
 from apportion.labelling import hard_labels
 from apportion.losses import cross_entropy
 from apportion.optimizers import make_optimizer

@@ -80,7 +80,7 @@ def network(table: Path, columns: int) -> None:
 
     from apportion.backbones import mlp
     from apportion.bags import Bags
-    from apportion.kinds import batch_of
+    from apportion.fitting.kinds import batch_of
     from apportion.optimizers import make_optimizer
 
     counted = pl.scan_parquet(table).group_by("bag").len().collect()["len"].to_list()

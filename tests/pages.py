@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from apportion.experiment.sample.packing import bits_for, pack
 from apportion.recipes import Data, First, Network, Recipe, Second
-from apportion.sample.packing import bits_for, pack
 
 NASTY = "<script>alert(1)</script>"
 

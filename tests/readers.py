@@ -18,7 +18,6 @@ from data_files import cifar_bin, cifar_py, idx_bytes, npy_bytes, npz_bytes, tin
 from run_folders import folder_readers
 
 from apportion.bags import Bags
-from apportion.checks import check
 from apportion.data import DataError
 from apportion.data.adult import encoded, rows
 from apportion.data.archives import read_file, read_tar, read_zip, unxz
@@ -26,10 +25,11 @@ from apportion.data.formats import cifar_rows, idx, npy, npy_file, npz
 from apportion.data.pack import _strip, read_pack
 from apportion.data.pickles import cifar_pickle
 from apportion.data.sets import MNIST
-from apportion.grouping import BagError
-from apportion.manifest import load_manifest, save_manifest
+from apportion.intake.grouping import BagError
+from apportion.intake.manifest import load_manifest, save_manifest
 from apportion.optimizers import make_optimizer
 from apportion.recipes import Recipe, RecipeError, Second, from_json, to_json
+from apportion.recipes.checks import check
 from apportion.runs import (
     RunError,
     read_log,

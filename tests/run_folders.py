@@ -9,9 +9,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from apportion import sample
 from apportion.cli.watch import shown
 from apportion.data import SOURCES, Instances
+from apportion.experiment import sample
+from apportion.experiment.sample.packing import bits_for, pack
 from apportion.recipes import Data, First, Network, Recipe, Second, to_json
 from apportion.report.claims import claims
 from apportion.report.collect import Cell, collect
@@ -22,7 +23,6 @@ from apportion.report.live import statuses
 from apportion.report.page import _places
 from apportion.report.profile import profile_table, time_by_part
 from apportion.report.tables import ablation_table, accuracy_table, claims_table, held_out_table, run_table
-from apportion.sample.packing import bits_for, pack
 
 SOURCED = SOURCES["moons"]
 CELL = "table1/dllp+plot/16"

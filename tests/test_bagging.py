@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from apportion.bagging import cluster_groups, dirichlet_groups, make_bags, random_groups
 from apportion.data.synthetic import blobs
-from apportion.grouping import BagError
+from apportion.intake.grouping import BagError
 from apportion.randomness import stream
 
 GROUPS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pages import NASTY, write_run
 
+from apportion.experiment.stages import run_with_teacher
 from apportion.grid import RECIPES
 from apportion.recipes import First, Network, Second
 from apportion.report.html import html_page
-from apportion.stages import run_with_teacher
 
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",

@@ -9,7 +9,14 @@ from conftest import ONE_VIEW, network
 from torch import nn
 
 from apportion.backbones import BACKBONES
-from apportion.building import (
+from apportion.data import SOURCES
+from apportion.data.views import AUGMENTATIONS, PAIRS
+from apportion.first_stage import METHODS
+from apportion.labelling import hard_labels, soft_labels
+from apportion.losses import cross_entropy, symmetric_cross_entropy
+from apportion.randomness import stream
+from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed
+from apportion.recipes.building import (
     build_labeller,
     build_learner,
     build_loss,
@@ -17,15 +24,8 @@ from apportion.building import (
     build_optimizers,
     build_rate,
 )
-from apportion.checks import BAGGINGS, LABELS, check
-from apportion.data import SOURCES
-from apportion.data.views import AUGMENTATIONS, PAIRS
-from apportion.first_stage import METHODS
-from apportion.labelling import hard_labels, soft_labels
-from apportion.losses import cross_entropy, symmetric_cross_entropy
-from apportion.randomness import stream
-from apportion.ranges import OPTIONS, RANGES, numbers
-from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed
+from apportion.recipes.checks import BAGGINGS, LABELS, check
+from apportion.recipes.ranges import OPTIONS, RANGES, numbers
 from apportion.schedules import SCHEDULES
 
 NAMES = {

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from apportion import BagError, BagScore, ProportionClassifier, expand
 from apportion.backbones import mlp
-from apportion.bag_scores import SCORES
 from apportion.bags import Bags
-from apportion.calibration import cooled, fitted_temperature
-from apportion.choosing import Chosen, part_of, split
 from apportion.evaluate import calibration
 from apportion.first_stage import DLLP
-from apportion.given import GivenBag
+from apportion.intake.given import GivenBag
+from apportion.intake.mending import mended_bags
+from apportion.judging.bag_scores import SCORES
+from apportion.judging.calibration import cooled, fitted_temperature
+from apportion.judging.choosing import Chosen, part_of, split
 from apportion.likelihood import count_log_likelihood
-from apportion.mending import mended_bags
 from apportion.pipeline import Moment
 from apportion.train import Epoch
 
@@ -202,7 +202,7 @@ def test_scores_are_counted_on_the_cpu_and_rows_go_to_the_network(monkeypatch, n
         assert x.device == next(network.parameters()).device
         return log_probs
 
-    monkeypatch.setattr("apportion.choosing.predict", predicted)
+    monkeypatch.setattr("apportion.judging.choosing.predict", predicted)
     expected = SCORES[name](log_probs, held)
     gpu = replace(held, x=held.x.to("meta"), proportions=held.proportions.as_subclass(Away))
     for where, given in (("cpu", held), ("meta", held), ("meta", gpu)):  # as at home, as in fit's two doors
@@ -212,7 +212,7 @@ def test_scores_are_counted_on_the_cpu_and_rows_go_to_the_network(monkeypatch, n
 
 def test_the_temperature_is_fitted_on_the_cpu(monkeypatch):
     log_probs, _, held = bags_of(20, 10, 2)
-    monkeypatch.setattr("apportion.choosing.predict", lambda network, x, view: log_probs)
+    monkeypatch.setattr("apportion.judging.choosing.predict", lambda network, x, view: log_probs)
     found = []
     for proportions in (held.proportions, held.proportions.as_subclass(Away)):
         chosen = Chosen(replace(held, proportions=proportions), None)

@@ -13,7 +13,7 @@ from torch import nn
 from apportion.crew import Crew, CrewError, Share, own_batch, own_seed
 from apportion.crew.group import own_device
 from apportion.crew.share import BAG_MEANS, ROW_MEANS, WHOLE
-from apportion.grouping import group_bags
+from apportion.intake.grouping import group_bags
 from apportion.optimizers import make_optimizer
 from apportion.randomness import stream
 

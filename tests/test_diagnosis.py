@@ -14,22 +14,22 @@ from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 
 from apportion import ProportionClassifier, diagnose
-from apportion.bag_statistics import (
+from apportion.bagging import dirichlet_groups, make_bags
+from apportion.bags import Bags
+from apportion.data.synthetic import blobs, digits, moons
+from apportion.fitting import stage_settings
+from apportion.fitting.crossfit import unseen_log_probs
+from apportion.intake.instances import BagError
+from apportion.intake.mending import denoised
+from apportion.judging.bag_statistics import (
     accuracy_from_bags,
     accuracy_interval,
     shuffled_correlations,
     spread_of,
     uneven,
 )
-from apportion.bagging import dirichlet_groups, make_bags
-from apportion.bags import Bags
-from apportion.crossfit import unseen_log_probs
-from apportion.data.synthetic import blobs, digits, moons
-from apportion.diagnosis import diagnosis_of, margins_of
-from apportion.fitting import stage_settings
-from apportion.instances import BagError
+from apportion.judging.diagnosis import diagnosis_of, margins_of
 from apportion.means import bag_means
-from apportion.mending import denoised
 from apportion.tabular.diagnose import report
 from apportion.transport import certified
 
@@ -166,7 +166,7 @@ def test_the_accuracy_and_its_jackknife_are_those_of_a_slow_regression_over_bags
     ],
 )
 def test_an_accuracy_a_little_above_one_is_one_and_far_above_it_is_none(monkeypatch, raw, expected):
-    monkeypatch.setattr("apportion.bag_statistics.accuracy_from_bags", lambda *_: raw)
+    monkeypatch.setattr("apportion.judging.bag_statistics.accuracy_from_bags", lambda *_: raw)
     nothing = torch.zeros(1)
     assert accuracy_interval(nothing, nothing, nothing) == pytest.approx(expected, nan_ok=True)
 
@@ -385,7 +385,7 @@ def test_predictions_of_another_library_in_any_order_are_diagnosed():
 
 
 def test_no_network_is_asked_about_a_bag_that_it_learnt_from(monkeypatch):
-    from apportion import crossfit
+    from apportion.fitting import crossfit
 
     data = moons(0, 200)
     bags, _ = make_bags(data.x, data.y, 20, 2, seeded())

@@ -25,8 +25,8 @@ from torch import nn
 from apportion import BagCorrelation, BagError, Bags, BagScore, ProportionClassifier, expand
 from apportion.backbones import mlp
 from apportion.fitting import two_stages
-from apportion.forms import bags_from
-from apportion.kinds import batch_of, epochs_of
+from apportion.fitting.kinds import batch_of, epochs_of
+from apportion.intake.forms import bags_from
 from apportion.labelling import soft_labels
 
 X, TRUTH = make_moons(240, noise=0.1, random_state=0)

@@ -7,7 +7,7 @@ import torch
 
 from apportion import runs
 from apportion.data import SOURCES, Instances
-from apportion.experiment import run
+from apportion.experiment.run import run
 from apportion.randomness import stream
 from apportion.recipes import Data, First, Network, Recipe, Second
 

@@ -12,18 +12,19 @@ import pytest
 import torch
 from conftest import ONE_VIEW, same_bits
 
-from apportion import experiment, runs
+from apportion import runs
 from apportion.bagging import make_bags
-from apportion.checks import BAGGINGS, LABELS
 from apportion.crew import CrewError
 from apportion.data import SOURCES
-from apportion.experiment import run
+from apportion.experiment import run as experiment
+from apportion.experiment.run import run
+from apportion.experiment.stages import find_run, run_with_teacher
+from apportion.experiment.task import load_task
 from apportion.grid import RECIPES
 from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed
+from apportion.recipes.checks import BAGGINGS, LABELS
 from apportion.report.collect import collect
 from apportion.runs.checkpoints import unpack
-from apportion.stages import find_run, run_with_teacher
-from apportion.task import load_task
 from apportion.train import NotFinite
 
 SMOKE = {name: replace(recipe, seed=0) for name, recipe in RECIPES.items() if name.startswith("smoke/")}
@@ -514,7 +515,7 @@ def test_the_number_of_checkpoints_is_limited_by_the_clock(tmp_path, monkeypatch
 def test_a_clipped_gradient_is_refused_with_several_processes_before_anything_is_written(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("apportion.experiment.joined", lambda place: SimpleNamespace(size=2, rank=0))
+    monkeypatch.setattr("apportion.experiment.run.joined", lambda place: SimpleNamespace(size=2, rank=0))
     with pytest.raises(CrewError, match="first.clip is for one process; leave it out, or start one"):
         all_of(replace(TINY, first=replace(TINY.first, clip=1.0)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -534,7 +535,7 @@ def test_hidden_labels_reach_the_numbers_of_a_run_and_not_its_weights(tmp_path, 
     else:
         recipe, of = replace(TINY, second=Second(epochs=2, hold=1, labels=name, mixup=1.0)), teacher
     all_of(recipe, tmp_path / "true", of)
-    monkeypatch.setattr("apportion.task.make_bags", with_wrong_labels)
+    monkeypatch.setattr("apportion.experiment.task.make_bags", with_wrong_labels)
     all_of(recipe, tmp_path / "false", of)
     true, false = everything(tmp_path / "true"), everything(tmp_path / "false")
     assert same_bits(true[2].values(), false[2].values())

@@ -9,8 +9,8 @@ from conftest import ragged
 from sklearn.datasets import make_moons
 
 from apportion import ProportionClassifier
-from apportion.kinds import IMAGES, ROWS
-from apportion.mending import known_bags, mended_bags
+from apportion.fitting.kinds import IMAGES, ROWS
+from apportion.intake.mending import known_bags, mended_bags
 
 X, TRUTH = make_moons(640, noise=0.1, random_state=0)
 TOWN = np.random.default_rng(0).permutation(640) % 40

@@ -9,9 +9,9 @@ from conftest import learner_of, network, trained
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.forms import bags_from
-from apportion.grouping import BagError, group_bags
-from apportion.ids import keys_of
+from apportion.intake.forms import bags_from
+from apportion.intake.grouping import BagError, group_bags
+from apportion.intake.ids import keys_of
 
 X = np.arange(12.0).reshape(6, 2)
 IDS = ["b", "a", "b", "c", "a", "b"]
@@ -112,7 +112,7 @@ def test_whole_numbers_of_a_series_or_a_tensor_are_kept_in_an_array():
 
 def test_a_bag_is_asked_for_alone_only_where_all_together_are_no_numbers(monkeypatch):
     asked = []
-    monkeypatch.setattr("apportion.grouping.numbers_of", lambda values, who: asked.append(who))
+    monkeypatch.setattr("apportion.intake.grouping.numbers_of", lambda values, who: asked.append(who))
     group_bags(X, IDS, SHARES)
     assert asked == []
 

@@ -3,7 +3,8 @@
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,16 @@ def imported(path: Path) -> Iterator[str]:
             yield node.module
 
 
+def imported_modules(path: Path, known: Iterable[str]) -> Iterator[str]:
+    """The same, module by module: a name from a folder is its module of that name, if there is one."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module in known:
+            parts = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (part if part in known else node.module for part in parts)
+
+
 def rooms_imported(path: Path) -> set[str]:
     return {module.split(".")[1] for module in imported(path) if "." in module} - {room_of(path)}
 
@@ -96,9 +107,22 @@ def test_a_room_stands_in_the_first_row_that_its_imports_allow():
     assert {room: row[room] for room in row} == needed
 
 
+def test_no_two_modules_import_each_other_inside_a_room_either():
+    modules = {
+        ".".join(("apportion", *path.relative_to(SOURCE).with_suffix("").parts)): path for path in FILES
+    }
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    graph = {
+        name: {other for other in imported_modules(path, modules) if other not in (name, "apportion")}
+        for name, path in modules.items()
+        if name != "apportion"
+    }
+    assert len(list(TopologicalSorter(graph).static_order())) == len(graph)  # a circle raises CycleError
+
+
 def test_settings_and_folders_stop_at_the_door():
     for path in FILES:
-        if room_of(path) in LEARNERS | {"evaluate", "backbones", "schedules", "bagging", "grouping"}:
+        if room_of(path) in LEARNERS | {"evaluate", "backbones", "schedules", "bagging", "intake"}:
             assert not rooms_imported(path) & {"recipes", "grid", "runs", "experiment", "data"}, name_of(path)
 
 

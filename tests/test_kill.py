@@ -13,7 +13,7 @@ from conftest import same_bits
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from apportion import runs
-from apportion.experiment import run
+from apportion.experiment.run import run
 from apportion.recipes import Data, First, Network, Recipe
 from apportion.runs.checkpoints import unpack
 

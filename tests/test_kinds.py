@@ -12,10 +12,10 @@ from torch import nn
 
 from apportion import BagError, ProportionClassifier, load, save
 from apportion.backbones import BACKBONES, conv13, resnet9
+from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
 from apportion.grid import RECIPES
 from apportion.grid.beyond import SMALL_EPOCHS
-from apportion.instances import as_floats, centred
-from apportion.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
+from apportion.intake.instances import as_floats, centred
 from apportion.saving import _backbone
 
 
@@ -231,7 +231,7 @@ def test_a_saved_model_says_what_was_done_in_place_of_auto(tmp_path):
 @pytest.mark.parametrize("kind", [ROWS, IMAGES, CPU_IMAGES], ids=["rows", "images", "images on a CPU"])
 def test_the_network_of_every_kind_can_be_saved(tmp_path, monkeypatch, kind):
     """The kind of a GPU's images, without a GPU."""
-    monkeypatch.setattr("apportion.kinds.kind_of", lambda x, device: kind)
+    monkeypatch.setattr("apportion.fitting.kinds.kind_of", lambda x, device: kind)
     shape = (4,) if kind is ROWS else (3, 8, 8)
     name, options = _backbone(kind.words["backbone"])
     assert name in BACKBONES

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.bagging import make_bags
-from apportion.grouping import BagError, group_bags
-from apportion.manifest import load_manifest, save_manifest
+from apportion.intake.grouping import BagError, group_bags
+from apportion.intake.manifest import load_manifest, save_manifest
 from apportion.randomness import stream
 
 

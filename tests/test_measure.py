@@ -8,15 +8,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from apportion import experiment
 from apportion.evaluate import accuracy, predict
-from apportion.experiment import run
+from apportion.experiment import run as experiment
+from apportion.experiment.measure import summary
+from apportion.experiment.run import run
+from apportion.experiment.task import load_task
 from apportion.labelling import argmax_labels, hard_labels, soft_labels
-from apportion.measure import summary
 from apportion.plans import SoftLabels
 from apportion.randomness import stream
 from apportion.recipes import Data, First, Network, Recipe, Second
-from apportion.task import load_task
 from apportion.transport import entropic
 
 FIRST = Recipe(

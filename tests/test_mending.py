@@ -12,9 +12,9 @@ from sklearn.datasets import make_moons
 
 from apportion import BagError, ProportionClassifier
 from apportion.backbones import mlp
-from apportion.filling import filled, strayed
+from apportion.intake.filling import filled, strayed
+from apportion.intake.mending import believed, denoised, known_bags, mended_bags, on_belief
 from apportion.labelling import hard_labels, soft_labels
-from apportion.mending import believed, denoised, known_bags, mended_bags, on_belief
 
 X, TRUTH = make_moons(400, noise=0.1, random_state=0)
 TOWN = np.arange(400) % 20

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from apportion import BagError, diagnose, expand, group_bags
-from apportion.forms import bags_from, groups_of, table_shares
+from apportion.intake.forms import bags_from, groups_of, table_shares
 
 TOWNS = ["a", "a", "b", "b", "b", "c"]
 SHARES = pd.DataFrame({"no": [0.5, 1 / 3, 1.0], "yes": [0.5, 2 / 3, 0.0]}, index=list("abc"))

@@ -24,7 +24,7 @@ from apportion.bags import Bags
 from apportion.data.synthetic import blobs, moons
 from apportion.evaluate import accuracy, predict
 from apportion.first_stage import DLLP
-from apportion.grouping import group_bags
+from apportion.intake.grouping import group_bags
 from apportion.labelling import argmax_labels, hard_labels, predicted_labels, soft_labels
 from apportion.losses import cross_entropy, symmetric_cross_entropy
 from apportion.optimizers import make_optimizer

@@ -5,9 +5,9 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 
 import pytest
 
-from apportion.checks import check
 from apportion.grid import RECIPES
 from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed, from_json, to_json
+from apportion.recipes.checks import check
 
 
 @pytest.mark.parametrize("name", RECIPES)

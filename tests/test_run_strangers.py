@@ -8,8 +8,9 @@ import pytest
 from run_folders import CELL, FILES, LINE, RESULT, WHERE, sample_of, write_run
 from typer.testing import CliRunner
 
-from apportion import runs, sample
+from apportion import runs
 from apportion.cli import app
+from apportion.experiment import sample
 from apportion.report.collect import collect
 from apportion.runs import RunError
 

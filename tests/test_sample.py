@@ -11,19 +11,21 @@ from conftest import shuffled_inside
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion import experiment, runs, sample
+from apportion import runs
 from apportion.bagging import make_bags
 from apportion.data import Instances
 from apportion.evaluate import calibration
-from apportion.experiment import run
+from apportion.experiment import run as experiment
+from apportion.experiment import sample
+from apportion.experiment.run import run
+from apportion.experiment.sample.packing import bits_for, pack, unpack
+from apportion.experiment.sample.pieces import grid_points, regions, sparse
+from apportion.experiment.task import Task, load_task
 from apportion.grid import RECIPES
 from apportion.pipeline import Moment
 from apportion.randomness import stream
 from apportion.recipes import Data, First, Network, Recipe, Second
-from apportion.sample.packing import bits_for, pack, unpack
-from apportion.sample.pieces import grid_points, regions, sparse
 from apportion.second_stage import PLOT, Memory
-from apportion.task import Task, load_task
 from apportion.train import Epoch
 
 CPU = torch.device("cpu")

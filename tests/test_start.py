@@ -10,7 +10,7 @@ from torch import nn
 from apportion import ProportionClassifier
 from apportion.backbones import mlp
 from apportion.evaluate import predict
-from apportion.start import overall_shares, starting_at
+from apportion.fitting.start import overall_shares, starting_at
 
 
 def test_overall_shares_are_those_of_all_rows_and_none_is_zero():

@@ -12,12 +12,12 @@ from sklearn.datasets import make_blobs
 from torch import nn
 
 from apportion import ProportionClassifier, runs
-from apportion.building import build_learner, build_optimizers
 from apportion.crew import Crew, CrewError
 from apportion.data.augment import crop_flip
 from apportion.data.instances import DataError
 from apportion.data.views import AUGMENTATIONS
 from apportion.evaluate import accuracy, predict
+from apportion.experiment.stages import run_with_teacher
 from apportion.first_stage import TwoViews
 from apportion.first_stage.two_views import contrast, follow, sure_labels
 from apportion.grid import RECIPES
@@ -29,8 +29,8 @@ from apportion.pipeline import first_stage
 from apportion.players import projector
 from apportion.randomness import reseed, stream
 from apportion.recipes import First, Second
+from apportion.recipes.building import build_learner, build_optimizers
 from apportion.speed import fetched
-from apportion.stages import run_with_teacher
 
 
 def labelled(scores, sizes, shares, **options):

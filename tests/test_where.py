@@ -4,7 +4,7 @@ import json
 
 import torch
 
-from apportion.where import where
+from apportion.experiment.where import where
 
 
 def test_where_names_version_commit_and_device(monkeypatch):

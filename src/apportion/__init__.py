@@ -13,38 +13,38 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from apportion.bagging import make_bags
     from apportion.bags import BagBatch, Bags
-    from apportion.diagnosis import Diagnosis, diagnose
     from apportion.estimators import ProportionClassifier
     from apportion.evaluate import accuracy, predict, proportion_error
     from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT, Counts, TwoViews
-    from apportion.forms import expand
-    from apportion.grouping import BagError, group_bags
+    from apportion.intake.forms import expand
+    from apportion.intake.grouping import BagError, group_bags
+    from apportion.intake.manifest import load_manifest, save_manifest
+    from apportion.judging.diagnosis import Diagnosis, diagnose
+    from apportion.judging.scoring import BagCorrelation, BagScore
     from apportion.labelling import argmax_labels, hard_labels, predicted_labels, soft_labels
-    from apportion.manifest import load_manifest, save_manifest
     from apportion.meeting import meet
     from apportion.optimizers import make_optimizer
     from apportion.pipeline import Moment
     from apportion.saving import load, save
-    from apportion.scoring import BagCorrelation, BagScore
     from apportion.second_stage import PLOT, Memory
     from apportion.transport import Plan, assign, certified, entropic, whole_counts
 
 _HOMES = {
     "bagging": ("make_bags",),
     "bags": ("BagBatch", "Bags"),
-    "diagnosis": ("Diagnosis", "diagnose"),
+    "judging.diagnosis": ("Diagnosis", "diagnose"),
     "estimators": ("ProportionClassifier",),
     "evaluate": ("accuracy", "predict", "proportion_error"),
     "first_stage": ("DLLP", "Counts", "LLPGAN", "LLPVAT", "ROT", "TwoViews"),
-    "forms": ("expand",),
-    "grouping": ("BagError", "group_bags"),
+    "intake.forms": ("expand",),
+    "intake.grouping": ("BagError", "group_bags"),
     "labelling": ("argmax_labels", "hard_labels", "predicted_labels", "soft_labels"),
-    "manifest": ("load_manifest", "save_manifest"),
+    "intake.manifest": ("load_manifest", "save_manifest"),
     "meeting": ("meet",),
     "optimizers": ("make_optimizer",),
     "pipeline": ("Moment",),
     "saving": ("load", "save"),
-    "scoring": ("BagCorrelation", "BagScore"),
+    "judging.scoring": ("BagCorrelation", "BagScore"),
     "second_stage": ("PLOT", "Memory"),
     "transport": ("Plan", "assign", "certified", "entropic", "whole_counts"),
 }

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.instances import BagError, as_instances, as_labels
+from apportion.intake.instances import BagError, as_instances, as_labels
 
 # (x, y, size, generator) -> the bag of each
 Groups = Callable[[Tensor, Tensor, int, torch.Generator], np.ndarray]

@@ -12,15 +12,15 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[attr-defined]
 
-from apportion.choosing import Chosen, check_choice, part_of
 from apportion.evaluate import predict
 from apportion.fitting import forget, line_of, stage_settings, two_stages
-from apportion.forms import rows_by_name
-from apportion.instances import as_floats, as_instances, stacked
-from apportion.kinds import as_fitted, told
-from apportion.mending import mended_bags, transduced
+from apportion.fitting.kinds import as_fitted, told
+from apportion.fitting.shapes import check_alike
+from apportion.intake.forms import rows_by_name
+from apportion.intake.instances import as_floats, as_instances, stacked
+from apportion.intake.mending import mended_bags, transduced
+from apportion.judging.choosing import Chosen, check_choice, part_of
 from apportion.randomness import kept_randomness, seed_of
-from apportion.shapes import check_alike
 from apportion.speed import pick_device
 
 _ACCEPTED: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # bytes of images stay so

@@ -7,8 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.diagnosis import predictions_in_bags
-from apportion.mending import believed
+from apportion.intake.mending import believed
+from apportion.judging.diagnosis import predictions_in_bags
 from apportion.transport import entropic
 
 

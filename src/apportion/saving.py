@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from apportion.backbones import BACKBONES
 from apportion.estimators import ProportionClassifier
-from apportion.kinds import told
+from apportion.fitting.kinds import told
 from apportion.models import Model, ModelError, load_model, save_model
 
 _KEPT = "stage of the weights", "epoch of the weights"

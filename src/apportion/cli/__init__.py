@@ -2,8 +2,7 @@
 
 import signal
 import sys
-from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -23,13 +22,10 @@ from apportion.cli import (
     show,
     watch,
 )
+from apportion.cli.stopping import Stopped, stop
 
 OK, REFUSED = 0, 2  # a refusal names its reason
 STOPPED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # 130 and 143, as shells count
-
-
-class Stopped(BaseException):
-    """Ctrl-C or SIGTERM; not a KeyboardInterrupt, which typer would keep for itself."""
 
 
 app = typer.Typer(
@@ -72,10 +68,6 @@ app.command("diagnose", help="Is a model's answer any good? Figures and plain wo
 )
 app.command("export", help="A model as one file for programs without torch.")(export.command)
 app.add_typer(data.app, name="data", help="Fetch, import and list data sets.")
-
-
-def stop(number: int, frame: FrameType | None) -> NoReturn:
-    raise Stopped(128 + number)
 
 
 def after_stop(words: list[str]) -> str:

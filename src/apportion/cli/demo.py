@@ -17,11 +17,11 @@ def command(
     import torch
 
     from apportion.cli.progress import Progress
+    from apportion.experiment.stages import run_with_teacher
     from apportion.grid import FIGURE_2, FIGURE_2_EARLY
     from apportion.report.figures import save
     from apportion.report.moons import moons_figure, moons_table
     from apportion.runs.files import writing
-    from apportion.stages import run_with_teacher
 
     torch.set_num_threads(1)  # networks this small are slower on two threads
     with writing(out, "or name another place"):

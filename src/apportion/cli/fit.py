@@ -97,7 +97,7 @@ def command(
 
 def trained(asked: "Asked", found: "Found", settings: dict[str, Any], device: str) -> "Model":
     """The model of checked tables; a line an epoch is printed."""
-    from apportion.choosing import Chosen, part_of
+    from apportion.judging.choosing import Chosen, part_of
     from apportion.tables.holding import hold_parts
     from apportion.tabular.fit import mended, model_of, train_table, with_labels
 

@@ -33,8 +33,8 @@ def command(
     from apportion.cli import naming
     from apportion.cli.progress import Progress
     from apportion.cli.scalars import Scalars
+    from apportion.experiment.stages import run_with_teacher
     from apportion.recipes import changed
-    from apportion.stages import run_with_teacher
 
     given = {"device": device, "data": data, "exact": exact, "force": force}
     cells = [

@@ -24,7 +24,7 @@ def command(
     from rich.console import Console
     from rich.live import Live
 
-    from apportion.cli import Stopped
+    from apportion.cli.stopping import Stopped
     from apportion.report.live import statuses
     from apportion.runs import RunError
 

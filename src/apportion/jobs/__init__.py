@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from apportion import runs
-from apportion.checks import check
-from apportion.experiment import run
+from apportion.experiment.run import run
+from apportion.experiment.stages import files_needed, teacher_folder
 from apportion.jobs.stopping import Asked, Stop, stop_when
 from apportion.jobs.waiting import Patience
 from apportion.recipes import Recipe, to_json
+from apportion.recipes.checks import check
 from apportion.runs.locks import in_use
-from apportion.stages import files_needed, teacher_folder
 
 WAIT_SECONDS = 2.0  # between looks at a folder that another process is training in
 _TURN = threading.Lock()  # torch's random numbers are one a process: runs on threads of one take turns

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from apportion.instances import as_floats
+from apportion.intake.instances import as_floats
 from apportion.models.model import Model, ModelError
 from apportion.runs.files import whole_file
 from apportion.tables.columns import to_values

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from apportion import runs
-from apportion.building import build_network
 from apportion.data import SOURCES
 from apportion.recipes import Recipe, from_json
+from apportion.recipes.building import build_network
 from apportion.report.paper import title_of
 
 COLOURS = ("#c0392b", "#1e8449")  # the paper's red and green; the markers differ too

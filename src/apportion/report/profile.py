@@ -3,7 +3,8 @@
 import statistics
 from typing import Any
 
-from apportion import runs, sample
+from apportion import runs
+from apportion.experiment import sample
 from apportion.report.collect import natural
 from apportion.report.tables import Cells, markdown
 

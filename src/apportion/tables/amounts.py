@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from apportion.filling import filled, overfull, partly, strayed
+from apportion.intake.filling import filled, overfull, partly, strayed
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.shares import BagTable
 

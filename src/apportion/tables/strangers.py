@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from apportion.filling import sum_column
+from apportion.intake.filling import sum_column
 from apportion.tables.asking import Asked
 from apportion.tables.shares import NO_CLASS, BagTable
 

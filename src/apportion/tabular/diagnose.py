@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.choosing import split
-from apportion.crossfit import unseen_log_probs
-from apportion.diagnosis import Diagnosis, diagnosis_of
 from apportion.evaluate import predict
 from apportion.fitting import SettingError
-from apportion.instances import as_floats
-from apportion.mending import known_bags
+from apportion.fitting.crossfit import unseen_log_probs
+from apportion.intake.instances import as_floats
+from apportion.intake.mending import known_bags
+from apportion.judging.choosing import split
+from apportion.judging.diagnosis import Diagnosis, diagnosis_of
+from apportion.judging.verdict import LEAST_BAGS
 from apportion.models import Model
 from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
@@ -24,7 +25,6 @@ from apportion.tables.holding import hold
 from apportion.tables.reading import open_table
 from apportion.tabular.fit import checked, names_of
 from apportion.tabular.told import columns_of, name_spoilt, settings_of
-from apportion.verdict import LEAST_BAGS
 
 ANYTHING = 0.9  # an interval of the accuracy as wide as this tells nothing
 

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 
 from apportion.bags import Bags
-from apportion.choosing import Chosen, check_choice
 from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import stage_settings, two_stages
-from apportion.given import with_given
-from apportion.instances import as_floats
+from apportion.intake.given import with_given
+from apportion.intake.instances import as_floats
+from apportion.intake.mending import denoised, known_bags
+from apportion.judging.choosing import Chosen, check_choice
+from apportion.judging.verdict import LEAST_BAGS
 from apportion.means import exact_means
-from apportion.mending import denoised, known_bags
 from apportion.models import Model
 from apportion.pipeline import Moment
 from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import Column
 from apportion.tables.labels import given_labels
-from apportion.verdict import LEAST_BAGS
 
 DEFAULTS: Mapping[str, Any] = {
     "first_stage": "dllp",

@@ -3,7 +3,7 @@
 import numpy as np
 
 from apportion.evaluate import predict
-from apportion.instances import as_floats
+from apportion.intake.instances import as_floats
 from apportion.meeting import met
 from apportion.models import Model
 from apportion.tables.asking import Asked

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from apportion.evaluate import predict
-from apportion.instances import as_floats
+from apportion.intake.instances import as_floats
 from apportion.models import Model
 from apportion.tables.asking import SHOWN, told
 from apportion.tables.columns import Column, TableError

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from apportion.fitting import SettingError
-from apportion.instances import BagError
+from apportion.intake.instances import BagError
 from apportion.models import Model, ModelError
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.columns import Column, TableError, is_text

@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from apportion import runs, sample
+from apportion import runs
+from apportion.experiment import sample
+from apportion.experiment.sample.pieces import sparse
 from apportion.report.collect import Cell
 from apportion.report.html.commands import command_of
 from apportion.report.html.pictures import Pictures
 from apportion.report.numbers import curves
 from apportion.report.paper import paper_number, title_of
 from apportion.report.profile import time_by_part
-from apportion.sample.pieces import sparse
 
 SAMPLES = 4_000_000  # bytes of samples in a page; runs beyond them show their curves only
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from apportion.data import SOURCES, DataError, Instances
-from apportion.sample.packing import bits_for, unpack
+from apportion.experiment.sample.packing import bits_for, unpack
 
 COLUMNS = 24  # tiles in a row of a sprite
 TILES = 16  # of each bag

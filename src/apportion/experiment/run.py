@@ -5,8 +5,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from apportion import pipeline, runs, sample
-from apportion.building import (
+from apportion import pipeline, runs
+from apportion.crew import Crew, CrewError, Group, joined, own_batch, own_device
+from apportion.data.views import PAIRS
+from apportion.evaluate import predict
+from apportion.experiment import sample
+from apportion.experiment.measure import evaluated, summary
+from apportion.experiment.task import Task, augmentation, fingerprint, load_task
+from apportion.experiment.where import where
+from apportion.labelling import Labeller
+from apportion.randomness import reseed
+from apportion.recipes import Recipe, Second, to_json
+from apportion.recipes.building import (
     build_labeller,
     build_learner,
     build_loss,
@@ -14,19 +24,9 @@ from apportion.building import (
     build_optimizers,
     build_rate,
 )
-from apportion.checks import check
-from apportion.crew import Crew, CrewError, Group, joined, own_batch, own_device
-from apportion.data.views import PAIRS
-from apportion.evaluate import predict
-from apportion.labelling import Labeller
-from apportion.measure import evaluated, summary
-from apportion.pipeline import Moment
-from apportion.randomness import reseed
-from apportion.recipes import Recipe, Second, to_json
+from apportion.recipes.checks import check
 from apportion.second_stage import bag_weights
 from apportion.speed import arithmetic, lengths_of, pick_device, placed, quick, unplaced
-from apportion.task import Task, augmentation, fingerprint, load_task
-from apportion.where import where
 
 
 def moments(
@@ -36,7 +36,7 @@ def moments(
     resume: dict[str, Any] | None,
     label: Labeller,
     group: Group | None = None,
-) -> Iterator[Moment]:
+) -> Iterator[pipeline.Moment]:
     """The stage that this recipe trains: the first where it has no second, else the second."""
     shape, k, batch = task.data.x.shape[1:], task.data.n_classes, recipe.instances_per_batch
     stages = pipeline if group is None else Crew(group)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from apportion.bags import Bags
-from apportion.filling import filled, known_sum, overfull, partly, strayed, sum_column
-from apportion.instances import BagError
+from apportion.intake.filling import filled, known_sum, overfull, partly, strayed, sum_column
+from apportion.intake.instances import BagError
 
 
 def check_table(table: Any, **flags: Any) -> None:

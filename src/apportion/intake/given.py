@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from apportion.bags import Bags
-from apportion.instances import BagError, library_of
+from apportion.intake.instances import BagError, library_of
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from apportion import runs
-from apportion.checks import check
-from apportion.experiment import run
+from apportion.experiment.run import run
 from apportion.recipes import Recipe, to_json
+from apportion.recipes.checks import check
 
 
 def run_with_teacher(

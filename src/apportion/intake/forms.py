@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from apportion.bags import Bags
-from apportion.grouping import bags_of, checked_shares, table_rows
-from apportion.ids import Groups, groups_of
-from apportion.instances import BagError, as_instances, check_classes, library_of, unmasked
-from apportion.named import column_names
+from apportion.intake.grouping import bags_of, checked_shares, table_rows
+from apportion.intake.ids import Groups, groups_of
+from apportion.intake.instances import BagError, as_instances, check_classes, library_of, unmasked
+from apportion.intake.named import column_names
 
 
 def bags_from(

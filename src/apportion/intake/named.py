@@ -6,7 +6,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from apportion.instances import BagError, library_of
+from apportion.intake.instances import BagError, library_of
 
 LEAST = 3  # bags from which on a column of their ids is no accident: of two, 0 and 1 may be the shares
 

@@ -11,8 +11,8 @@ from apportion.data.sets import IMAGE_SETS
 from apportion.data.views import AUGMENTATIONS, PAIRS
 from apportion.first_stage import METHODS
 from apportion.losses import SCE_WEIGHTS
-from apportion.ranges import check_ranges
 from apportion.recipes import Network, Recipe, RecipeError
+from apportion.recipes.ranges import check_ranges
 from apportion.schedules import SCHEDULES
 
 BAGGINGS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}

@@ -14,14 +14,14 @@ from torch import Tensor
 from apportion import runs
 from apportion.bags import BagBatch
 from apportion.evaluate import calibration, confusion, predict
+from apportion.experiment.sample.packing import bits_for, pack
+from apportion.experiment.sample.pieces import bag_of, grid_of, grid_points, regions, seconds_of, sparse
+from apportion.experiment.sample.strangers import read_sample
+from apportion.experiment.task import Task
 from apportion.means import bag_means
 from apportion.pipeline import Moment
 from apportion.randomness import stream
 from apportion.recipes import First, Recipe, Second
-from apportion.sample.packing import bits_for, pack
-from apportion.sample.pieces import bag_of, grid_of, grid_points, regions, seconds_of, sparse
-from apportion.sample.strangers import read_sample
-from apportion.task import Task
 
 LIMIT = 20_000  # bytes of the file
 BAGS, EPOCHS, ROWS = 12, 20, 4096  # at most; rows are what a first stage has to predict

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from apportion.bagging import make_bags
 from apportion.bags import Bags
-from apportion.checks import BAGGINGS
 from apportion.data import SOURCES, Instances
 from apportion.data.views import views
 from apportion.randomness import stream
 from apportion.recipes import Recipe, RecipeError
+from apportion.recipes.checks import BAGGINGS
 from apportion.train import View
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from apportion.instances import BagError, is_missing, library_of, unmasked
+from apportion.intake.instances import BagError, is_missing, library_of, unmasked
 
 Groups = tuple[Sequence[Hashable], np.ndarray, np.ndarray]  # names of bags, each row's bag, sizes
 

@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from apportion.bag_scores import SCORES
 from apportion.bags import Bags
-from apportion.calibration import cooled, fitted_temperature
 from apportion.evaluate import predict
-from apportion.gaps import check_flags, refuse_alike
-from apportion.given import GivenBag
-from apportion.instances import BagError, as_floats
+from apportion.intake.gaps import check_flags, refuse_alike
+from apportion.intake.given import GivenBag
+from apportion.intake.instances import BagError, as_floats
+from apportion.judging.bag_scores import SCORES
+from apportion.judging.calibration import cooled, fitted_temperature
+from apportion.judging.verdict import LEAST_BAGS
 from apportion.pipeline import Moment
 from apportion.randomness import stream
 from apportion.speed import unplaced
-from apportion.verdict import LEAST_BAGS
 
 
 def check_choice(held_out: float, choose: str | None, calibrate: bool) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.bag_statistics import accuracy_from_bags, margins_of
 from apportion.bags import Bags
 from apportion.evaluate import bag_correlation, entropy, proportion_error
+from apportion.judging.bag_statistics import accuracy_from_bags, margins_of
 from apportion.likelihood import count_log_likelihood
 from apportion.means import bag_means
 from apportion.transport import assign, certified, whole_counts

@@ -14,11 +14,11 @@ from apportion.backbones import resnet9
 from apportion.bags import Bags
 from apportion.data.augment import crop_flip
 from apportion.data.views import weak_and_strong
+from apportion.fitting.shapes import is_images, misfits
 from apportion.grid.beyond import TWO_VIEWS
 from apportion.grid.images import FAST, FAST_SECOND
-from apportion.instances import BagError, as_floats, centred, stacked
+from apportion.intake.instances import BagError, as_floats, centred, stacked
 from apportion.recipes import First, Second
-from apportion.shapes import is_images, misfits
 from apportion.train import View
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.gaps import refuse_gaps, refuse_sum, refuse_total
-from apportion.ids import Groups, groups_of
-from apportion.instances import BagError, as_instances, library_of, numbers_of
-from apportion.named import by_name, check_names
+from apportion.intake.gaps import refuse_gaps, refuse_sum, refuse_total
+from apportion.intake.ids import Groups, groups_of
+from apportion.intake.instances import BagError, as_instances, library_of, numbers_of
+from apportion.intake.named import by_name, check_names
 
 ESTIMATOR, OWN = "ProportionClassifier(normalise=True)", "normalise=True"  # what rescales, in errors
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from apportion.bag_scores import SCORES
 from apportion.bags import Bags
 from apportion.evaluate import bag_correlation
-from apportion.forms import bags_from
+from apportion.intake.forms import bags_from
+from apportion.judging.bag_scores import SCORES
 from apportion.means import bag_means
 
 

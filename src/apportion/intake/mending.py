@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.forms import bags_from, table_shares
-from apportion.gaps import check_noise, check_table, complete, refuse_alike, refuse_far, rescaling
-from apportion.given import given_rows, with_given
-from apportion.ids import groups_of
-from apportion.instances import BagError
+from apportion.intake.forms import bags_from, table_shares
+from apportion.intake.gaps import check_noise, check_table, complete, refuse_alike, refuse_far, rescaling
+from apportion.intake.given import given_rows, with_given
+from apportion.intake.ids import groups_of
+from apportion.intake.instances import BagError
 from apportion.labelling import Labeller, hard_labels
 from apportion.means import exact_means
 from apportion.transport import entropic

@@ -10,20 +10,20 @@ from torch import Tensor, nn
 
 from apportion.backbones import BACKBONES
 from apportion.bags import Bags
-from apportion.building import build_labeller, build_learner, build_optimizers, build_rate
-from apportion.checks import LABELS
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
-from apportion.instances import as_floats
-from apportion.kinds import batch_of, kind_of
+from apportion.fitting.kinds import batch_of, kind_of
+from apportion.fitting.start import overall_shares, starting_at
+from apportion.intake.instances import as_floats
+from apportion.intake.mending import known_bags, on_belief
 from apportion.labelling import Labeller
-from apportion.mending import known_bags, on_belief
 from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed
-from apportion.ranges import wrong_settings
 from apportion.recipes import Second
+from apportion.recipes.building import build_labeller, build_learner, build_optimizers, build_rate
+from apportion.recipes.checks import LABELS
+from apportion.recipes.ranges import wrong_settings
 from apportion.speed import lengths_of, placed, quick
-from apportion.start import overall_shares, starting_at
 
 Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, classes) -> network
 

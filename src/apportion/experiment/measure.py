@@ -6,11 +6,11 @@ from typing import Any
 from torch import Tensor
 
 from apportion.evaluate import accuracy, confusion, entropy, label_gap, predict, proportion_error
+from apportion.experiment.task import Task
 from apportion.first_stage import ROT
 from apportion.labelling import Labeller, argmax_labels, hard_labels, soft_labels
 from apportion.pipeline import Moment
 from apportion.plans import SoftLabels
-from apportion.task import Task
 
 
 def evaluated(moment: Moment, task: Task, label: Labeller) -> dict[str, Any]:

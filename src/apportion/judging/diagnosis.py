@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apportion.bag_statistics import accuracy_interval, margins_of, shuffled_correlations, spread_of
 from apportion.bags import Bags
 from apportion.evaluate import entropy
-from apportion.forms import by_columns
-from apportion.grouping import bags_of, checked_shares, table_rows
-from apportion.ids import groups_of
-from apportion.instances import BagError, as_instances
+from apportion.intake.forms import by_columns
+from apportion.intake.grouping import bags_of, checked_shares, table_rows
+from apportion.intake.ids import groups_of
+from apportion.intake.instances import BagError, as_instances
+from apportion.judging.bag_statistics import accuracy_interval, margins_of, shuffled_correlations, spread_of
+from apportion.judging.verdict import RARE, words_for
 from apportion.means import bag_means
 from apportion.transport import certified, whole_counts
-from apportion.verdict import RARE, words_for
 
 LEAST_SHUFFLES = 499  # fewer cannot show that something is as rare
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from apportion.bags import Bags
 from apportion.evaluate import predict
 from apportion.fitting import two_stages
-from apportion.instances import as_floats
+from apportion.intake.instances import as_floats
 from apportion.randomness import kept_randomness, stream
 
 

@@ -1,0 +1,1 @@
+"""What people have becomes bags: instances, ids, tables of shares, and shares that need mending."""

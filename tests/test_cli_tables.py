@@ -395,7 +395,7 @@ def test_bags_that_are_not_those_held_out_are_not_called_so(folder):
     """A bag of another name changes the order, and with it which bags a permutation by place would pick."""
     assert run("fit", *SOURCES["counts"], "--out", "model", "--held-out", "0.4", *LONGER).exit_code == 0
     config = json.loads(Path("model/config.json").read_text())
-    config["data"]["their names, hashed"] = "of others"
+    config["facts"]["held_out_names"] = "of others"
     Path("model/config.json").write_text(json.dumps(config))
     result = run("diagnose", "model", *SOURCES["counts"], "--folds", "2")
     assert "each by one of 2 networks trained alike on other bags" in result.output

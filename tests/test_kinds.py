@@ -285,12 +285,12 @@ def test_a_list_or_a_tensor_of_images_is_their_array():
 
 def test_onnx_takes_the_bytes_that_the_classifier_takes(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
-    from apportion.models import Model
+    from apportion.models import Facts, Model
     from apportion.models.exporting import export_onnx
 
     images, classes = bars(24, size=12)
     model = ProportionClassifier(backbone=small, first_epochs=1, random_state=0).fit(images, classes)
-    kept = Model(model.classifier_, "conv13", (1, 12, 12), (0, 1, 2), data={"instances": "bytes"})
+    kept = Model(model.classifier_, "conv13", (1, 12, 12), (0, 1, 2), facts=Facts(bytes=True))
     export_onnx(kept, tmp_path / "m.onnx")
     session = runtime.InferenceSession(tmp_path / "m.onnx")
     (got,) = session.run(["probabilities"], {"features": images[:5]})

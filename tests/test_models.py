@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ import apportion
 from apportion import ProportionClassifier, load, save
 from apportion.backbones import BACKBONES, conv13, mlp
 from apportion.data.synthetic import moons
-from apportion.models import Model, ModelError, load_model, save_model
+from apportion.models import Facts, Model, ModelError, load_model, save_model
 from apportion.randomness import reseed
 from apportion.speed import channels_last
 from apportion.tables.columns import Column, from_values
@@ -123,7 +124,7 @@ def test_what_json_cannot_hold_is_refused_and_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "pattern"),
     [
-        ({"format": 2}, "is of format 2; this is apportion .*, which reads format 1"),
+        ({"format": 1}, "is of format 1; this is apportion .*, which reads format 2"),
         ({"format": "DROP"}, "is of format None"),
         ({"hook": "os.system"}, "has a key 'hook' that is not known"),
         ({"classes": "DROP"}, "lacks the key 'classes'"),
@@ -355,11 +356,26 @@ def test_without_a_choice_it_is_the_last_epoch(tmp_path):
     assert "temperature" not in model.quality
     after = load(tmp_path / "m")
     assert (after.chosen_, after.temperature_) == (("second", 1), 1.0)
-    config = json.loads((tmp_path / "m" / "config.json").read_text())
-    older = {key: value for key, value in config["data"].items() if "of the weights" not in key}
-    for quality in ({}, {"temperature": "hot"}, {"temperature": math.nan}):
-        (tmp_path / "m" / "config.json").write_text(json.dumps(config | {"data": older, "quality": quality}))
-        assert (load(tmp_path / "m").chosen_, load(tmp_path / "m").temperature_) == (("", 0), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"temperature": "hot"}, "has 'hot' for 'temperature'; it is a float"),
+        ({"temperature": math.nan}, "has the temperature nan; it is above zero"),
+        ({"bytes": 1}, "has 1 for 'bytes'; it is a bool"),
+        ({"epoch": -1}, "has counts below zero"),
+        ({"weight": 1}, "has a fact 'weight' that is not known; there are rows, bags, "),
+        ([], "has no table in 'facts'"),
+    ],
+)
+def test_facts_of_a_stranger_are_checked(tmp_path, facts, words):
+    with pytest.raises(ModelError, match=re.escape(words)):
+        load_model(written(tmp_path / "m", facts=facts))
+
+
+def test_a_fact_that_is_missing_is_younger_than_the_model(tmp_path):
+    assert load_model(written(tmp_path / "m", facts={"rows": 9})).facts == Facts(rows=9)
 
 
 def test_a_backbone_that_is_a_function_of_ours_is_saved_by_its_name(tmp_path):

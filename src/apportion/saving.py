@@ -1,6 +1,5 @@
 """ProportionClassifier to a model's folder and back."""
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 from apportion.backbones import BACKBONES
 from apportion.estimators import ProportionClassifier
 from apportion.fitting.kinds import told
-from apportion.models import Model, ModelError, load_model, save_model
+from apportion.models import Facts, Model, ModelError, load_model, save_model
 
-_KEPT = "stage of the weights", "epoch of the weights"
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -41,10 +39,13 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
     classes = tuple(classifier.classes_.tolist())
     data = {"rows": classifier.n_rows_, "instances": "bytes" if classifier.bytes_ else "floats"}
     data |= {"first stage": done["first_stage"], "second stage": done["second_stage"]}
-    data |= dict(zip(_KEPT, classifier.chosen_, strict=True))
+    facts = Facts(
+        rows=classifier.n_rows_, bytes=classifier.bytes_, second_stage=done["second_stage"] is not None,
+        stage=classifier.chosen_[0], epoch=classifier.chosen_[1], temperature=classifier.temperature_,
+    )  # fmt: skip
     model = Model(
         classifier.classifier_, name, classifier.instance_shape_, classes, options,
-        feature_names=None if names is None else tuple(names.tolist()), settings=settings,
+        feature_names=None if names is None else tuple(names.tolist()), facts=facts, settings=settings,
         data=data, quality=_quality(classifier),
     )  # fmt: skip
     save_model(model, Path(folder))
@@ -64,14 +65,9 @@ def load(folder: str | Path) -> ProportionClassifier:
     classifier.backbone_ = backbone
     classifier.classifier_, classifier.instance_shape_ = model.network, model.shape
     classifier.classes_, classifier.history_ = np.asarray(model.classes), []
-    classifier.bytes_ = model.data.get("instances") == "bytes"
-    stage, epoch = (model.data.get(key) for key in _KEPT)  # which older models do not say
-    classifier.chosen_ = (stage, epoch) if isinstance(stage, str) and isinstance(epoch, int) else ("", 0)
-    temperature = model.quality.get("temperature")
-    told_one = isinstance(temperature, float) and 0 < temperature < math.inf
-    classifier.temperature_ = temperature if told_one else 1.0
-    rows = model.data.get("rows")
-    classifier.n_rows_ = rows if isinstance(rows, int) else 0
+    classifier.bytes_, classifier.n_rows_ = model.facts.bytes, model.facts.rows
+    classifier.chosen_ = model.facts.stage, model.facts.epoch
+    classifier.temperature_ = model.facts.temperature
     if len(model.shape) == 1:
         vars(classifier)["n_features_in_"] = model.shape[0]
     if model.feature_names is not None:

@@ -40,9 +40,7 @@ def card(values: Mapping[str, Any]) -> str:
 
 
 def _method(values: Mapping[str, Any]) -> str:
-    second = values["settings"].get("second_stage")
-    second = values["data"].get("second stage") if second == "auto" else second
-    later = second and "first stage" not in str(values["quality"].get("chosen epoch"))
+    later = values["facts"]["second_stage"] and values["facts"]["stage"] != "first"
     after = ", then a new network on labels that meet every bag's shares" if later else ""
     return f"A network `{values['backbone']}` learnt the shares of the bags{after}. Settings:"
 

@@ -37,7 +37,7 @@ def export_onnx(model: Model, path: Path) -> None:
     """
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
         raise ModelError("ONNX files are written with onnx and onnxscript; pip install 'apportion[onnx]'")
-    kind = torch.uint8 if model.data.get("instances") == "bytes" else torch.float32
+    kind = torch.uint8 if model.facts.bytes else torch.float32
     example = torch.zeros(2, *model.shape, dtype=kind)
     level = logging.getLogger("torch.onnx").level
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it speaks of packages that are not needed

@@ -14,6 +14,7 @@ from torch import nn
 
 import apportion
 from apportion.backbones import BACKBONES
+from apportion.models.facts import facts_of
 from apportion.models.model import FORMAT, KEYS, Model, ModelError
 from apportion.speed import channels_last
 from apportion.tables.columns import TableError, from_values, is_text
@@ -41,11 +42,15 @@ def load_model(folder: Path) -> Model:
     names = values["feature_names"]
     if names is not None and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         raise ModelError(f"{folder} has the feature names {names!r}; these are a list of texts, or null")
+    try:
+        facts = facts_of(values["facts"])
+    except ValueError as problem:
+        raise ModelError(f"{folder} has {problem}") from None
     options = _options(folder, name, values["options"])
     network = _network(folder, name, tuple(shape), len(classes), options)
     names = None if names is None else tuple(names)
     about = (values[part] for part in ("settings", "data", "quality"))
-    return Model(network, name, tuple(shape), tuple(classes), options, columns, names, *about)
+    return Model(network, name, tuple(shape), tuple(classes), options, columns, names, facts, *about)
 
 
 def _are_classes(classes: Any) -> bool:
@@ -78,7 +83,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise ModelError(f"{path} lacks the key {key!r}")
     for key in (key for key in values if key not in KEYS):
         raise ModelError(f"{path} has a key {key!r} that is not known; there are {', '.join(KEYS)}")
-    for key in ("settings", "data", "quality"):
+    for key in ("facts", "settings", "data", "quality"):
         if not isinstance(values[key], dict):
             raise ModelError(f"{path} has no table in {key!r}")
     return values

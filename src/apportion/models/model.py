@@ -4,7 +4,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ from torch import nn
 import apportion
 from apportion.backbones import BACKBONES
 from apportion.models.card import card
+from apportion.models.facts import Facts
 from apportion.runs.files import writing
 from apportion.tables.columns import Column, to_values
 
-FORMAT = 1
+FORMAT = 2  # 1: no facts, which stood among the words of the card
 KEYS = (
     "format", "apportion", "torch", "backbone", "options", "shape", "classes", "columns", "feature_names",
-    "settings", "data", "quality",
+    "facts", "settings", "data", "quality",
 )  # fmt: skip
 
 
@@ -38,8 +39,10 @@ class Model:
     options: Mapping[str, Any] = field(default_factory=dict)  # of the backbone
     columns: tuple[Column, ...] | None = None  # how rows of a table become instances
     feature_names: tuple[str, ...] | None = None  # of a data frame that was fitted
+    facts: Facts = Facts()
     settings: Mapping[str, Any] = field(default_factory=dict)  # what training was told
-    data: Mapping[str, Any] = field(default_factory=dict)  # what it was trained on, in numbers
+    # for people, in their words:
+    data: Mapping[str, Any] = field(default_factory=dict)  # what it was trained on
     quality: Mapping[str, Any] = field(default_factory=dict)  # how predicted and known shares agree
 
 
@@ -61,6 +64,7 @@ def save_model(model: Model, folder: Path) -> None:
         "classes": list(model.classes),
         "columns": None if model.columns is None else to_values(model.columns),
         "feature_names": None if model.feature_names is None else list(model.feature_names),
+        "facts": asdict(model.facts),
         **{part: dict(getattr(model, part)) for part in ("settings", "data", "quality")},
     }
     try:

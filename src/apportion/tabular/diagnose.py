@@ -75,7 +75,7 @@ def _left_out(model: Model, bags: Bags) -> str:
     """What the model may have learnt from and networks that judge in its place have not, in words."""
     gaps = len(bags.sizes) - len(known_bags(bags).sizes)
     parts = [f"the {gaps} bags that have no proportions"] if gaps else []
-    parts += ["the labels that were given"] if model.data.get("given labels") else []
+    parts += ["the labels that were given"] if model.facts.given else []
     return f", but without {' and '.join(parts)}: the model itself is not judged" if parts else ""
 
 
@@ -85,12 +85,12 @@ def _log_probs(model: Model, bags: Bags) -> Tensor:
 
 def _held_out(model: Model, bags: Bags) -> Bags | None:
     """The bags that training held out, if this is the table it had."""
-    learnt, cut, rows = (model.data.get(name) for name in ("bags", "held-out bags", "rows"))
-    if type(cut) is not int or not 0 < cut < len(bags.sizes) or learnt != len(bags.sizes) - cut:
+    facts, cut = model.facts, model.facts.held_out
+    if not 0 < cut < len(bags.sizes) or facts.bags != len(bags.sizes) - cut:
         return None
     trained, held = split(bags, cut, settings_of(model).get("seed", 0))
     # the order of names decides which are held out, and texts sort otherwise than numbers
-    same = len(trained.x) == rows and names_of(held) == model.data.get("their names, hashed")
+    same = len(trained.x) == facts.rows and names_of(held) == facts.held_out_names
     return held if same else None
 
 

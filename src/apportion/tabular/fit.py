@@ -18,7 +18,7 @@ from apportion.intake.mending import denoised, known_bags
 from apportion.judging.choosing import Chosen, check_choice
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.means import exact_means
-from apportion.models import Model
+from apportion.models import Facts, Model
 from apportion.pipeline import Moment
 from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
@@ -92,21 +92,6 @@ def model_of(
     bags, held = trained
     said = dict(DEFAULTS) | dict(settings)
     network, temperature = chosen.network(said["calibrate"])
-    data = {
-        "table": asked.table.name,
-        "rows": len(bags.x),
-        "bags": len(bags.sizes),
-        "held-out bags": 0 if held is None else len(held.sizes),
-        "their names, hashed": "" if held is None else names_of(held),
-        "smallest and largest bag": f"{int(bags.sizes.min())}, {int(bags.sizes.max())}",
-        "shares from": (asked.proportions or asked.counts or asked.table).name,
-        "overall shares": ", ".join(
-            f"{name} {share:.4f}"
-            for name, share in zip(found.classes, known_bags(bags).overall.tolist(), strict=True)
-        ),
-    }
-    if asked.given:
-        data["given labels"] = f"column {asked.given}"
     quality = _quality(network, bags, "training bags")
     if held is not None:
         quality |= _quality(network, held, "held-out bags")
@@ -114,17 +99,43 @@ def model_of(
         quality["chosen epoch"] = f"{chosen.epoch} of the {chosen.stage} stage, by {chosen.choose}"
     if said["calibrate"]:
         quality["temperature"] = temperature
-    shape = tuple(bags.x.shape[1:])
+    facts = Facts(
+        len(bags.x),
+        len(bags.sizes),
+        0 if held is None else len(held.sizes),
+        "" if held is None else names_of(held),
+        given=bool(asked.given),
+        second_stage=said["second_stage"] is not None,
+        stage=chosen.stage,
+        epoch=chosen.epoch,
+        temperature=temperature,
+    )
     return Model(
         network,
         said["backbone"],
-        shape,
+        tuple(bags.x.shape[1:]),
         found.classes,
         columns=columns,
+        facts=facts,
         settings=said | {"missing": list(asked.missing)},
-        data=data,
+        data=_data(bags, held, asked, found),
         quality=quality,
     )
+
+
+def _data(bags: Bags, held: Bags | None, asked: Asked, found: Found) -> dict[str, Any]:
+    """What it learnt from, for people."""
+    shares = zip(found.classes, known_bags(bags).overall.tolist(), strict=True)
+    data = {
+        "table": asked.table.name,
+        "rows": len(bags.x),
+        "bags": len(bags.sizes),
+        "held-out bags": 0 if held is None else len(held.sizes),
+        "smallest and largest bag": f"{int(bags.sizes.min())}, {int(bags.sizes.max())}",
+        "shares from": (asked.proportions or asked.counts or asked.table).name,
+        "overall shares": ", ".join(f"{name} {share:.4f}" for name, share in shares),
+    }
+    return data | ({"given labels": f"column {asked.given}"} if asked.given else {})
 
 
 def _quality(network: torch.nn.Module, bags: Bags, which: str) -> dict[str, Any]:

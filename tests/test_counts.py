@@ -96,6 +96,22 @@ def test_bags_of_any_sizes_are_means_of_their_own_losses():
     torch.testing.assert_close(count_loss(logits, bags.sizes, bags.proportions), torch.stack(each).mean())
 
 
+def test_a_number_added_to_all_classes_of_a_row_changes_nothing_and_values_on_the_host_are_taken():
+    bags = ragged((4, 9, 2, 30, 1))
+    logits = 2 * torch.randn(46, 3, generator=stream(0))
+    loss = count_loss(logits, bags.sizes, bags.proportions)
+    raised = logits + 50 * torch.randn(46, 1, generator=stream(1))
+    torch.testing.assert_close(count_loss(raised, bags.sizes, bags.proportions), loss, atol=1e-5, rtol=1e-4)
+    asked = []
+
+    def there() -> list[torch.Tensor]:
+        asked.append(1)
+        return [logits.detach(), bags.sizes, bags.proportions]
+
+    assert torch.equal(count_loss(logits, bags.sizes, bags.proportions, on_host=there), loss)
+    assert asked == [1]
+
+
 @pytest.mark.parametrize("lengths", [[3, 3], [1, 2, 900, 3, 4, 7, 8, 1, 16], [5]])
 def test_the_covariance_of_counts_is_the_sum_over_the_rows_of_a_bag(lengths):
     probs = torch.randn(sum(lengths), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

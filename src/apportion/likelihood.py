@@ -1,11 +1,13 @@
 """How likely the counts of bags are, if rows are independent and have the predicted probabilities."""
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from apportion.means import bag_means
+from apportion.speed import fetched, sent
 from apportion.transport import entropic
 
 TINY = 1e-30  # whose logarithm float32 still holds
@@ -23,18 +25,26 @@ def count_log_likelihood(log_probs: Tensor, sizes: Tensor, proportions: Tensor) 
     return normal_log_density(n * (proportions.double() - bag_means(probs, sizes)), covariances(probs, sizes))
 
 
-def count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float = 0.0) -> Tensor:
+def count_loss(
+    logits: Tensor,
+    sizes: Tensor,
+    proportions: Tensor,
+    left: float = 0.0,
+    on_host: Callable[[], Sequence[Tensor]] | None = None,
+) -> Tensor:
     """Minus the log-likelihood of a bag's counts, by instance, mean over bags; `left` is a BagBatch's.
 
     By the saddlepoint, which holds for bags of any size: of a bag of one it is cross-entropy. The point is
     where predictions, each class raised by a potential, have the counts: entropic transport with λ = 1. How
     far they are moved, KL(plan | predictions), and how much room there is, the covariance of the plan, are
-    the likelihood. Of a bag of which only a share was drawn, the normal law takes its place.
+    the likelihood. Of a bag of which only a share was drawn, the normal law takes its place. Transport
+    is the host's: `on_host` gives logits, sizes and proportions there, if they are on their way already.
     """
     if left:
         return drawn_count_loss(logits, sizes, proportions, left)
-    log_probs, host = logits.float().log_softmax(1), sizes.cpu()  # transport and lengths are the host's
-    fixed = entropic(log_probs.detach().cpu(), host, proportions.cpu(), reg=1.0).mass.to(log_probs)
+    there, host, shares = (on_host or fetched(logits.float(), sizes, proportions))()
+    log_probs = logits.float().log_softmax(1)
+    fixed = sent(entropic(there, host, shares, reg=1.0).mass.float(), logits.device)
     moved = (fixed * (fixed.clamp_min(TINY).log() - log_probs)).sum(1)  # the plan is where this is least
     plan = following(fixed, log_probs, sizes, proportions, host)
     k, room = plan.shape[1], 2 * math.pi * covariances(plan, host)

@@ -49,7 +49,7 @@ class TwoViews:
         self.temperature = temperature
         self.momentum = momentum
         self.transport = transport  # False: the largest class is the label, whatever the proportions
-        self.bag_loss = count_loss if counts else proportion_loss
+        self.counts = counts
 
     def players(self) -> list[nn.Module]:
         return [self.player]
@@ -63,7 +63,9 @@ class TwoViews:
             moved = features(strong)
         answers, (first, last) = head(moved), self.bag_weights
         bag_weight = first + (last - first) * progress
-        terms = {"proportion": bag_weight * self.bag_loss(logits, batch.sizes, batch.proportions, batch.left)}
+        bags = logits, batch.sizes, batch.proportions, batch.left
+        loss = count_loss(*bags, on_host=asked) if self.counts else proportion_loss(*bags)
+        terms = {"proportion": bag_weight * loss}
         if progress < 0.5:
             alike = contrast(self.projector(plain), self.projector(moved), self.temperature)
             terms["contrast"] = self.contrast * (1 - 2 * progress) * alike

@@ -14,11 +14,7 @@ import apportion
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "apportion"
 FILES = sorted(SOURCE.rglob("*.py"))
-KERNELS = {
-    "transport/exact.py",
-    "transport/newton.py",
-    "transport/batched.py",
-}  # compiled or on a GPU; read last
+KERNELS = {"transport/exact.py", "transport/newton.py"}  # compiled, each in one file for numba; read last
 READING = (
     "pipeline", "bags", "losses", "first_stage/dllp", "transport/__init__", "labelling", "second_stage",
     "train",

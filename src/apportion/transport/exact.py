@@ -10,6 +10,9 @@ and any labelling is optimal for its own counts for as long as every instance si
 Prices here are *added* to scores, so they are minus the prices of the face; an absent class has -inf.
 Instance i of a bag is row `base + i` of the scores, which keep their own precision and are subtracted in
 float64. All memory is taken once a chunk of bags; nothing is allocated in the loop over bags.
+
+A long file on purpose: numba keeps compiled code by the date of the one file that `solve_bags` is in, and
+would go on with an old `search` if that were in another.
 """
 
 import math

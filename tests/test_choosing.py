@@ -196,7 +196,7 @@ def test_scores_are_counted_on_the_cpu_and_rows_go_to_the_network(monkeypatch, n
     """The device "meta" stands for a GPU: what is mixed with it is an error."""
     log_probs, _, held = bags_of(8, 10, 2)
     net = mlp((2,), 2)
-    moment = Moment("first", Epoch(1, {}, 0.0), DLLP(net), [])
+    moment = Moment("first", Epoch(1, 1, {}, 0.0), DLLP(net), [])
 
     def predicted(network: nn.Module, x: Tensor, view: Any) -> Tensor:
         assert x.device == next(network.parameters()).device
@@ -216,7 +216,7 @@ def test_the_temperature_is_fitted_on_the_cpu(monkeypatch):
     found = []
     for proportions in (held.proportions, held.proportions.as_subclass(Away)):
         chosen = Chosen(replace(held, proportions=proportions), None)
-        chosen.see(Moment("first", Epoch(1, {}, 0.0), DLLP(mlp((2,), 2)), []))
+        chosen.see(Moment("first", Epoch(1, 1, {}, 0.0), DLLP(mlp((2,), 2)), []))
         found.append(chosen.network(calibrate=True)[1])
     assert found[0] == found[1] != 1.0
 
@@ -327,7 +327,7 @@ def test_a_score_that_is_no_number_is_chosen_only_until_there_is_one(monkeypatch
     held = Bags(torch.zeros(2, 2), torch.tensor([2]), torch.tensor([[0.5, 0.5]]), torch.arange(2), ["a"])
     chosen = Chosen(held, "likelihood")
     for number in (1, 2, 3):
-        chosen.see(Moment("first", Epoch(number, {}, 0.0), DLLP(net), []))
+        chosen.see(Moment("first", Epoch(number, 100, {}, 0.0), DLLP(net), []))
     assert chosen.epoch == 2
 
 

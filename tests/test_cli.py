@@ -202,7 +202,7 @@ def test_a_signal_stops_a_fit_with_a_message_that_is_true_of_it_and_nothing_is_l
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
     )  # fmt: skip
     assert fit.stdout is not None
-    said = next((line for line in fit.stdout if line.startswith("first stage, epoch 1:")), "")
+    said = next((line for line in fit.stdout if line.startswith("first stage, epoch 1 of ")), "")
     fit.send_signal(signal.SIGINT)
     message = fit.communicate(timeout=60)[1]
     assert said

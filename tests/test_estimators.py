@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 from functools import partial
 from typing import Any
 
@@ -24,10 +25,14 @@ from torch import nn
 
 from apportion import BagCorrelation, BagError, Bags, BagScore, ProportionClassifier, expand
 from apportion.backbones import mlp
+from apportion.first_stage import DLLP
 from apportion.fitting import two_stages
 from apportion.fitting.kinds import batch_of, epochs_of
+from apportion.fitting.telling import tell, words_of
 from apportion.intake.forms import bags_from
 from apportion.labelling import soft_labels
+from apportion.pipeline import Moment
+from apportion.train import Epoch
 
 X, TRUTH = make_moons(240, noise=0.1, random_state=0)
 TOWNS = np.array([f"town {i}" for i in np.random.default_rng(0).integers(24, size=240)])
@@ -300,7 +305,33 @@ def test_verbose_writes_a_line_an_epoch(capsys):
     quick().fit(X, TRUTH)
     assert capsys.readouterr().out == ""
     quick(verbose=True).fit(X, TRUTH)
-    assert len(capsys.readouterr().out.splitlines()) == 8
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 8
+    assert re.fullmatch(r"first stage, epoch 1 of \d: proportion 0\.\d+", lines[0])
+    assert lines[-1].startswith("second stage, epoch ")
+
+
+def moment_of(number: int, seconds: float, last: bool = False) -> Moment:
+    return Moment(
+        "first", Epoch(number, 40, {"proportion": 0.5}, seconds), DLLP(nn.Linear(1, 2)), [], last=last
+    )
+
+
+def test_a_line_tells_the_time_that_is_left():
+    assert words_of(moment_of(1, 0.1), {}) == "first stage, epoch 1 of 40: proportion 0.5"
+    assert words_of(moment_of(30, 2.0), {}).endswith("proportion 0.5; 20 s left")
+    said = {"held-out likelihood": -2.0}
+    assert words_of(moment_of(4, 70.0), said).endswith(
+        "proportion 0.5, held-out likelihood -2; 42 minutes left"
+    )
+    assert words_of(moment_of(4, 70.0, last=True), {}).endswith("proportion 0.5")
+
+
+def test_a_long_wait_without_a_word_is_told_of_once(caplog):
+    for number, seconds in ((1, 70.0), (2, 70.0), (3, 70.0), (2, 1.0)):
+        tell(moment_of(number, seconds), {}, verbose=False)
+    (message,) = caplog.messages
+    assert message.startswith("the first stage has 40 epochs of 70 s, 44 minutes more; verbose=True")
 
 
 def test_small_data_is_gone_over_more_often_and_a_batch_holds_the_largest_bag():

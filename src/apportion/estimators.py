@@ -1,6 +1,5 @@
 """scikit-learn's way in: a thin skin over both stages, and a score for held-out bags."""
 
-import sys
 from copy import deepcopy
 from typing import Any, Self
 
@@ -13,9 +12,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[attr-defined]
 
 from apportion.evaluate import predict
-from apportion.fitting import forget, line_of, stage_settings, two_stages
+from apportion.fitting import forget, stage_settings, two_stages
 from apportion.fitting.kinds import as_fitted, told
 from apportion.fitting.shapes import check_alike
+from apportion.fitting.telling import line_of, tell
 from apportion.intake.forms import rows_by_name
 from apportion.intake.instances import as_floats, as_instances, stacked
 from apportion.intake.mending import mended_bags, transduced
@@ -109,9 +109,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         chosen = Chosen(held, self.choose)
         with kept_randomness(device):
             for moment in two_stages(part, relax=relax, **settings):
-                self.history_.append(line_of(moment) | chosen.see(moment))
-                if self.verbose:
-                    sys.stdout.write(f"{self.history_[-1]}\n")
+                self.history_.append(line_of(moment) | (said := chosen.see(moment)))
+                tell(moment, said, self.verbose)
         self.classifier_, self.temperature_ = chosen.network(self.calibrate)
         self.chosen_ = chosen.stage, chosen.epoch
         log_probs = predict(self._network(device), data.x, as_floats)

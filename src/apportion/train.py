@@ -23,6 +23,7 @@ View = Callable[[Tensor], Tensor]  # raw instances on their device -> what the n
 
 class Epoch(NamedTuple):
     number: int  # from 1
+    of: int  # so many
     terms: dict[str, float]  # mean of each term over the batches
     seconds: float
 
@@ -68,4 +69,4 @@ def train(
             if not math.isfinite(mean):
                 where = f"epoch {number} of the {stage} stage"
                 raise NotFinite(f"{where}: the term '{name}' is {mean}; lower the rate")
-        yield Epoch(number, means, time.perf_counter() - started)
+        yield Epoch(number, epochs, means, time.perf_counter() - started)

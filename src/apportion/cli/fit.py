@@ -97,6 +97,7 @@ def command(
 
 def trained(asked: "Asked", found: "Found", settings: dict[str, Any], device: str) -> "Model":
     """The model of checked tables; a line an epoch is printed."""
+    from apportion.fitting.telling import words_of
     from apportion.judging.choosing import Chosen, part_of
     from apportion.tables.holding import hold_parts
     from apportion.tabular.fit import mended, model_of, train_table, with_labels
@@ -114,7 +115,5 @@ def trained(asked: "Asked", found: "Found", settings: dict[str, Any], device: st
     parts = made[0], made[1] if len(made) > 1 else None
     chosen = Chosen(parts[1], settings["choose"])
     for moment in train_table(parts[0], device, settings, relax):
-        said = moment.epoch.terms | chosen.see(moment)
-        terms = ", ".join(f"{name} {value:.4g}" for name, value in said.items())
-        print(f"{moment.stage} stage, epoch {moment.epoch.number}: {terms}", flush=True)
+        print(words_of(moment, chosen.see(moment)), flush=True)
     return model_of(chosen, parts, columns, asked, found, settings)

@@ -32,12 +32,6 @@ class SettingError(ValueError):
     """A setting that cannot be; the message lists those that can."""
 
 
-def line_of(moment: Moment) -> dict[str, Any]:
-    """A line of history: stage, epoch, the mean of every term, seconds."""
-    epoch = moment.epoch
-    return {"stage": moment.stage, "epoch": epoch.number, **epoch.terms, "seconds": round(epoch.seconds, 3)}
-
-
 def stage_settings(
     *,
     first_stage: str,

@@ -518,3 +518,29 @@ def test_bags_that_are_all_alike_are_refused(bags, words):
     shares = dict.fromkeys(np.asarray(bags).tolist(), [0.5, 0.5])
     with pytest.raises(BagError, match=words):
         ProportionClassifier().fit(X, bags=bags, proportions=shares)
+
+
+# --- networks of one's own
+
+
+def test_a_backbone_that_hands_out_one_network_is_refused():
+    network = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="returns the same network twice; return a new one"):
+        quick(backbone=lambda shape, k: network).fit(X, TRUTH)
+
+
+def test_a_backbone_that_ends_in_a_softmax_is_refused():
+    with pytest.raises(ValueError, match=r"gives probabilities, \[.*\]; leave the softmax out"):
+        quick(backbone=lambda shape, k: nn.Sequential(nn.Linear(2, k), nn.Softmax(1))).fit(X, TRUTH)
+
+
+def test_a_backbone_of_frozen_weights_is_refused():
+    with pytest.raises(ValueError, match="no weight of the Linear is to be learnt; set requires_grad"):
+        quick(backbone=lambda shape, k: nn.Linear(2, k).requires_grad_(False)).fit(X, TRUTH)
+
+
+def test_shares_have_no_accuracy_and_the_error_says_what_scores_them():
+    model = quick().fit(X, TRUTH)
+    assert model.score(X, TRUTH) > 0.5
+    with pytest.raises(BagError, match=r"y has shares of 2 classes, and accuracy wants labels; .*BagScore"):
+        model.score(X, np.eye(2)[TRUTH])

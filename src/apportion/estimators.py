@@ -6,24 +6,21 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import column_or_1d
 from sklearn.utils.metadata_routing import UNUSED
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[attr-defined]
+from sklearn.utils.validation import check_is_fitted
 
 from apportion.evaluate import predict
 from apportion.fitting import forget, stage_settings, two_stages
 from apportion.fitting.kinds import as_fitted, told
 from apportion.fitting.shapes import check_alike
 from apportion.fitting.telling import line_of, tell
+from apportion.fitting.validating import refuse_shares, validated, validated_again
 from apportion.intake.forms import rows_by_name
 from apportion.intake.instances import as_floats, as_instances, stacked
 from apportion.intake.mending import mended_bags, transduced
 from apportion.judging.choosing import Chosen, check_choice, part_of
 from apportion.randomness import kept_randomness, seed_of
 from apportion.speed import pick_device
-
-_ACCEPTED: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # bytes of images stay so
 
 
 class ProportionClassifier(ClassifierMixin, BaseEstimator):
@@ -99,7 +96,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         options = {name: asked.pop(name) for name in ("noise", "normalise", "unlabelled", "fill")}
         check_choice(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
         y, classes = rows_by_name(y, classes)
-        X, y = self._validated(stacked(X), y, proportions is not None or counts is not None)
+        X, y = validated(self, stacked(X), y, proportions is not None or counts is not None)
         settings = stage_settings(**(asked := told(asked, as_instances(X[:1]), device)))
         table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
         data, self.classes_, relax = mended_bags(X, y, bags, **table, **options)
@@ -124,7 +121,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities (n, k) of the classes in `classes_`."""
         check_is_fitted(self)
         device = pick_device(self.device)
-        x = as_instances(validate_data(self, as_fitted(self, X), reset=False, **_ACCEPTED))
+        x = as_instances(validated_again(self, as_fitted(self, X)))
         check_alike(x, self.instance_shape_, self.bytes_)
         shares = predict(self._network(device), x.to(device), as_floats).double().exp().cpu().numpy()
         return shares / shares.sum(1, keepdims=True)
@@ -134,16 +131,10 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         shares = self.predict_proba(X)  # first, since it asks whether classes_ is there
         return self.classes_[shares.argmax(1)]
 
-    def _validated(self, X: Any, y: Any, table: bool) -> tuple[Any, Any]:
-        if y is None and not table:
-            raise ValueError("this estimator requires y to be passed, but the target y is None; or a table")
-        if y is None:
-            return validate_data(self, X, **_ACCEPTED), None
-        X, y = validate_data(self, X, y, multi_output=True, **_ACCEPTED)
-        if y.ndim == 1 or y.shape[1] == 1:
-            y = column_or_1d(y, warn=True)
-            check_classification_targets(y)
-        return X, y
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of instances that are right by their labels `y` (n,)."""
+        refuse_shares(y)
+        return super().score(X, y, sample_weight)
 
     def _network(self, device: torch.device) -> torch.nn.Module:
         return self.classifier_ if device.type == "cpu" else deepcopy(self.classifier_).to(device)

@@ -26,7 +26,7 @@ def soft_labels(
 
 def predicted_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
     """The predicted probabilities themselves: no transport, for the ablation (table 3, rows 2 and 3)."""
-    return log_probs.softmax(1)
+    return log_probs.detach().softmax(1)
 
 
 def argmax_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:

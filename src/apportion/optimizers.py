@@ -42,6 +42,9 @@ def make_optimizer(
     A gradient longer than `clip` is shortened to it. Weights that need no gradient are left out.
     """
     weights = [p for p in network.parameters() if p.requires_grad]
+    if not weights:
+        remedy = "set requires_grad of its last layer, at least"
+        raise ValueError(f"no weight of the {type(network).__name__} is to be learnt; {remedy}")
     matrices, vectors = [p for p in weights if p.ndim > 1], [p for p in weights if p.ndim <= 1]
     # one group where nothing decays: a second one costs small networks a tenth of their step
     parts = ((matrices, decay), (vectors, 0.0)) if decay else ((weights, 0.0),)

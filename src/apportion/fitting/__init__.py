@@ -1,18 +1,19 @@
 """Both stages in one call, with flat arguments: from bags and a backbone to a trained classifier."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from apportion.backbones import BACKBONES
 from apportion.bags import Bags
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
 from apportion.fitting.kinds import batch_of, kind_of
+from apportion.fitting.networks import Backbone, check_new, check_scores
 from apportion.fitting.start import overall_shares, starting_at
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags, on_belief
@@ -24,8 +25,6 @@ from apportion.recipes.building import build_labeller, build_learner, build_opti
 from apportion.recipes.checks import LABELS
 from apportion.recipes.ranges import wrong_settings
 from apportion.speed import lengths_of, placed, quick
-
-Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, classes) -> network
 
 
 class SettingError(ValueError):
@@ -91,6 +90,7 @@ def two_stages(
     student alone; `relax` is for noisy ones.
     """
     shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
+    check_new(backbone, shape, bags.n_classes)
     kind = kind_of(bags.x, device)
     batch = batch_of(bags.sizes, kind.batch) if instances_per_batch is None else instances_per_batch
     first_epochs = kind.first_epochs(taught, bags, batch) if first_epochs is None else first_epochs
@@ -102,17 +102,16 @@ def two_stages(
     def new_network(stage: str, graphs: bool = False) -> nn.Module:
         reseed(seed, stage, "weights")
         network = placed(backbone(shape, bags.n_classes), device, fast, graphs)
-        check_scores(predict(network, bags.x[:1], as_floats), bags.n_classes)
+        check_scores(network, as_floats(bags.x[:1]), bags.n_classes)
         return starting_at(overall, network)
 
     first, pairs = kind.teacher(method, first_epochs, rate), method == "two-views"
     place = partial(placed, device=device, lengths=fast, graphs=pairs)
     learner = build_learner(first, new_network("first", graphs=pairs), shape, place)
     view = quick(kind.seen(method, mirror), device, fast if pairs else ())
-    shared = {"seed": seed, "instances_per_batch": batch}
     yield from first_stage(
         learner, taught, build_optimizers(learner.players(), first), epochs=first_epochs,
-        rate=build_rate(first), augment=view, **shared,
+        rate=build_rate(first), augment=view, seed=seed, instances_per_batch=batch,
     )  # fmt: skip
     if label is None:
         return
@@ -122,14 +121,8 @@ def two_stages(
         log_probs, student, bags, build_optimizers([student], second), epochs=second_epochs,
         rate=build_rate(second), label=on_belief(label, relax), mixup=second.mixup,
         hold=math.ceil(kind.hold * second_epochs), running=second.running,
-        prepare=as_floats, augment=kind.seen("plot", mirror), **shared,
+        prepare=as_floats, augment=kind.seen("plot", mirror), seed=seed, instances_per_batch=batch,
     )  # fmt: skip
-
-
-def check_scores(scores: Tensor, k: int) -> None:
-    if scores.shape != (1, k):
-        remedy = "its last layer must give one score for each class, (n, n_classes)"
-        raise ValueError(f"the backbone gives {tuple(scores.shape)} for one instance; {remedy}")
 
 
 def forget(estimator: Any) -> None:

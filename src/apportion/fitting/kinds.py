@@ -133,7 +133,8 @@ def as_fitted(estimator: Any, x: Any) -> Any:
         remedies |= {shape[1:]: "; pass X[:, None]"} if shape[0] == 1 else {}
         raise BagError(f"X has instances of shape {found[1:]}, fit had {shape}{remedies.get(found[1:], '')}")
     if estimator.bytes_ and isinstance(x, np.ndarray) and x.dtype.kind in "iu" and x.dtype != np.uint8:
-        raise BagError(f"X has numbers of type {x.dtype}, fit had bytes; pass X.astype(numpy.uint8)")
+        bits = "(X >> 8)" if x.size and x.max() > 255 else "X"  # of 16 bits
+        raise BagError(f"X has numbers of type {x.dtype}, fit had bytes; pass {bits}.astype(numpy.uint8)")
     return x
 
 

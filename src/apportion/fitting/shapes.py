@@ -31,8 +31,8 @@ def misfits(x: Tensor, backbone: Any) -> Iterator[str]:
     if x.ndim > 2 and not is_images(x) and backbone == "auto":
         yield (
             " and are no bytes; pass images as bytes (n, channels, height, width): X.astype(numpy.uint8) of "
-            "pixels from 0 to 255, (255 * X).round().astype(numpy.uint8) of those from 0 to 1; or name a "
-            "backbone"
+            "pixels from 0 to 255, (X >> 8).astype(numpy.uint8) of those of 16 bits, "
+            "(255 * X).round().astype(numpy.uint8) of those from 0 to 1; or name a backbone"
         )
 
 

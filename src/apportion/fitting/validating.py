@@ -1,0 +1,38 @@
+"""What scikit-learn asks of the arguments of an estimator."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data  # type: ignore[attr-defined]
+
+from apportion.intake.instances import BagError
+
+_ACCEPTED: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # bytes of images stay so
+
+
+def validated(estimator: Any, X: Any, y: Any, table: bool) -> tuple[Any, Any]:
+    """Instances and labels (n,) or shares (n, k), or None where a table of the bags has them."""
+    if y is None and not table:
+        raise ValueError("this estimator requires y to be passed, but the target y is None; or a table")
+    if y is None:
+        return validate_data(estimator, X, **_ACCEPTED), None
+    X, y = validate_data(estimator, X, y, multi_output=True, **_ACCEPTED)
+    if y.ndim == 1 or y.shape[1] == 1:
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+    return X, y
+
+
+def validated_again(estimator: Any, X: Any) -> Any:
+    """Instances such as `fit` had."""
+    return validate_data(estimator, X, reset=False, **_ACCEPTED)
+
+
+def refuse_shares(y: Any) -> None:
+    """Accuracy is of labels: where only shares of bags are known, bags that were held out are scored."""
+    shape = np.shape(y)
+    if len(shape) == 2 and shape[1] > 1:
+        remedy = "pass scoring=BagScore() to a search, or score held-out bags with it"
+        raise BagError(f"y has shares of {shape[1]} classes, and accuracy wants labels; {remedy}")

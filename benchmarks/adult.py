@@ -24,7 +24,8 @@ from apportion.bagging import random_groups
 from apportion.bags import BagBatch, Bags
 from apportion.data.adult import adult, find_adult, rows
 from apportion.data.archives import read_file
-from apportion.fitting.kinds import batch_of, epochs_of
+from apportion.fitting.kinds import ROWS
+from apportion.fitting.lengths import epochs_of
 from apportion.intake.forms import bags_from
 from apportion.means import bag_means
 from apportion.optimizers import make_optimizer
@@ -58,7 +59,7 @@ class LogMean:
 
 def in_our_loop(learner: Any, bags: Bags, seed: int) -> nn.Module:
     """A network trained for as long, as often and as fast as the estimator's first stage is."""
-    size = batch_of(bags.sizes)
+    size = ROWS.instances_per_batch(bags, bags)
     epochs = epochs_of(bags.sizes, size)
     reseed(seed, "first", "weights")
     network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)

@@ -23,7 +23,7 @@ from apportion.bags import Bags
 from apportion.data.adult import adult
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
-from apportion.fitting.kinds import batch_of
+from apportion.fitting.kinds import ROWS
 from apportion.intake.forms import bags_from
 from apportion.likelihood import count_log_likelihood
 from apportion.optimizers import make_optimizer
@@ -48,7 +48,7 @@ def taught(bags: Bags, method: str, epochs: int, seed: int, asked: argparse.Name
     reseed(seed, "first", "weights")
     network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)
     optimizer = make_optimizer(network, "adam", 2e-3, decay=asked.decay)
-    size = asked.rows_per_batch or batch_of(bags.sizes)
+    size = asked.rows_per_batch or ROWS.instances_per_batch(bags, bags)
     settings: dict[str, Any] = {"rate": one_cycle, "seed": seed, "stage": "first"}
     learner = METHODS[method](network)
     for _ in train(learner, bags, [optimizer], epochs=epochs, instances_per_batch=size, **settings):

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 COLUMNS, BAG_ROWS = 8, 50  # and the bag's id: nine columns, bags of 50 rows
+BATCH = 256  # instances
 FIT_COLUMNS, FIT_BAGS, EPOCHS = 20, 2000, 5
 
 
@@ -80,13 +81,12 @@ def network(table: Path, columns: int) -> None:
 
     from apportion.backbones import mlp
     from apportion.bags import Bags
-    from apportion.fitting.kinds import batch_of
     from apportion.optimizers import make_optimizer
 
     counted = pl.scan_parquet(table).group_by("bag").len().collect()["len"].to_list()
     sizes, n = torch.tensor(counted), sum(counted)
     bags = Bags(torch.zeros(n, 0), sizes, torch.zeros(len(sizes), 2), torch.arange(n), range(len(sizes)))
-    lengths = [len(b.x) for b in bags.batches(batch_of(sizes), torch.Generator())]
+    lengths = [len(b.x) for b in bags.batches(BATCH, torch.Generator())]
     net = mlp((columns,), 2)
     optimizer = make_optimizer(net, "adam", 2e-3)
     x, y = torch.randn(max(lengths), columns), torch.zeros(max(lengths), dtype=torch.int64)
@@ -105,7 +105,8 @@ def fit(table: Path, shares: Path, out: Path) -> None:
     from apportion.cli import app
 
     words = ["fit", str(table), "--bag", "bag", "--proportions", str(shares), "--out", str(out)]
-    app([*words, "--first-epochs", str(EPOCHS), "--second-stage", "none"], standalone_mode=False)
+    words += ["--first-epochs", str(EPOCHS), "--instances-per-batch", str(BATCH), "--second-stage", "none"]
+    app(words, standalone_mode=False)
 
 
 PARTS = {"make": make, "polars": polars_alone, "check": check, "hold": hold, "network": network, "fit": fit}

@@ -515,8 +515,22 @@ def test_settings_of_a_strangers_model_are_refused_before_anything_is_trained(fo
         run("diagnose", "model", *SOURCES["counts"])
 
 
+def forget_names(model: str) -> None:
+    """As if the model had learnt from other bags."""
+    config = json.loads(Path(model, "config.json").read_text())
+    Path(model, "config.json").write_text(json.dumps(config | {"facts": config["facts"] | {"names": ""}}))
+
+
+@pytest.mark.parametrize("option", [(), ("--held-out", "0.4")])
+def test_bags_that_the_model_learnt_from_are_not_called_new(folder, option):
+    assert run("fit", *SOURCES["counts"], "--out", "model", *QUICK, *option).exit_code == 0
+    with pytest.raises(SettingError, match="these are the bags that the model learnt from"):
+        run("diagnose", "model", *SOURCES["counts"], "--new")
+
+
 def test_the_order_of_the_classes_is_the_models(folder):
     assert run("fit", *SOURCES["counts"], "--out", "model", *LONGER).exit_code == 0
+    forget_names("model")
     one = run("diagnose", "model", *SOURCES["counts"], "--new")
     other = run("diagnose", "model", *SOURCES["counts"], "--new", "--classes", "right,left")
     assert "30 bags that are new to the model" in one.output
@@ -542,6 +556,7 @@ def test_noisy_counts_are_refused_with_the_option_and_taken_with_it(folder):
         assert run("fit", *SOURCES["counts"], "--out", level, "--noise", level, *QUICK).exit_code == 0
     assert run("fit", *SOURCES["counts"], "--out", "no", "--noise", "much", *QUICK).exit_code == 2
     assert not (folder / "no").exists()
+    forget_names("1.4")
     result = run("diagnose", "1.4", *SOURCES["counts"], "--noise", "1.4", "--new")
     assert "30 bags that are new to the model" in result.output
 
@@ -554,6 +569,7 @@ def test_bags_without_numbers_are_refused_with_the_option_and_taken_with_it(fold
     with pytest.raises(TableError, match="or pass --unlabelled"):
         run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
     assert run("fit", *SOURCES["counts"], "--out", "model", "--unlabelled", *QUICK).exit_code == 0
+    forget_names("model")
     result = run("diagnose", "model", *SOURCES["counts"], "--unlabelled", "--new")
     assert "29 bags that are new to the model" in result.output
     counts.filter(pl.col("town") != "03").write_csv("counts.csv")  # no row at all is the same
@@ -650,3 +666,13 @@ def test_a_number_that_is_too_large_is_named_by_its_row(folder):
     Path("new.csv").write_text("\n".join(lines) + "\n")
     with pytest.raises(TableError, match="new.csv, row 4, has no probabilities: a number in it"):
         run("predict", "model", "new.csv", "--bag", "town", "--counts", "counts.csv", "--out", "met.csv")
+
+
+def test_texts_with_other_endings_are_read_as_csv_and_packed_ones_are_named(folder):
+    words = ("--bag", "town", "--counts", "counts.csv")
+    frame = pl.read_csv("people.csv", schema_overrides={"town": pl.String})
+    for name, separator in (("people.tsv", "\t"), ("people.txt", ";")):
+        frame.write_csv(name, separator=separator)
+        assert "nothing is wrong" in run("check", name, *words).output
+    with pytest.raises(TableError, match=r"people.csv.gz does not end in .csv, .*; unpack it first"):
+        run("check", "people.csv.gz", *words)

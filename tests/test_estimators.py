@@ -15,6 +15,7 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_moons
 from sklearn.exceptions import NotFittedError
+from sklearn.inspection import permutation_importance
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
@@ -27,7 +28,7 @@ from apportion import BagCorrelation, BagError, Bags, BagScore, ProportionClassi
 from apportion.backbones import mlp
 from apportion.first_stage import DLLP
 from apportion.fitting import two_stages
-from apportion.fitting.kinds import batch_of, epochs_of
+from apportion.fitting.lengths import batch_of, epochs_of, instances_needed
 from apportion.fitting.telling import tell, words_of
 from apportion.intake.forms import bags_from
 from apportion.labelling import soft_labels
@@ -176,7 +177,7 @@ def test_shares_of_rows_are_read_by_the_names_of_their_columns(y, classes):
 
 
 def test_columns_that_only_count_themselves_go_by_their_place():
-    rows = expand(FRAME, TOWNS)
+    rows = expand(FRAME, TOWNS).to_numpy()
     for y in (pd.DataFrame(rows), pl.DataFrame(rows)):
         assert quick().fit(X, y, bags=TOWNS).classes_.tolist() == [0, 1]
         assert quick().fit(X, y, bags=TOWNS, classes=["no", "yes"]).classes_.tolist() == ["no", "yes"]
@@ -192,7 +193,7 @@ def test_names_of_shares_and_classes_that_differ_are_refused():
     refusal("but the classes are", X, TURNED, bags=TOWNS, classes=["no", "perhaps", "yes"])
     refusal("each once", X, TURNED.set_axis(["no", "no"], axis=1), bags=TOWNS)
     refusal("are of several types", X, TURNED.set_axis(["no", 1], axis=1), bags=TOWNS)
-    model = quick().fit(X, expand(FRAME, TOWNS), bags=TOWNS)
+    model = quick().fit(X, expand(FRAME, TOWNS).to_numpy(), bags=TOWNS)
     with pytest.raises(BagError, match=r"but the classes are \[0, 1\]"):
         BagScore()(model, X, TURNED, bags=TOWNS)
 
@@ -338,6 +339,7 @@ def test_small_data_is_gone_over_more_often_and_a_batch_holds_the_largest_bag():
     assert batch_of(torch.tensor([10, 20])) == 256
     assert batch_of(torch.tensor([10, 1000])) == 1000
     assert batch_of(torch.tensor([10**6])) == 4096
+    assert batch_of(torch.tensor([10]), 512) == 512
     assert epochs_of(torch.full((40,), 50), 256) == 125
     assert epochs_of(torch.full((10**4,), 100), 256) == 5
 
@@ -518,6 +520,94 @@ def test_bags_that_are_all_alike_are_refused(bags, words):
     shares = dict.fromkeys(np.asarray(bags).tolist(), [0.5, 0.5])
     with pytest.raises(BagError, match=words):
         ProportionClassifier().fit(X, bags=bags, proportions=shares)
+
+
+def test_given_labels_in_a_series_go_to_the_rows_of_its_index():
+    bag = np.arange(len(X)) // 10
+    frame = (
+        pd.DataFrame(X, columns=["up", "along"]).assign(bag=bag, truth=TRUTH).sample(frac=1, random_state=0)
+    )
+    some = frame["truth"].iloc[:40]
+    model = quick().fit(
+        frame[["up", "along"]], bags=frame["bag"].to_numpy(), counts=pd.crosstab(bag, TRUTH), given=some
+    )
+    assert np.array_equal(model.transduction_[:40], some.to_numpy())
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_search_over_shares_from_a_frame_keeps_the_names_of_the_classes(library):
+    bag = np.arange(len(X)) // 10
+    table = pd.crosstab(bag, np.array(["no", "yes"])[TRUTH], normalize="index")
+    frame = table if library == "pandas" else pl.from_pandas(table.rename_axis("bag").reset_index())
+    shares = expand(frame, bag)
+    assert type(shares) is type(frame)
+    assert list(shares.columns) == ["no", "yes"]
+    np.testing.assert_array_equal(np.asarray(shares), expand(table.to_numpy(), bag))
+    with config_context(enable_metadata_routing=True):
+        search = GridSearchCV(
+            quick(), {"reg": [1.0]}, cv=GroupKFold(2), scoring=BagScore(), error_score="raise"
+        )
+        search.fit(X, shares, bags=bag, groups=bag)
+    assert set(search.predict(X)) <= {"no", "yes"}
+
+
+def test_permutation_importance_takes_a_scorer_that_knows_the_bags():
+    bag = np.arange(len(X)) // 10
+    shares = expand(pd.crosstab(bag, TRUTH, normalize="index"), bag)
+    found = permutation_importance(
+        quick().fit(X, shares, bags=bag), X, shares, n_repeats=1,
+        scoring=lambda model, x, y: BagScore()(model, x, y, bags=bag),
+    )  # fmt: skip
+    assert found.importances_mean.shape == (2,)
+
+
+# --- as many bags in a batch as their shares need
+
+
+def bags_like(size: int, shares: np.ndarray, n: int = 400) -> Bags:
+    counts = np.random.default_rng(0).multinomial(size, shares, n)
+    proportions = torch.from_numpy(counts / size).float()
+    return Bags(
+        torch.zeros(n * size, 1), torch.full((n,), size), proportions, torch.arange(n * size), range(n)
+    )
+
+
+@pytest.mark.parametrize(("size", "k", "bags"), [(18, 2, 1.4), (256, 2, 5.3), (256, 8, 10.7), (1024, 2, 8.0)])
+def test_random_bags_are_taken_root_of_their_size_at_a_time(size, k, bags):
+    assert instances_needed(bags_like(size, np.full(k, 1 / k))) == pytest.approx(bags * size, rel=0.1)
+
+
+def test_bags_that_differ_more_than_random_ones_need_fewer():
+    rng = np.random.default_rng(1)
+    skewed = bags_like(256, rng.dirichlet([2, 2], 400))
+    assert instances_needed(skewed) < 256  # so that the usual batch is enough
+
+
+def test_one_huge_bag_among_small_ones_asks_for_no_more():
+    small = bags_like(16, np.array([0.5, 0.5]))
+    huge = Bags(
+        torch.zeros(10**6 + len(small.x), 1),
+        torch.cat([small.sizes, torch.tensor([10**6])]),
+        torch.cat([small.proportions, torch.tensor([[0.5, 0.5]])]),
+        torch.arange(10**6 + len(small.x)),
+        range(401),
+    )
+    assert instances_needed(huge) < 256
+
+
+def test_bags_that_do_not_differ_ask_for_nothing():
+    assert instances_needed(bags_like(16, np.array([1.0, 0.0]))) == 0
+
+
+def test_large_random_bags_are_learnt_by_the_default():
+    """With a bag or two a batch the network names the largest class for every row."""
+    rng = np.random.default_rng(1)
+    bag = np.repeat(np.arange(120), 200)
+    x = rng.normal(size=(len(bag), 4)).astype(np.float32)
+    y = (x @ rng.normal(size=(4, 3)) * 2 + rng.gumbel(size=(len(bag), 3))).argmax(1)
+    model = ProportionClassifier(random_state=0, second_stage=None)
+    right = (model.fit(x, y, bags=bag).predict(x) == y).mean()
+    assert right > np.bincount(y).max() / len(y) + 0.2
 
 
 # --- networks of one's own

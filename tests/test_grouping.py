@@ -305,13 +305,43 @@ def test_one_class_is_refused():
     [
         ([3, 4], r"bag 'b' has counts that sum to 7 but 3 instances; rescale counts of a larger group"),
         ([0, 2], r"bag 'b' has counts that sum to 2 but 3 instances"),
-        ([-1, 4], r"bag 'b' has -0.333333 as the proportion of class 0, which is negative"),
+        ([-1, 4], r"bag 'b' has -1 as the count of class 0, which is negative; give 0 or more"),
+        ([0, 0], r"bag 'b' has counts that are all zero; drop the bag"),
         ([float("nan"), 3], r"bag 'b' has no number for 1 of its 2 classes"),
+        ([float("nan")] * 2, r"bag 'b' has nan as the count of class 0, which is not a number"),
     ],
 )
 def test_counts_that_cannot_be_right_are_refused(counts, message):
     with pytest.raises(BagError, match=message):
         group_bags(X, IDS, counts={"a": [1, 1], "b": counts, "c": [0, 1]})
+
+
+@pytest.mark.parametrize("bad", [[-1, 4], [0, 0], [np.nan, np.nan], [np.inf, 1]])
+def test_counts_of_a_larger_group_are_told_of_as_counts(bad):
+    with pytest.raises(BagError, match=rf"bag 'b' has .*(counts|{bad[0]:g} as the count of class 0)"):
+        group_bags(X, IDS, counts={"a": [5, 5], "b": bad, "c": [0, 9]}, normalise=True)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_shares_in_place_of_counts_are_told_so(normalise):
+    with pytest.raises(
+        BagError, match=r"bag 'b' has \[0.3333, 0.6667\] as counts of its 3.*pass proportions="
+    ):
+        group_bags(X, IDS, counts=SHARES, normalise=normalise)
+    ones = {"a": [0, 1], "b": [1, 0], "c": [0, 1]}  # counts of a sample of one each
+    assert group_bags(X, IDS, counts=ones, normalise=True).proportions.tolist() == [[0, 1], [1, 0], [0, 1]]
+
+
+def test_texts_of_numbers_do_not_order_the_rows_of_an_array():
+    rows, ids = [[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]], ["10", "2", "9", "10"]
+    with pytest.raises(
+        BagError, match=r"'10' comes before '2'; pass a dict, a DataFrame .* or ids as numbers"
+    ):
+        group_bags(X[:4], ids, rows)
+    named = dict(zip(["10", "2", "9"], rows, strict=True))
+    assert group_bags(X[:4], ids, named).ids == ["10", "2", "9"]
+    assert group_bags(X[:3], ["2", "9", "3"], rows).ids == ["2", "3", "9"]
+    assert group_bags(X[:3], ["02", "10", "x1"], rows).ids == ["02", "10", "x1"]
 
 
 def test_a_flat_table_is_refused_for_proportions_and_for_counts():

@@ -96,6 +96,50 @@ def test_names_are_read_by_the_names():
     assert found.mean(0) == pytest.approx([1 / 3, 2 / 3], abs=1e-5)  # the columns of the predictions
 
 
+def test_a_table_may_have_more_bags_than_there_are_rows_for():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(3)
+    probs, ids = rng.dirichlet([1, 1, 1], 60), rng.permutation(np.repeat(np.arange(12), 5))
+    shares = pandas.DataFrame(rng.dirichlet([2, 2, 2], 12), columns=list("ABC"))
+    column = shares.assign(town=range(12)).iloc[rng.permutation(12)].reset_index(drop=True)
+    polars = pytest.importorskip("polars").DataFrame({name: column[name].to_list() for name in column})
+    for some in ([3, 8, 11], [8], list(range(12))):
+        rows = np.isin(ids, some)
+        expected = meet(probs, ids, shares.to_numpy())[rows]
+        for table in (shares, shares.T.to_dict("list"), shares.to_dict("index"), column, polars):
+            found = meet(probs[rows], ids[rows], table, classes=list("ABC"))
+            assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_rows_numbers_and_a_column_that_may_both_name_the_bags_are_told():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": [0.1, 0.2, 0.3], "b": [0.9, 0.8, 0.7], "town": [2, 0, 1]})
+    probs = np.full((3, 2), 0.5)
+    with pytest.raises(BagError, match=r"the column 'town' or the rows' numbers.*table.set_index\('town'\)"):
+        meet(probs, [1, 1, 2], table)
+    for given in ({"classes": ["a", "b"], "proportions": table}, {"proportions": table.set_index("town")}):
+        assert meet(probs, [1, 1, 2], **given)[2] == pytest.approx([0.1, 0.9], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"proportions": {"a": [0.5, 0.6]}}, "proportions summing to 1.1; divide them by their sum$"),
+        ({"proportions": {"a": [0.5, 0.3]}}, "proportions summing to 0.8; divide them by their sum$"),
+        ({"counts": {"a": [5, 6]}}, "sum to 11 but 3 instances; divide them by their sum, and pass prop"),
+        ({"proportions": {"a": [0.5, math.nan]}}, "no number for 1 of its 2 classes; give all$"),
+        ({"proportions": {"a": [math.nan] * 2}}, "is not a number; give one, or leave the bag's rows out"),
+        ({"proportions": {"a": [-0.5, 1.5]}}, "which is negative; give a number from 0 to 1$"),
+        ({"proportions": {"a": [0.5, 0.5]}, "bags": ["a", "b", "a"]}, "bag 'b' has instances.*leave its r"),
+    ],
+)  # fmt: skip
+def test_errors_name_what_the_caller_can_do(table, said):
+    with pytest.raises(BagError, match=said) as problem:
+        meet(np.full((3, 2), 0.5), **{"bags": ["a"] * 3} | table)
+    assert "ProportionClassifier" not in str(problem.value)
+    assert "unlabelled" not in str(problem.value)
+
+
 @pytest.mark.parametrize(
     ("probs", "said"),
     [

@@ -13,6 +13,7 @@ from sklearn.datasets import make_moons
 from apportion import BagError, ProportionClassifier
 from apportion.backbones import mlp
 from apportion.intake.filling import filled, strayed
+from apportion.intake.given import placed_labels
 from apportion.intake.mending import believed, denoised, known_bags, mended_bags, on_belief
 from apportion.labelling import hard_labels, soft_labels
 
@@ -138,6 +139,71 @@ def test_given_labels_come_in_every_form_of_a_dict(given):
     assert torch.equal(bags.proportions, plain.proportions)
 
 
+ROWS = np.random.default_rng(5).permutation(400)
+SHUFFLED = pd.DataFrame(X, columns=["a", "b"]).assign(town=TOWN, y=TRUTH).iloc[ROWS]
+
+
+@pytest.mark.parametrize("known", [SHUFFLED["y"].iloc[:30], SHUFFLED["y"].where(np.arange(400) < 30)])
+@pytest.mark.parametrize("indexed", ["x", "bags", "both", "texts", "twice"])
+def test_a_series_of_given_labels_is_read_by_the_index_of_the_rows(known, indexed):
+    """Its labels were taken for places, and so went to other rows."""
+    table, towns = SHUFFLED[["a", "b"]], SHUFFLED["town"]
+    if indexed in ("texts", "twice"):
+        name = "row {}" if indexed == "texts" else "row"
+        table = table.set_axis([name.format(i) for i in table.index])
+        known = known.set_axis([name.format(i) for i in known.index])
+    if indexed == "twice" and len(known) < 400:
+        with pytest.raises(
+            BagError, match="the index of X has 'row' twice, and given is found by it; pass re"
+        ):
+            mended_bags(table, ids=towns, counts=COUNTS, given=known)
+        return
+    x = table.to_numpy() if indexed == "bags" else table
+    ids = towns.to_numpy() if indexed == "x" else towns
+    found = mended_bags(x, ids=ids, counts=COUNTS, given=known).bags
+    plain = mended_bags(
+        table.to_numpy(), ids=towns.to_numpy(), counts=COUNTS, given=dict(enumerate(SHUFFLED["y"].iloc[:30]))
+    ).bags
+    assert torch.equal(found.source, plain.source)
+    assert torch.equal(found.proportions, plain.proportions)
+
+
+def test_labels_that_a_series_gives_to_no_row_or_to_one_twice_are_told():
+    table, towns = SHUFFLED[["a", "b"]], SHUFFLED["town"].to_numpy()
+    with pytest.raises(
+        BagError, match="for row 400, which is not in the index of X; drop it, or pass {row: c"
+    ):
+        placed_labels(pd.Series({400: 1}), table, towns)
+    assert placed_labels(pd.Series({400: None, ROWS[3]: 1}, dtype=object), table, towns) == {3: 1}
+    with pytest.raises(BagError, match="given has row 7 twice in its index"):
+        placed_labels(pd.Series([0, 1], index=[7, 7]), table, towns)
+    with pytest.raises(BagError, match="given has all 400 rows, but X has no index to find .*reset_index"):
+        placed_labels(SHUFFLED["y"], X, TOWN)
+    whole = pd.Series(TRUTH, dtype="Int64").where(TOWN == 0)  # in order, as a column of a table has them
+    assert placed_labels(whole, X, TOWN) == {int(i): TRUTH[i] for i in np.flatnonzero(TOWN == 0)}
+    assert placed_labels({3: 1}, table, towns) == {3: 1}
+
+
+def test_a_table_by_name_keeps_its_bags_under_an_option_though_their_texts_sort_otherwise():
+    table = {str(i): 100 * row for i, row in enumerate(SHARES)}
+    bags = mended_bags(X, ids=TOWN.astype(str), proportions=table, normalise=True).bags
+    for name, shares in zip(bags.ids, bags.proportions, strict=True):
+        np.testing.assert_allclose(shares, SHARES[int(str(name))], atol=1e-6)
+
+
+def test_counts_beside_an_option_are_told_of_as_they_were_given():
+    bad = COUNTS * 3
+    bad[4] = [-1, 61]
+    with pytest.raises(
+        BagError, match="bag 4 has -1 as the count of class 0, which is negative; give 0 or m"
+    ):
+        mended_bags(X, ids=TOWN, counts=bad, normalise=True)
+    with pytest.raises(BagError, match="bag 0 has counts that sum to 60 but 20 instances"):
+        mended_bags(X, ids=TOWN, counts=COUNTS * 3, unlabelled=True)
+    with pytest.raises(BagError, match=r"have shape \(20,\); pass a row a bag and at least two classes"):
+        mended_bags(X, ids=TOWN, counts=COUNTS[:, 0], unlabelled=True)
+
+
 def quick(**settings: Any) -> ProportionClassifier:
     given = {"first_epochs": 60, "second_epochs": 20, "instances_per_batch": 64, "rate": 5e-3}
     return ProportionClassifier(
@@ -158,7 +224,11 @@ def test_the_estimator_learns_from_noisy_partial_and_given_ones_together():
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "negative": ({}, {"counts": COUNTS * [[1, -1]]}, "counts that sum to .* noise="),
+    "negative": (
+        {},
+        {"counts": COUNTS * [[1, -1]]},
+        r"bag 0 has -11 as the count of class 1.* taken by .*\(noise=\)",
+    ),
     "negative share": (
         {},
         {"proportions": SHARES * 6 - 2.5},
@@ -241,7 +311,15 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "too many given": (
         {},
         {"counts": COUNTS, "given": {int(i): 0 for i in np.flatnonzero(TOWN == 2)}},
-        "bag 2 has 20 rows that are given as",
+        "bag 2 has 20 rows that are given as 0, more",
+    ),
+    "too many given, by name": (
+        {},
+        {
+            "proportions": pd.DataFrame(SHARES, columns=["Other", "Us"]),
+            "given": {int(i): "Other" for i in np.flatnonzero(TOWN == 2)},
+        },
+        "bag 2 has 20 rows that are given as 'Other', more",
     ),
 }
 

@@ -6,7 +6,9 @@ import polars as pl
 import pytest
 
 from apportion import BagError, diagnose, expand, group_bags
+from apportion.intake.beside import beside
 from apportion.intake.forms import bags_from, groups_of, table_shares
+from apportion.intake.mending import mended_bags
 
 TOWNS = ["a", "a", "b", "b", "b", "c"]
 SHARES = pd.DataFrame({"no": [0.5, 1 / 3, 1.0], "yes": [0.5, 2 / 3, 0.0]}, index=list("abc"))
@@ -50,6 +52,94 @@ def test_value_counts_of_every_bag_are_a_table_of_counts():
     shares, classes = read(None, counts=counts)
     assert classes.tolist() == ["no", "yes"]
     np.testing.assert_allclose(shares, SHARES.to_numpy())
+
+
+def test_a_series_of_value_counts_by_bag_is_a_table():
+    labels = pd.Series(["yes", "no", "yes", "no", "yes", "no"], name="vote")
+    grouped = labels.groupby(pd.Series(TOWNS, name="town"))
+    for series in (grouped.value_counts(normalize=True), grouped.value_counts(normalize=True)[::-1]):
+        shares, classes = read(series)
+        assert classes.tolist() == ["no", "yes"]
+        np.testing.assert_allclose(shares, SHARES.to_numpy())
+    np.testing.assert_allclose(read(None, counts=grouped.value_counts())[0], SHARES.to_numpy())
+    twice = pd.concat([grouped.value_counts(), grouped.value_counts()])
+    with pytest.raises(BagError, match=r"\('a', '(no|yes)'\) stands twice in the series of \(bag, class\)"):
+        read(None, counts=twice)
+    tuples = pd.Series([0.5, 0.2], index=pd.MultiIndex.from_tuples([("a", 1), ("b", 1)]))
+    with pytest.raises(BagError, match="a series has one number a bag"):
+        expand(tuples, [("a", 1), ("b", 1)])
+
+
+@pytest.mark.parametrize("kind", ["Int64", object])
+@pytest.mark.parametrize("column", [False, True], ids=["index", "column"])
+def test_what_pandas_has_not_is_missing(kind, column):
+    gaps = COUNTS.astype(kind).rename_axis("town")
+    gaps.loc["b", "yes"] = pd.NA
+    table = gaps.reset_index() if column else gaps
+    with pytest.raises(BagError, match="bag 'b' has no number for 1 of its 2 classes"):
+        read(None, counts=table)
+    found = mended_bags(np.zeros((6, 2)), ids=TOWNS, counts=table, fill=True).bags
+    np.testing.assert_allclose(found.proportions, SHARES.to_numpy(), rtol=1e-6)
+
+
+STRANGERS = {
+    "turnout": (lambda t: t.assign(turnout=[0.42, 0.61, 0.08]), ["turnout"]),
+    "percentages and a year": (lambda t: (t * 100).round(1).assign(year=2020), ["year"]),
+    "a year, a population, turnout": (
+        lambda t: t.assign(year=2020, people=[1200, 900, 77], turnout=[0.4, 0.6, 0.5]),
+        ["year", "people", "turnout"],
+    ),
+}
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("what", STRANGERS)
+def test_what_stands_beside_shares_that_are_whole_is_no_class(what, normalise):
+    """With normalise, which an error recommended, turnout would have become a class."""
+    change, names = STRANGERS[what]
+    table, x = change(SHARES), np.zeros((6, 2))
+    listed = ", ".join(map(repr, names))
+    words = rf"bag 'a' sums to .* without the columns? {listed}, as nearly all bags do; drop (it|them), or"
+    with pytest.raises(BagError, match=rf"{words} pass classes=\['no', 'yes'\]"):
+        mended_bags(x, ids=TOWNS, proportions=table, normalise=normalise)
+    with pytest.raises(BagError, match=words):
+        group_bags(x, TOWNS, table, normalise=normalise)
+    kept = mended_bags(x, ids=TOWNS, proportions=table, normalise=True, classes=["no", "yes"])
+    np.testing.assert_allclose(kept.bags.proportions, SHARES.to_numpy(), atol=1e-3)
+    insisted = mended_bags(x, ids=TOWNS, proportions=table, normalise=True, classes=list(table.columns))
+    assert insisted.classes.tolist() == sorted(table.columns)  # who insists is believed
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("values", [[5, 4, 8], [1, 1, 2], [2020, 2020, 2020]])
+def test_what_stands_beside_counts_of_all_rows_is_no_class(values, normalise):
+    x, table = np.zeros((6, 2)), COUNTS.assign(more=values)
+    words = "bag 'a' of 2 rows sums to .*, and to 2 without the column 'more'"
+    with pytest.raises(BagError, match=words):
+        mended_bags(x, ids=TOWNS, counts=table, normalise=normalise)
+    with pytest.raises(BagError, match=r"without the column 2, as nearly all bags do; drop it; classes="):
+        mended_bags(x, ids=TOWNS, counts=table.to_numpy(), normalise=normalise)
+
+
+def test_a_few_bags_that_are_no_whole_and_small_shares_hide_no_stranger():
+    m = 40
+    parts = np.random.default_rng(0).dirichlet([3, 3], m)
+    parts[7] *= 0.9
+    assert beside(np.column_stack([parts, np.full(m, 0.02)])) == [2]
+    assert beside(np.column_stack([parts[:, 0], np.linspace(0.3, 0.7, m), parts[:, 1]])) == [1]
+    assert beside(np.column_stack([parts * 0.98, np.full(m, 0.02)])) == []  # whole with it
+
+
+@pytest.mark.parametrize("step", [0.01, 0.05, 0.1])
+def test_rounded_and_noisy_shares_are_all_classes(step):
+    random = np.random.default_rng(1)
+    for m in (3, 12, 50):
+        for weights in ([5, 3, 0.2], [1, 1, 1, 1], [10, 0.1, 0.1]):
+            parts = random.dirichlet(weights, m)
+            assert beside(np.rint(parts / step) * step) == []
+            assert beside(100 * parts + random.normal(0, 100 * step, parts.shape)) == []
+            counts = random.multinomial(60, parts[0], m)
+            assert beside(counts, random.integers(5, 30, m)) == []
 
 
 def test_numbers_without_names_go_by_their_place():

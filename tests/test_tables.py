@@ -877,6 +877,18 @@ def test_a_year_and_a_population_beside_whole_shares_are_no_classes(tmp_path, un
     assert problems(tmp_path, normalise=True) == []
 
 
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("more", [[4, 5, 3], [1, 1, 2], [2020] * 3], ids=["registered", "abstained", "year"])
+def test_what_stands_beside_counts_of_all_rows_is_no_class(tmp_path, more, normalise):
+    counts = shares(tmp_path, "counts.csv", left=[1, 1, 1], right=[1, 2, 0], more=more)
+    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalise": normalise}
+    assert problems(tmp_path, **question) == [
+        "counts.csv, column 'more', is beside 'left', 'right', which are whole without it: "
+        "leave it out of the file, or name the classes with --classes"
+    ]
+    assert problems(tmp_path, **question, classes=("left", "right")) == []
+
+
 def test_a_class_that_is_the_same_in_every_bag_is_noted_where_sums_do_not_tell(tmp_path):
     counts = shares(tmp_path, "counts.csv", left=[5, 20, 7], right=[5, 10, 0], year=[2020] * 3)
     notes = notes_of(tmp_path, proportions=None, counts=counts, normalise=True)
@@ -929,6 +941,9 @@ def test_of_one_class_the_other_column_is_named(tmp_path):
     told("add one such as 'not yes', which is 1 minus 'yes'", tmp_path, proportions=rate)
     counts = put(tmp_path / "counts.csv", town=["a", "b", "c"], yes=[1, 2, 1])
     told("which is the bag's rows minus 'yes'", tmp_path, proportions=None, counts=counts)
+    rare = put(tmp_path / "rare.csv", town=["a", "b", "c"], yes=[0, 2, 0])
+    (problem,) = problems(tmp_path, proportions=None, counts=rare)  # bags of zero have the other class
+    assert problem.startswith("rare.csv has 1 class (yes)")
 
 
 def test_a_text_among_numbers_is_told_once(tmp_path):

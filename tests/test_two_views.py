@@ -302,9 +302,8 @@ def test_the_estimator_answers_with_the_mean_and_teaches_its_student_by_it():
             "two-views", second, first_epochs=40, second_epochs=10, random_state=0
         ).fit(x, y, bags=bags)
         assert model.score(x, y) > 0.95
-    whole = nn.Linear(3, 3)
     with pytest.raises(TypeError, match="pass a network of two parts"):
-        ProportionClassifier("two-views", backbone=lambda shape, k: whole).fit(x, y, bags=bags)
+        ProportionClassifier("two-views", backbone=lambda shape, k: nn.Linear(3, k)).fit(x, y, bags=bags)
 
 
 def test_a_recipe_runs_both_stages_on_rows(tmp_path):

@@ -43,7 +43,8 @@ def command(
         if any(name == one or not one or name.startswith(f"{one}/") for one in wanted)
     }
     if not cells:
-        raise RunError(f"no finished run of {', '.join(wanted)} below {root}; see apportion list")
+        which = f" of {', '.join(cell)}" if cell else ""
+        raise RunError(f"no finished run{which} below {root}; see apportion list")
     first = next(iter(cells))
     with matplotlib.rc_context(STYLE):
         made = {

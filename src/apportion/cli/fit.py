@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from apportion.models import Model
     from apportion.tables.asking import Asked, Found
 
-Out = Annotated[Path, typer.Option(metavar="DIR", help="The model's folder, which must not exist yet.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="The model's folder: a new or an empty one.")]
 FirstStage = Annotated[str, typer.Option(help="dllp, counts, vat, gan, rot or two-views.")]
 SecondStage = Annotated[str, typer.Option(help="plot, or none for the first stage alone.")]
 Labels = Annotated[str, typer.Option(help="What the second stage learns: soft, hard, predicted, argmax.")]

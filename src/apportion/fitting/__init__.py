@@ -12,7 +12,7 @@ from apportion.backbones import BACKBONES
 from apportion.bags import Bags
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
-from apportion.fitting.kinds import batch_of, kind_of
+from apportion.fitting.kinds import kind_of
 from apportion.fitting.networks import Backbone, check_new, check_scores
 from apportion.fitting.start import overall_shares, starting_at
 from apportion.intake.instances import as_floats
@@ -92,7 +92,7 @@ def two_stages(
     shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
     check_new(backbone, shape, bags.n_classes)
     kind = kind_of(bags.x, device)
-    batch = batch_of(bags.sizes, kind.batch) if instances_per_batch is None else instances_per_batch
+    batch = instances_per_batch or kind.instances_per_batch(taught, bags)
     first_epochs = kind.first_epochs(taught, bags, batch) if first_epochs is None else first_epochs
     second_epochs = kind.second_epochs(bags, batch) if second_epochs is None else second_epochs
     if first_epochs < 1:

@@ -1,6 +1,5 @@
 """What both stages do unless they are told otherwise: for rows of values, and for images as bytes."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,25 +13,13 @@ from apportion.backbones import resnet9
 from apportion.bags import Bags
 from apportion.data.augment import crop_flip
 from apportion.data.views import weak_and_strong
+from apportion.fitting.lengths import batch_of, epochs_of, instances_needed
 from apportion.fitting.shapes import is_images, misfits
 from apportion.grid.beyond import TWO_VIEWS
 from apportion.grid.images import FAST, FAST_SECOND
 from apportion.intake.instances import BagError, as_floats, centred, stacked
 from apportion.recipes import First, Second
 from apportion.train import View
-
-
-def batch_of(sizes: Tensor, least: int = 256) -> int:
-    """Instances in a batch: 256, or the largest bag up to 4,096, since a sampled bag's shares are noisy."""
-    return min(4096, max(least, int(sizes.max())))
-
-
-def epochs_of(
-    sizes: Tensor, instances_per_batch: int, steps: float = 1000, least: int = 5, most: int = 10**6
-) -> int:
-    """Epochs that make about `steps` steps, `least` to `most`: small data is gone over more often."""
-    batches = int(sizes.clamp_max(instances_per_batch).sum()) / instances_per_batch
-    return min(most, max(least, math.ceil(steps / math.ceil(batches))))
 
 
 @dataclass(frozen=True)
@@ -43,11 +30,16 @@ class Kind:
     second: Second
     hold: float  # the share of a student's epochs before the first relabelling
     batch: int  # instances, unless a bag is larger
+    needed: Callable[[Bags], int]  # instances, unless these are fewer
     first_steps: Callable[[float, float], float]  # by the mean size of the bags, the share that is known
     second_steps: float
     most_epochs: int
     view: Callable[[Tensor, bool], Tensor]  # what a stage sees of raw instances; mirrored?
     both_views: Callable[[Tensor, bool], Tensor]
+
+    def instances_per_batch(self, known: Bags, bags: Bags) -> int:
+        """`known` are those of the bags that have proportions."""
+        return max(batch_of(bags.sizes, self.batch), self.needed(known))
 
     def teacher(self, method: str, epochs: int, rate: float | None) -> First:
         """The settings of a first stage; a rate of None is the one that goes with them."""
@@ -58,7 +50,6 @@ class Kind:
         return replace(self.second, epochs=epochs, rate=self.second.rate if rate is None else rate)
 
     def first_epochs(self, known: Bags, bags: Bags, batch: int) -> int:
-        """`known` are those of the bags that have proportions."""
         steps = self.first_steps(float(known.sizes.float().mean()), len(known.x) / len(bags.x))
         return epochs_of(known.sizes, batch, steps, most=self.most_epochs)
 
@@ -78,6 +69,7 @@ ROWS = Kind(
     second=Second(rate=1e-3, schedule="one-cycle"),
     hold=0.6,
     batch=256,
+    needed=instances_needed,
     first_steps=lambda size, known: 1000 * known**0.5,  # fewer bags are sooner learnt by heart
     second_steps=500,
     most_epochs=10**6,
@@ -97,6 +89,7 @@ IMAGES = Kind(
     second=FAST_SECOND,
     hold=1 / 8,
     batch=512,
+    needed=lambda known: 0,
     first_steps=lambda size, known: 2400 * size**0.5,
     second_steps=8000,
     most_epochs=400,

@@ -57,12 +57,27 @@ def strayed(values: np.ndarray, totals: np.ndarray, noise: float | str | np.ndar
     return np.flatnonzero(np.abs(off) > most + 1e-4 * totals)  # four printed digits
 
 
-def sum_column(values: np.ndarray) -> int | None:
-    """The column that is the sum of all others in every row with all its numbers, up to rounding."""
-    whole = values[np.isfinite(values).all(1)]
-    if values.shape[1] < 3 or not whole.any():
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        apart = np.abs(whole.sum(1, keepdims=True) - 2 * whole)
-        sums = (apart <= 1e-4 + 2e-3 * np.abs(whole)).all(0)
-    return int(sums.argmax()) if sums.any() else None
+def denoised(
+    values: np.ndarray, sizes: np.ndarray, noise: float | str | np.ndarray, *, whole: bool
+) -> tuple[np.ndarray, float]:
+    """Shares (m, k) that sum to one, each drawn to the overall shares as far as noise explains its distance.
+
+    The variance of true shares is that of random bags and what the bags show beyond it and beyond noise. The
+    second result weighs such shares in transport as their remaining error deserves. Noise may be (m, 1).
+    """
+    n, k = sizes[:, None].astype(float), values.shape[1]
+    unit = n if whole else np.ones_like(n)
+    off = values.sum(1, keepdims=True) - unit
+    level = math.sqrt(float((off**2).mean()) / k) if isinstance(noise, str) else noise
+    least = 1e-4 if np.any(level) else 0.0  # no class is ruled out by noisy numbers
+    shares = (values - off / k) / unit  # the nearest that sum to one
+    error = level**2 * (1 - 1 / k) / unit**2  # (m, 1) variance of a share's error
+    overall = np.clip((shares * n).sum(0) / n.sum(), least, None)
+    overall /= overall.sum()
+    chance = overall * (1 - overall) / n
+    beyond = np.clip(((shares - overall) ** 2 - chance - error).mean(0), 0, None)
+    weight = (chance + beyond) / np.maximum(chance + beyond + error, 1e-30)
+    clean = np.clip(overall + weight * (shares - overall), least, None)
+    left = float((weight * error * n).sum(1).mean())  # remaining variance of a share, times the bag's size
+    relax = float((overall * (1 - overall)).sum()) / left if left > 0 else math.inf
+    return clean / clean.sum(1, keepdims=True), relax

@@ -8,7 +8,7 @@ from apportion.bags import Bags
 from apportion.intake.grouping import bags_of, checked_shares, table_rows
 from apportion.intake.ids import Groups, groups_of
 from apportion.intake.instances import BagError, as_instances, check_classes, library_of, unmasked
-from apportion.intake.named import column_names
+from apportion.intake.named import column_names, framed
 
 
 def bags_from(
@@ -31,9 +31,7 @@ def bags_from(
     """
     x, (y, classes) = as_instances(x), rows_by_name(y, classes)
     labels = None if y is None else np.asarray(y)
-    if (labels is None) == (proportions is None and counts is None):
-        what = "neither" if labels is None else "both"
-        raise BagError(f"{what} of y and a table is given; pass y, or bags with proportions or counts")
+    one_source(labels, proportions if counts is None else counts)
     if ids is None and (labels is None or labels.ndim > 1):
         raise BagError("proportions are those of bags; pass bags=, the bag id of every row")
     groups = groups_of(ids, len(x))
@@ -46,14 +44,22 @@ def bags_from(
     return bags_of(x, groups, checked_shares(shares, groups, False, classes)), classes
 
 
-def expand(proportions: Any, bags: Any, *, counts: Any = None, classes: Any = None) -> np.ndarray:
+def one_source(y: Any, table: Any) -> None:
+    """Refuse labels beside a table, and neither of them."""
+    if (y is None) == (table is None):
+        what = "neither" if y is None else "both"
+        raise BagError(f"{what} of y and a table is given; pass y, or bags with proportions or counts")
+
+
+def expand(proportions: Any, bags: Any, *, counts: Any = None, classes: Any = None) -> Any:
     """The proportions of each row's own bag, (N, k): the form that cross-validation can cut into folds.
 
-    The columns follow the sorted classes: a DataFrame's are sorted by name, others by `classes`, if given.
+    The columns follow the sorted classes; of a DataFrame it is a DataFrame, which keeps their names.
     """
     groups = groups_of(bags, len(bags))
     shares, classes = table_shares(proportions, counts, groups, classes)
-    return checked_shares(shares, groups, False, classes)[groups[1]]
+    rows = checked_shares(shares, groups, False, classes)[groups[1]]
+    return framed(rows, counts if proportions is None else proportions, classes)
 
 
 def table_shares(

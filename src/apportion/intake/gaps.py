@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from apportion.bags import Bags
-from apportion.intake.filling import filled, known_sum, overfull, partly, strayed, sum_column
+from apportion.intake.filling import filled, known_sum, overfull, partly, strayed
 from apportion.intake.instances import BagError
+from apportion.intake.remedies import ESTIMATOR
 
 
 def check_table(table: Any, **flags: Any) -> None:
@@ -22,34 +23,10 @@ def check_table(table: Any, **flags: Any) -> None:
         raise BagError(f"{names[i]} has intervals for shares, up to {widths[i]:.3g} wide; {remedy}")
 
 
-def refuse_sum(values: np.ndarray, classes: Sequence[Any]) -> None:
-    """A column that is the sum of the others in every row is no class."""
-    i = sum_column(values) if len(values) > 1 else None
-    if i is not None:
-        others = [other for j, other in enumerate(classes) if j != i]
-        remedy = f"drop it, or pass classes={others}; classes= with all of them, if it is a class"
-        raise BagError(f"the column {classes[i]!r} is the sum of the others in every bag; {remedy}")
-
-
-def refuse_total(counts: np.ndarray, sizes: np.ndarray, classes: Sequence[Any] | None, *, sure: bool) -> None:
-    """A column of counts that is the number of rows of every bag, beside others, is their total: clicks of
-    which some are conversions. Bags of one size may have it by accident, where it is not `sure`."""
-    there = np.isfinite(counts).all(1)
-    counts, sizes = counts[there], sizes[there]
-    if len(sizes) < 2 or not (sure or np.ptp(sizes)) or not (counts.sum(1) > sizes).any():
-        return
-    for i in np.flatnonzero((counts == sizes[:, None]).all(0))[:1].tolist():
-        names = list(range(counts.shape[1])) if classes is None else list(classes)
-        total, others = names[i], " - ".join(f"table[{name!r}]" for name in names if name != names[i])
-        remedy = f"put the rest in its place, such as table[{total!r}] - {others}, as a class of its own"
-        raise BagError(f"the column {total!r} is the number of rows of every bag, a total; {remedy}")
-
-
-def refuse_gaps(values: np.ndarray, names: Sequence[Hashable]) -> None:
+def refuse_gaps(values: np.ndarray, names: Sequence[Hashable], remedy: str = ESTIMATOR.gaps) -> None:
     """Bags of which some classes have a number and some have none."""
     for i in np.flatnonzero(partly(values))[:1].tolist():
         what = f"has no number for {int(np.isnan(values[i]).sum())} of its {values.shape[1]} classes"
-        remedy = "give all; ProportionClassifier(fill=True) gives these what is left of the bag"
         raise BagError(f"bag {names[i]!r} {what}; {remedy}")
 
 

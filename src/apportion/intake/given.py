@@ -22,10 +22,50 @@ class GivenBag:
         return f"given labels {self.number}"
 
 
+def placed_labels(given: Any, x: Any, bags: Any = None) -> Any:
+    """{row: class} from a pandas series whose index names rows as that of `x` does, or of `bags` where `x`
+    has none, or else by their places; rows without a class are left out. What is no series is as it was."""
+    if library_of(given) != "pandas" or type(given).__name__ != "Series":
+        return given
+    indexed = [(each, who) for each, who in ((x, "X"), (bags, "bags")) if _has_index(each)]
+    there, rows, names = given.notna().to_numpy(), given.index.tolist(), given.tolist()
+    if indexed and given.index.equals(indexed[0][0].index):
+        rows = list(range(len(given)))
+    elif indexed:
+        rows = _places(given.index, there, *indexed[0])
+    elif len(rows) == len(x) and rows != list(range(len(x))):
+        remedy = "pass X as a DataFrame with this index, or given.reset_index(drop=True) if rows are in order"
+        raise BagError(f"given has all {len(x)} rows, but X has no index to find {rows[0]!r} by; {remedy}")
+    found: dict[Any, Hashable] = {}
+    for i in np.flatnonzero(there).tolist():
+        if rows[i] in found:
+            raise BagError(
+                f"given has row {given.index.tolist()[i]!r} twice in its index; keep one label a row"
+            )
+        found[rows[i]] = names[i]
+    return found
+
+
+def _has_index(values: Any) -> bool:
+    return library_of(values) == "pandas" and type(values).__name__ in ("DataFrame", "Series")
+
+
+def _places(index: Any, there: np.ndarray, frame: Any, who: str) -> list[int]:
+    """The place of each row of an index in that of a frame, where it is `there`."""
+    for row in frame.index[frame.index.duplicated()][:1].tolist():
+        remedy = "pass reset_index(drop=True) of it, and given by the places of its rows"
+        raise BagError(f"the index of {who} has {row!r} twice, and given is found by it; {remedy}")
+    places = frame.index.get_indexer(index)
+    for i in np.flatnonzero((places < 0) & there)[:1].tolist():
+        remedy = "drop it, or pass {row: class}, rows counted from 0"
+        raise BagError(
+            f"a label is given for row {index.tolist()[i]!r}, which is not in the index of {who}; {remedy}"
+        )
+    return places.tolist()
+
+
 def given_rows(given: Any, n: int) -> dict[int, Hashable]:
-    """{row: class} from a dict or a pandas series, rows as whole numbers of any type."""
-    if library_of(given) == "pandas" and len(given.shape) == 1:
-        given = given.to_dict()
+    """{row: class} from a dict, rows as whole numbers of any type."""
     if not isinstance(given, Mapping | None):
         raise BagError(f"given is a {type(given).__name__}; pass {{row: class}}, rows counted from 0")
     found = {}
@@ -61,7 +101,7 @@ def with_given(bags: Bags, given: Mapping[int, Hashable], classes: np.ndarray, *
     taken = torch.zeros(len(bags.sizes), k, dtype=torch.float64).index_add_(0, bag, labels)
     left = bags.proportions.double() * bags.sizes.unsqueeze(1) - taken
     for b, c in (left < -0.5).nonzero().tolist() if sure else ():
-        what = f"has {int(taken[b, c])} rows that are given as {classes[c]!r}, more than its share allows"
+        what = f"has {int(taken[b, c])} rows that are given as {list(code)[c]!r}, more than its share allows"
         raise BagError(f"bag {bags.ids[b]!r} {what}; mend them, or pass noise= if shares are noisy")
     left, sizes = left.clamp_min(0), bags.sizes - taken.sum(1).long()
     shares = torch.where(left.sum(1, keepdim=True) > 0, left / left.sum(1, keepdim=True), 1 / k)

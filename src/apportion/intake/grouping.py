@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.intake.gaps import refuse_gaps, refuse_sum, refuse_total
 from apportion.intake.ids import Groups, groups_of
-from apportion.intake.instances import BagError, as_instances, library_of, numbers_of
-from apportion.intake.named import by_name, check_names
-
-ESTIMATOR, OWN = "ProportionClassifier(normalise=True)", "normalise=True"  # what rescales, in errors
+from apportion.intake.instances import BagError, as_instances, library_of
+from apportion.intake.matching import check_names, check_order
+from apportion.intake.named import by_name
+from apportion.intake.remedies import ESTIMATOR, GROUPING, Way
+from apportion.intake.sound import check_numbers, checked_shares, numbers_of, refuse_shares, shares_of_counts
+from apportion.intake.strangers import refuse_beside, refuse_sum, refuse_total
 
 
 def _refuse(name: Hashable, what: str) -> NoReturn:
@@ -33,8 +34,11 @@ def group_bags(
     """
     x = as_instances(x)
     groups = groups_of(ids, len(x))
-    rows, classes = table_rows(proportions, counts, groups, key=bag_column, scaled=not normalise, own=OWN)
-    return bags_of(x, groups, checked_shares(rows, groups, normalise, classes, own=OWN))
+    scaled, whole = not normalise, counts is not None
+    rows, classes = table_rows(proportions, counts, groups, key=bag_column, scaled=scaled, way=GROUPING)
+    if whole and normalise:
+        check_numbers(rows, groups[0], classes, GROUPING, whole=True)
+    return bags_of(x, groups, checked_shares(rows, groups, normalise, classes, GROUPING))
 
 
 def bags_of(x: Tensor, groups: Groups, shares: np.ndarray) -> Bags:
@@ -49,25 +53,29 @@ def bags_of(x: Tensor, groups: Groups, shares: np.ndarray) -> Bags:
 
 def table_rows(
     proportions: Any, counts: Any, groups: Groups, classes: Any = None, *, gap: float = 0.0,
-    key: str | None = None, scaled: bool = True, own: str = ESTIMATOR,
+    key: str | None = None, scaled: bool = True, way: Way = ESTIMATOR,
 ) -> tuple[np.ndarray, list[Any] | None]:  # fmt: skip
     """Numbers (m, k) in the order of the bags, and the names of their columns; `scaled` counts are shares."""
     names, _, sizes = groups
     if (proportions is None) == (counts is None):
         raise BagError("pass either proportions or counts, one row a bag")
     table = counts if proportions is None else proportions
-    table, found, key = by_name(table, names, classes, gap=gap, key=key)
-    rows = rows_by_id(table, list(names), key)
+    table, found, key = by_name(table, names, classes, gap=gap, key=key, subset=way.subset)
+    rows = rows_by_id(table, list(names), key, way)
     if rows.ndim != 2:
         return rows, found
+    if counts is not None:
+        refuse_shares(rows, groups)
     if classes is None and found is not None:
         refuse_sum(rows, found)
     if counts is not None and (scaled or classes is None):
         refuse_total(rows, sizes, found, sure=scaled)
-    return shares_of_counts(rows, groups, own) if counts is not None and scaled else rows, found
+    if classes is None:
+        refuse_beside(rows, sizes if counts is not None else None, names, found)
+    return shares_of_counts(rows, groups, found, way) if counts is not None and scaled else rows, found
 
 
-def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None) -> np.ndarray:
+def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None, way: Way = ESTIMATOR) -> np.ndarray:
     """The rows of a table (dict, DataFrame, array) in the order of `names`, float64."""
     library = library_of(table)
     if library in ("pandas", "polars") and len(table.shape) == 1:
@@ -82,8 +90,9 @@ def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None) -> np.
         values = numbers_of(table, "the table")
         if len(values) != len(names):
             raise BagError(f"there are {len(names)} bags but {len(values)} rows; pass a dict to name them")
+        check_order(names)
         return values
-    check_names(keys, names)
+    check_names(keys, names, way)
     place = {name: i for i, name in enumerate(keys)}
     return values[[place[name] for name in names]]
 
@@ -112,39 +121,3 @@ def _vectors(series: Any, library: str) -> dict[Hashable, Any]:
         remedy = "pass a table with a column a class, such as pandas.DataFrame({'no': 1 - s, 'yes': s})"
         raise BagError(f"a series has one number a bag; {remedy}")
     return dict(zip(series.index, series, strict=True))
-
-
-def shares_of_counts(counts: np.ndarray, groups: Groups, own: str = ESTIMATOR) -> np.ndarray:
-    totals, (names, _, sizes) = counts.sum(1), groups
-    for i in np.flatnonzero(~np.isclose(totals, sizes) & ~np.isnan(totals))[:1].tolist():
-        remedy = f"rescale counts of a larger group; {own} does, noise= if noisy"
-        _refuse(names[i], f"has counts that sum to {totals[i]:g} but {sizes[i]} instances; {remedy}")
-    return counts / sizes[:, None]
-
-
-def checked_shares(
-    shares: np.ndarray, groups: Groups, normalise: bool, classes: Any = None, own: str = ESTIMATOR
-) -> np.ndarray:
-    """Proportions that sum to one, or an error that names the first bag where something is wrong."""
-    names, _, sizes = groups
-    if shares.ndim != 2 or shares.shape[1] < 2:
-        raise BagError(f"proportions have shape {shares.shape}; pass a row a bag and at least two classes")
-    refuse_gaps(shares, names)
-    counted = bool((shares == np.rint(shares)).all() and (shares.sum(1) == sizes).all())
-    percent = "these are counts: pass counts=" if counted else "divide percentages by 100"
-    taken = "it is taken by ProportionClassifier"
-    for bad, what in (
-        (~np.isfinite(shares), f"is not a number; give one or drop the bag; {taken}(unlabelled=True)"),
-        (shares < 0, f"is negative; give a number from 0 to 1; if noise was added, {taken}(noise=)"),
-        (shares > (np.inf if normalise else 1 + 1e-6), f"is more than one; {percent}"),
-    ):
-        for i, j in np.argwhere(bad)[:1].tolist():
-            name = j if classes is None else np.asarray(classes).tolist()[j]
-            _refuse(names[i], f"has {shares[i, j]:g} as the proportion of class {name!r}, which {what}")
-    totals = shares.sum(1)
-    for i in np.flatnonzero(totals == 0)[:1].tolist():
-        _refuse(names[i], "has proportions that are all zero; drop the bag")
-    for i in np.flatnonzero((abs(totals - 1) > 1e-4) & (not normalise))[:1].tolist():  # four printed digits
-        fill = ", fill=True if a class lacks its share" if totals[i] < 0.9 and own == ESTIMATOR else ""
-        _refuse(names[i], f"has proportions summing to {totals[i]:.6g}; rescale them; {own} does{fill}")
-    return shares / totals[:, None]

@@ -87,23 +87,6 @@ def centred(x: Tensor) -> Tensor:
     return x.float().sub(127.5).div(63.75)
 
 
-def numbers_of(values: Any, who: str) -> np.ndarray:
-    """Numbers of a table of bags, float64, or an error that names the first that is none."""
-    try:
-        if isinstance(values, np.ma.MaskedArray):
-            return np.ma.filled(values.astype(np.float64), np.nan)  # missing, as NaN is
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        pass
-    for value in np.ravel(np.asarray(values, dtype=object)).tolist():
-        try:
-            float(value)
-        except (TypeError, ValueError):
-            remedy = "write shares as 0.31; bags are named by keys or by the index, table.set_index(...)"
-            raise BagError(f"{who} has {value!r} where a number should be; {remedy}") from None
-    raise BagError(f"{who} has rows of different lengths; give one number for each class")
-
-
 def _writeable(array: np.ndarray) -> np.ndarray:
     return array if array.flags.writeable else array.copy()
 

@@ -1,7 +1,7 @@
 """Proportions as they really are: noisy, rounded, of other totals, missing; and a few given labels."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.intake.forms import bags_from, table_shares
+from apportion.intake.filling import denoised
+from apportion.intake.forms import bags_from, one_source, table_shares
 from apportion.intake.gaps import check_noise, check_table, complete, refuse_alike, refuse_far, rescaling
-from apportion.intake.given import given_rows, with_given
+from apportion.intake.given import given_rows, placed_labels, with_given
+from apportion.intake.grouping import bags_of
 from apportion.intake.ids import groups_of
-from apportion.intake.instances import BagError
+from apportion.intake.instances import BagError, as_instances
+from apportion.intake.sound import check_numbers, check_shape, checked_shares, shares_of_counts
 from apportion.labelling import Labeller, hard_labels
 from apportion.means import exact_means
 from apportion.transport import entropic
@@ -31,24 +34,27 @@ class Mended(NamedTuple):
 def mended_bags(
     x: Any, y: Any = None, ids: Any = None, *, proportions: Any = None, counts: Any = None,
     classes: Any = None, noise: Noise = None, normalise: bool = False, unlabelled: bool = False,
-    fill: bool = False, given: Mapping[int, Hashable] | None = None,
+    fill: bool = False, given: Any = None,
 ) -> Mended:  # fmt: skip
     """`bags_from` for tables that need an option; without any it is the same.
 
     `noise` is the standard deviation of the error of each number in the table, or "estimate". `normalise`
     rescales numbers of another total, and their noise. `unlabelled` takes bags whose row is all NaN. `fill`
-    takes rows of which some are: these classes have what is left. `given` are classes of single rows.
+    takes rows of which some are: these classes have what is left. `given` are classes of single rows:
+    {row: class}, or a pandas series by the index of `x`.
     """
     relax, known = math.inf, None
     table = counts if proportions is None else proportions
     check_table(table, normalise=normalise, unlabelled=unlabelled, fill=fill)
-    given = given_rows(given, len(x))
+    given = given_rows(placed_labels(given, x, ids), len(x))
     if noise is not None or normalise or unlabelled or fill:
         if table is None or ids is None:
             raise BagError("noise, normalise, unlabelled, fill are for tables; pass proportions= or counts=")
+        one_source(y, table)
         names, _, sizes = groups = groups_of(ids, len(x))
         gap = math.nan if fill else 0.0
         values, classes = table_shares(proportions, counts, groups, classes, gap=gap, scaled=False)
+        check_shape(values)
         whole = counts is not None
         if fill:
             values = complete(values, sizes, names, whole=whole, normalise=normalise)
@@ -58,59 +64,38 @@ def mended_bags(
         shares, there = np.full_like(values, 1 / values.shape[1]), np.flatnonzero(known)
         names = [names[i] for i in there.tolist()]
         shares[there], relax = mended_shares(
-            values[there], sizes[there], names, noise, normalise=normalise, whole=whole
+            values[there], sizes[there], names, noise, classes, normalise=normalise, whole=whole
         )
-        proportions, counts = shares, None
-    bags, found = bags_from(x, y, ids, proportions=proportions, counts=counts, classes=classes)
+        bags = bags_of(as_instances(x), groups, checked_shares(shares, groups, False, classes))
+    else:
+        bags, classes = bags_from(x, y, ids, proportions=proportions, counts=counts, classes=classes)
     if known is not None and not known.all():
         gaps = torch.from_numpy(~known).unsqueeze(1)
         bags = replace(bags, proportions=bags.proportions.masked_fill(gaps, math.nan))
     if given:
-        bags = with_given(bags, given, found, sure=noise is None)
+        bags = with_given(bags, given, classes, sure=noise is None)
     refuse_alike(bags)
-    return Mended(bags, found, relax)
+    return Mended(bags, classes, relax)
 
 
 def mended_shares(
-    values: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable], noise: Noise, *,
+    values: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable], noise: Noise, classes: Any = None, *,
     normalise: bool, whole: bool,
 ) -> tuple[np.ndarray, float]:  # fmt: skip
     """Shares (m, k) of numbers that are noisy or of other totals, and what they weigh in transport."""
     check_noise(noise)
     totals, level = sizes.astype(float) if whole else np.ones(len(sizes)), noise
+    if noise is None:
+        check_numbers(values, names, classes, whole=whole)
     if normalise:
         scale = rescaling(values, totals, names, noise)
         values, level = values * scale, None if noise is None else noise * scale
+    if noise is None and whole:
+        return shares_of_counts(values, (names, np.empty(0), sizes), classes), math.inf
     if level is None:
-        return values / totals[:, None], math.inf
+        return values, math.inf
     refuse_far(values, totals, names, level, whole=whole)
     return denoised(values, sizes, level, whole=whole)
-
-
-def denoised(
-    values: np.ndarray, sizes: np.ndarray, noise: float | str | np.ndarray, *, whole: bool
-) -> tuple[np.ndarray, float]:
-    """Shares (m, k) that sum to one, each drawn to the overall shares as far as noise explains its distance.
-
-    The variance of true shares is that of random bags and what the bags show beyond it and beyond noise. The
-    second result weighs such shares in transport as their remaining error deserves. Noise may be (m, 1).
-    """
-    n, k = sizes[:, None].astype(float), values.shape[1]
-    unit = n if whole else np.ones_like(n)
-    off = values.sum(1, keepdims=True) - unit
-    level = math.sqrt(float((off**2).mean()) / k) if isinstance(noise, str) else noise
-    least = 1e-4 if np.any(level) else 0.0  # no class is ruled out by noisy numbers
-    shares = (values - off / k) / unit  # the nearest that sum to one
-    error = level**2 * (1 - 1 / k) / unit**2  # (m, 1) variance of a share's error
-    overall = np.clip((shares * n).sum(0) / n.sum(), least, None)
-    overall /= overall.sum()
-    chance = overall * (1 - overall) / n
-    beyond = np.clip(((shares - overall) ** 2 - chance - error).mean(0), 0, None)
-    weight = (chance + beyond) / np.maximum(chance + beyond + error, 1e-30)
-    clean = np.clip(overall + weight * (shares - overall), least, None)
-    left = float((weight * error * n).sum(1).mean())  # remaining variance of a share, times the bag's size
-    relax = float((overall * (1 - overall)).sum()) / left if left > 0 else math.inf
-    return clean / clean.sum(1, keepdims=True), relax
 
 
 def known_bags(bags: Bags) -> Bags:

@@ -10,6 +10,7 @@ from typing import Any
 class Facts:
     rows: int = 0  # it learnt from
     bags: int = 0
+    names: str = ""  # a sum of the names of these, in their order
     held_out: int = 0  # bags that it did not learn from
     held_out_names: str = ""  # a sum of the names of these, in their order
     given: bool = False  # it had labels of single rows too

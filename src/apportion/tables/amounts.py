@@ -79,7 +79,8 @@ def check_sums(
         sound &= (table.values >= 0).all(1)
     known = np.flatnonzero((place >= 0) & sound[place])
     totals = table.values[place].sum(1)
-    bad = known[(totals[known] == 0) & (not asked.noise)]
+    several = len(table.classes) > 1  # of one class alone the other is to be added, and zeros are sound
+    bad = known[(totals[known] == 0) & (not asked.noise) & several]
     if len(bad):
         cases = (table.case(place[i]) for i in bad[:SHOWN].tolist())
         problems.append(told(cases, len(bad), "all classes are zero; drop the bag from both tables"))
@@ -95,7 +96,7 @@ def check_sums(
     else:
         off = (abs(totals - wanted) > (0.5 if whole else 1e-4)) & (totals > 0)  # four printed digits
         bad = known[off[known]]
-    if len(bad) and not asked.normalise and len(table.classes) > 1:
+    if len(bad) and not asked.normalise and several:
         of = [f" but has {size} rows" if whole else "" for size in sizes[bad[:SHOWN]].tolist()]
         cases = (
             f"{table.case(place[i])}, sums to {totals[i]:.6g}{rows}"

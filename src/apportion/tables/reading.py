@@ -14,6 +14,8 @@ from apportion.tables.trial import tried
 
 BATCH = 250_000  # rows held at once while a table is gone through
 ENDINGS = (".csv", ".parquet", ".pq")
+TEXTS = {".tsv": ".csv", ".txt": ".csv"}  # what parts their columns is found out in any case
+PACKED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 WIDEST = 3_000  # columns
 ALWAYS = 1 << 26  # values that are never too many: half a gigabyte
 A_BYTE = 200  # values for each byte of the file, where there are more
@@ -50,7 +52,7 @@ def open_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequenc
     Of a CSV the columns `texts` stay texts, so that 007 is not 7; None leaves all so. Empty fields are
     missing, and so are those that read as one of `missing`; lines without any value at its end are no rows.
     """
-    ending = check_ending(path)
+    ending = TEXTS.get(path.suffix.lower()) or check_ending(path)
     if not path.is_file():
         raise TableError(f"there is no file {path}")
     with plainly(f"{path} cannot be read as {ending[1:]}"):
@@ -95,7 +97,8 @@ def save_table(frame: pl.LazyFrame, path: Path) -> None:
 def check_ending(path: Path) -> str:
     """The ending of a table's name, in lower case."""
     if path.suffix.lower() not in ENDINGS:
-        raise TableError(f"{path} does not end in {', '.join(ENDINGS)}; these are the tables that are known")
+        remedy = "unpack it first" if path.suffix.lower() in PACKED else "these are the tables that are known"
+        raise TableError(f"{path} does not end in {', '.join(ENDINGS)}; {remedy}")
     return path.suffix.lower()
 
 

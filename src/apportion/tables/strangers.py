@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from apportion.intake.filling import sum_column
+from apportion.intake.beside import LEAST, beside, sum_column
 from apportion.tables.asking import Asked
 from apportion.tables.shares import NO_CLASS, BagTable
-
-LEAST = 3  # rows from which on 0, 1, 2, … is no accident: of two bags 0 and 1 may be the shares
 
 
 @np.errstate(over="ignore", invalid="ignore")  # infinities are told of later
@@ -30,10 +28,12 @@ def without_strangers(
         total = _rows(table.values[:, kept], place, sizes)
         found += [(kept[j], "is the number of rows of every bag, a total and no class") for j in total]
         kept = [j for i, j in enumerate(kept) if i not in total]
+        known = place >= 0
+        more = [kept[j] for j in beside(table.values[place[known]][:, kept], sizes[known])]
     else:
-        beside = [kept[j] for j in _beside(table.values[:, kept])]
-        kept = [j for j in kept if j not in beside]
-        found += [(j, f"is beside {_names(table, kept)}, which are whole without it") for j in beside]
+        more = [kept[j] for j in beside(table.values[:, kept])]
+    kept = [j for j in kept if j not in more]
+    found += [(j, f"is beside {_names(table, kept)}, which are whole without it") for j in more]
     for j, what in found:
         problems.append(f"{table.place}, column {table.classes[j]!r}, {what}: {NO_CLASS}")
     for j in (j for j in kept if asked.normalise and len(table.values) >= LEAST):
@@ -74,18 +74,3 @@ def _counting(table: BagTable) -> list[tuple[int, str]]:
         elif any((column == np.arange(n) + first).all() for first in (0, 1)):
             found.append((j, "numbers the rows"))
     return found
-
-
-def _beside(values: np.ndarray) -> list[int]:
-    """Columns, such as a year and a population, without which every bag sums to about one or a hundred."""
-    whole, k = values[np.isfinite(values).all(1)], values.shape[1]
-    if len(whole) < LEAST:
-        return []
-    large = np.flatnonzero((whole > 110).all(0)).tolist()  # neither shares nor percentages
-    for some in ([large] if large else []) + [[j] for j in range(k)]:
-        for unit in (1, 100):
-            rest = np.abs(np.delete(whole, some, 1).sum(1) - unit)  # rounded: 2 % off at most
-            with_them = np.abs(whole.sum(1) - unit)
-            if k - len(some) > 1 and (rest <= 0.02 * unit).all() and (with_them > 0.1 * unit).all():
-                return some
-    return []

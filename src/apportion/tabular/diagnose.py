@@ -48,8 +48,9 @@ def judged(
     model: Model, bags: Bags, *, folds: int, new: bool, device: str = "cpu", relax: float = math.inf
 ) -> tuple[Diagnosis, Bags, str]:
     """The diagnosis, the bags it is of, and which these are, in words."""
-    noisy, left_out = relax < math.inf, _left_out(model, bags)
-    held = None if new else _held_out(model, bags)
+    noisy, left_out, held = relax < math.inf, _left_out(model, bags), _held_out(model, bags)
+    if new and (held is not None or names_of(bags) == model.facts.names):
+        raise SettingError("these are the bags that the model learnt from, not new ones; leave --new out")
     held, bags = None if held is None else known_bags(held), known_bags(bags)
     if held is not None and len(held.sizes) >= LEAST_BAGS:
         which = f"{len(held.sizes)} bags that were held out when the model was trained"

@@ -102,6 +102,7 @@ def model_of(
     facts = Facts(
         len(bags.x),
         len(bags.sizes),
+        names_of(bags),
         0 if held is None else len(held.sizes),
         "" if held is None else names_of(held),
         given=bool(asked.given),

@@ -1,0 +1,39 @@
+"""How many instances a batch has, and how many epochs a stage, where nobody says so."""
+
+import math
+
+from torch import Tensor
+
+from apportion.bags import Bags
+
+LARGEST = 4096  # instances that a bag may ask for
+MOST = 8192  # instances that bags may ask for: 1,000 steps of them are a minute or two of one core
+
+
+def batch_of(sizes: Tensor, least: int = 256) -> int:
+    """Instances in a batch: 256, or the largest bag up to 4,096, since a sampled bag's shares are noisy."""
+    return min(LARGEST, max(least, int(sizes.max())))
+
+
+def epochs_of(
+    sizes: Tensor, instances_per_batch: int, steps: float = 1000, least: int = 5, most: int = 10**6
+) -> int:
+    """Epochs that make about `steps` steps, `least` to `most`: small data is gone over more often."""
+    batches = int(sizes.clamp_max(instances_per_batch).sum()) / instances_per_batch
+    return min(most, max(least, math.ceil(steps / math.ceil(batches))))
+
+
+def instances_needed(bags: Bags) -> int:
+    """Instances of as many bags as it takes to see what their shares tell; at most `MOST`.
+
+    Shares of random bags of n rows differ as one over the root of n, and what one bag says drowns in what the
+    others contradict. √(n k / 18) bags of k classes do (docs/log.md): five of 256 rows for two classes. Bags
+    that differ more are as random ones of fewer rows, and fewer of them do.
+    """
+    shares, overall = bags.proportions.double(), bags.proportions.double().mean(0)
+    differ = float((shares - overall).square().sum(1).mean())
+    if differ == 0:
+        return 0
+    alike = float((overall * (1 - overall)).sum()) / differ  # rows of random bags that differ as much
+    size = float(bags.sizes.clamp_max(LARGEST).double().mean())  # of what a batch holds of a bag
+    return int(min(MOST, size * math.sqrt(alike * len(overall) / 18)))

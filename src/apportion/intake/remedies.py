@@ -1,0 +1,43 @@
+"""What errors of a table advise: the options of whoever reads it."""
+
+from typing import NamedTuple
+
+
+class Way(NamedTuple):
+    """Remedies for a table that is read in one way; `subset`: it may have bags of which no row is there."""
+
+    rescale: str  # shares of another sum
+    lacking: str  # the same, where a class may lack its share
+    larger: str  # counts of another total
+    gaps: str  # a class without a number
+    missing: str  # a bag without any
+    noisy: str  # a negative number
+    lost: str  # a bag that the table lacks
+    subset: bool = False
+
+
+_ITSELF = "it is taken by ProportionClassifier"
+ESTIMATOR = Way(
+    rescale="rescale them; ProportionClassifier(normalise=True) does",
+    lacking=", fill=True if a class lacks its share",
+    larger="rescale counts of a larger group; ProportionClassifier(normalise=True) does, noise= if noisy",
+    gaps="give all; ProportionClassifier(fill=True) gives these what is left of the bag",
+    missing=f"give one or drop the bag; {_ITSELF}(unlabelled=True)",
+    noisy=f"; if noise was added, {_ITSELF}(noise=)",
+    lost="add it (a row of NaN, with unlabelled=True, if its shares are not known) or drop its instances",
+)
+GROUPING = ESTIMATOR._replace(
+    rescale="rescale them; normalise=True does",
+    lacking="",
+    larger="rescale counts of a larger group; normalise=True does",
+)
+MEETING = Way(
+    rescale="divide them by their sum",
+    lacking="",
+    larger="divide them by their sum, and pass proportions=",
+    gaps="give all",
+    missing="give one, or leave the bag's rows out, which stay as predicted",
+    noisy="",
+    lost="add it, or leave its rows out, which stay as predicted",
+    subset=True,
+)

@@ -676,3 +676,12 @@ def test_texts_with_other_endings_are_read_as_csv_and_packed_ones_are_named(fold
         assert "nothing is wrong" in run("check", name, *words).output
     with pytest.raises(TableError, match=r"people.csv.gz does not end in .csv, .*; unpack it first"):
         run("check", "people.csv.gz", *words)
+
+
+def test_times_of_day_are_told_of_since_their_hours_are_no_features(folder):
+    people = pl.read_csv("people.csv", schema_overrides={"town": pl.String})
+    days = pl.datetime_range(pl.datetime(2020, 1, 1), pl.datetime(2021, 8, 22), "1d", eager=True)[:600]
+    for hours, told in ((0, False), (7, True)):
+        people.with_columns(ts=days.dt.offset_by(f"{hours}h")).write_parquet("timed.parquet")
+        result = run("check", "timed.parquet", "--bag", "town", "--counts", "counts.csv")
+        assert ("column 'ts' has times of day, of which the day and the season" in result.output) is told

@@ -29,6 +29,11 @@ class Dialect(NamedTuple):
     line_end: str = "\n"
 
 
+def is_csv(path: Path) -> bool:
+    """Whether a table is a text; what parts its columns is found out, whatever its name ends in."""
+    return path.suffix.lower() in (".csv", ".tsv", ".txt")
+
+
 def dialect_of(path: Path) -> Dialect:
     """The dialect of a CSV; an error where it is compressed or its header is no UTF-8."""
     with path.open("rb") as file:

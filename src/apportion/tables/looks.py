@@ -6,7 +6,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from apportion.tables.asking import listed, told
-from apportion.tables.dialect import dialect_of
+from apportion.tables.dialect import dialect_of, is_csv
 from apportion.tables.reading import open_table, pl
 
 PROBED = 100_000  # rows that speak for a column
@@ -107,7 +107,7 @@ def check_points(
     Only where fields are not between commas, or numbers are whole. It is a problem where decimal commas of a
     column or a last zero speak for it, and a note where only three digits do.
     """
-    if path.suffix.lower() != ".csv" or not (whole or dialect_of(path).separator != ","):
+    if not is_csv(path) or not (whole or dialect_of(path).separator != ","):
         return []
     texts = open_table(path, texts=None, missing=missing).head(PROBED).collect()
     columns = {name: texts[name].drop_nulls().str.strip_chars() for name in names if name in texts.columns}

@@ -8,13 +8,12 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from apportion.tables.asking import Asked
 from apportion.tables.columns import TableError
-from apportion.tables.dialect import Dialect, claimed, dialect_of
+from apportion.tables.dialect import Dialect, claimed, dialect_of, is_csv
 from apportion.tables.texts import pl, read_csv
 from apportion.tables.trial import tried
 
 BATCH = 250_000  # rows held at once while a table is gone through
 ENDINGS = (".csv", ".parquet", ".pq")
-TEXTS = {".tsv": ".csv", ".txt": ".csv"}  # what parts their columns is found out in any case
 PACKED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 WIDEST = 3_000  # columns
 ALWAYS = 1 << 26  # values that are never too many: half a gigabyte
@@ -52,7 +51,7 @@ def open_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequenc
     Of a CSV the columns `texts` stay texts, so that 007 is not 7; None leaves all so. Empty fields are
     missing, and so are those that read as one of `missing`; lines without any value at its end are no rows.
     """
-    ending = TEXTS.get(path.suffix.lower()) or check_ending(path)
+    ending = ".csv" if is_csv(path) else check_ending(path)
     if not path.is_file():
         raise TableError(f"there is no file {path}")
     with plainly(f"{path} cannot be read as {ending[1:]}"):

@@ -1,7 +1,10 @@
 """The feature columns of a table: what each is taken for, and values that no transform can use."""
 
+from datetime import time
+
 from apportion.tables.asking import SHOWN, Asked, listed, told
 from apportion.tables.columns import KEPT
+from apportion.tables.dialect import is_csv
 from apportion.tables.looks import advice, check_points, seen_in
 from apportion.tables.reading import ROW, numbered_rows, pl
 from apportion.tables.transforms import kind_of
@@ -50,16 +53,7 @@ def _check_column(
     """Whether the column says anything; what is wrong with it is added to the problems."""
     column, dtype = pl.col(name), frame.collect_schema()[name]
     gone = column.is_null() | (column.is_nan() if dtype.is_float() else False)
-    asks = {"rows": pl.len(), "gone": gone.sum()}
-    if kind == "category":
-        asks |= {"distinct": column.cast(pl.String).drop_nulls().n_unique()}
-        asks |= {"numbers": _is_number(column).sum()}
-    else:
-        there = column.filter(~gone)
-        asks |= {"distinct": 1 + (there.min() != there.max()).cast(pl.Int64)}
-        if dtype.is_float():
-            asks |= {"infinite": column.is_infinite().sum()}
-    seen = frame.select(**asks).collect(engine="streaming").row(0, named=True)
+    seen = frame.select(**_asks(column, dtype, kind, gone)).collect(engine="streaming").row(0, named=True)
     if seen["gone"] == seen["rows"]:
         empty.append(name)
         return True
@@ -77,6 +71,9 @@ def _check_column(
     if seen["distinct"] <= 1 and not seen["gone"]:
         notes.append(f"column {name!r} has the same value in all rows; it is left out")
         return False
+    if seen.get("times"):
+        what = "of which the day and the season become features, the hour and the weekday do not"
+        notes.append(f"column {name!r} has times of day, {what}: add columns of these if they matter")
     if seen["gone"]:
         notes.append(f"column {name!r} is missing in {seen['gone']:,} of {seen['rows']:,} rows")
     if meant and not mixed:
@@ -89,6 +86,21 @@ def _check_column(
     return True
 
 
+def _asks(column: pl.Expr, dtype: pl.DataType, kind: str, gone: pl.Expr) -> dict[str, pl.Expr]:
+    """What is counted of a column."""
+    asks = {"rows": pl.len(), "gone": gone.sum()}
+    if kind == "category":
+        asks |= {"distinct": column.cast(pl.String).drop_nulls().n_unique()}
+        return asks | {"numbers": _is_number(column).sum()}
+    there = column.filter(~gone)
+    asks |= {"distinct": 1 + (there.min() != there.max()).cast(pl.Int64)}
+    if dtype.is_float():
+        asks |= {"infinite": column.is_infinite().sum()}
+    if dtype == pl.Datetime:
+        asks |= {"times": (column.dt.time() != time(0)).sum()}
+    return asks
+
+
 def _is_number(column: pl.Expr) -> pl.Expr:
     """Whether texts are numbers; nan is none, though it can be read as one."""
     number = column.cast(pl.String).cast(pl.Float64, strict=False)
@@ -99,7 +111,7 @@ def _meant(asked: Asked, frame: pl.LazyFrame, name: str) -> str:
     """What the texts look like that were meant as numbers or dates; nothing of what is called categories."""
     if name in asked.categorical:
         return ""
-    return advice(seen_in(frame, name), name, csv=asked.table.suffix.lower() == ".csv")
+    return advice(seen_in(frame, name), name, csv=is_csv(asked.table))
 
 
 def _name_rows(

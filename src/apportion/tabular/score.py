@@ -11,7 +11,7 @@ from apportion.intake.instances import as_floats
 from apportion.models import Model
 from apportion.tables.asking import SHOWN, told
 from apportion.tables.columns import Column, TableError
-from apportion.tables.dialect import dialect_of
+from apportion.tables.dialect import dialect_of, is_csv
 from apportion.tables.looks import check_points
 from apportion.tables.reading import BATCH, batches, open_table, pl, plainly
 from apportion.tables.transforms import features_of, read_as
@@ -47,7 +47,7 @@ def score_table(
         notes = [] if notes is None else notes
         scored = _scored_table(model, frame, table, notes, shares, texts)
         notes += _missing(frame, columns)
-        if table.suffix.lower() != ".csv":
+        if not is_csv(table):
             return pl.concat([frame, scored.lazy()], how="horizontal")
         given = _pointed(open_table(table, texts=None), table, columns) if texts else frame
         if typed:
@@ -57,7 +57,7 @@ def score_table(
 
 def _pointed(frame: pl.LazyFrame, table: Path, columns: Sequence[Column]) -> pl.LazyFrame:
     """The numbers that the model takes with decimal points, where the CSV has commas in them."""
-    if table.suffix.lower() != ".csv" or not dialect_of(table).decimal_comma:
+    if not is_csv(table) or not dialect_of(table).decimal_comma:
         return frame
     there = frame.collect_schema().names()
     names = [column.name for column in columns if column.kind == "number" and column.name in there]

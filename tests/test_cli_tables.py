@@ -518,7 +518,7 @@ def test_settings_of_a_strangers_model_are_refused_before_anything_is_trained(fo
 def forget_names(model: str) -> None:
     """As if the model had learnt from other bags."""
     config = json.loads(Path(model, "config.json").read_text())
-    Path(model, "config.json").write_text(json.dumps(config | {"facts": config["facts"] | {"names": ""}}))
+    Path(model, "config.json").write_text(json.dumps(config | {"facts": config["facts"] | {"learnt": ""}}))
 
 
 @pytest.mark.parametrize("option", [(), ("--held-out", "0.4")])
@@ -526,6 +526,9 @@ def test_bags_that_the_model_learnt_from_are_not_called_new(folder, option):
     assert run("fit", *SOURCES["counts"], "--out", "model", *QUICK, *option).exit_code == 0
     with pytest.raises(SettingError, match="these are the bags that the model learnt from"):
         run("diagnose", "model", *SOURCES["counts"], "--new")
+    people = pl.read_csv("people.csv", schema_overrides={"town": pl.String})  # the same towns a year later
+    people.with_columns(pl.col("up") + 0.01).write_csv("people.csv")
+    assert "30 bags that are new to the model" in run("diagnose", "model", *SOURCES["counts"], "--new").output
 
 
 def test_the_order_of_the_classes_is_the_models(folder):

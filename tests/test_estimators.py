@@ -613,10 +613,13 @@ def test_large_random_bags_are_learnt_by_the_default():
 # --- networks of one's own
 
 
-def test_a_backbone_that_hands_out_one_network_is_refused():
-    network = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="returns the same network twice; return a new one"):
-        quick(backbone=lambda shape, k: network).fit(X, TRUTH)
+def test_a_backbone_whose_networks_share_what_they_learn_is_refused():
+    network, trunk = nn.Linear(2, 2), nn.Linear(2, 8)
+    for backbone in (lambda shape, k: network, lambda shape, k: nn.Sequential(trunk, nn.Linear(8, k))):
+        with pytest.raises(ValueError, match="networks share weights; return new ones each time"):
+            quick(backbone=backbone).fit(X, TRUTH)
+    trunk.requires_grad_(False)
+    quick(backbone=lambda shape, k: nn.Sequential(trunk, nn.Linear(8, k))).fit(X, TRUTH)
 
 
 def test_a_backbone_that_ends_in_a_softmax_is_refused():

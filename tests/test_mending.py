@@ -12,6 +12,7 @@ from sklearn.datasets import make_moons
 
 from apportion import BagError, ProportionClassifier
 from apportion.backbones import mlp
+from apportion.intake.beside import beside
 from apportion.intake.filling import filled, strayed
 from apportion.intake.given import placed_labels
 from apportion.intake.mending import believed, denoised, known_bags, mended_bags, on_belief
@@ -495,3 +496,13 @@ def test_a_number_that_is_the_size_of_bags_of_one_size_may_be_a_class():
     x = np.zeros((len(CLICKS), 2))  # who insists is believed
     found = mended_bags(x, ids=CLICKS, counts=named, normalise=True, classes=["clicks", "conv"])
     assert found.classes.tolist() == ["clicks", "conv"]
+
+
+def test_percentages_of_which_some_are_not_told_of_and_rare_classes_are_taken():
+    """Without the large columns two rare classes happen to sum to one."""
+    table = np.array([[50, 42, 1, 0], [44, 50, 0, 1], [52, 41, 1, 0], [40, 53, 0, 1], [47, 46, 0, 1]], float)
+    assert beside(table) == []
+    assert beside(np.array([[4, 1, 0], [5, 0, 1], [3, 1, 0], [4, 0, 1], [6, 1, 0]], float), np.ones(5)) == []
+    assert beside(
+        np.column_stack([table[:, :2] / table[:, :2].sum(1, keepdims=True), table[:, 0] + 2000])
+    ) == [2]

@@ -14,7 +14,7 @@ from apportion.fitting import forget, stage_settings, two_stages
 from apportion.fitting.kinds import as_fitted, told
 from apportion.fitting.shapes import check_alike
 from apportion.fitting.telling import line_of, tell
-from apportion.fitting.validating import refuse_shares, validated, validated_again
+from apportion.fitting.validating import check_labels, validated, validated_again
 from apportion.intake.forms import rows_by_name
 from apportion.intake.given import placed_labels
 from apportion.intake.instances import as_floats, as_instances, stacked
@@ -135,7 +135,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of instances that are right by their labels `y` (n,)."""
-        refuse_shares(y)
+        check_labels(y)
         return super().score(X, y, sample_weight)
 
     def _network(self, device: torch.device) -> torch.nn.Module:

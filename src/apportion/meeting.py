@@ -7,13 +7,9 @@ import numpy as np
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.intake.forms import by_columns
-from apportion.intake.grouping import bags_of, checked_shares, table_rows
-from apportion.intake.ids import groups_of
-from apportion.intake.instances import BagError, as_instances
 from apportion.intake.mending import believed
 from apportion.intake.remedies import MEETING
-from apportion.judging.diagnosis import check_probabilities
+from apportion.judging.diagnosis import predictions_in_bags
 from apportion.transport import entropic
 
 
@@ -26,25 +22,11 @@ def meet(
     columns, such as `model.classes_`; what has names is read by them. A table that names its bags may have
     more of them than there are rows for.
     """
-    found = _predictions(probabilities, bags, proportions, counts, classes)
+    found = predictions_in_bags(probabilities, bags, proportions, counts, classes, MEETING)
     values = met(found.x.double().clamp_min(1e-38).log(), found).double().numpy()
     rows = np.empty_like(values)
     rows[found.source.numpy()] = values / values.sum(1, keepdims=True)
     return rows
-
-
-def _predictions(probabilities: Any, ids: Any, proportions: Any, counts: Any, classes: Any) -> Bags:
-    """Bags whose instances are predictions (N, k), with remedies that are open to who calls `meet`."""
-    probabilities, classes = by_columns(probabilities, classes, "the frame of predictions")
-    x = as_instances(probabilities)
-    groups = groups_of(ids, len(x))
-    rows, there = table_rows(proportions, counts, groups, classes, way=MEETING)
-    if classes is None and there is not None and there != sorted(there, key=str):
-        remedy = "pass classes=, in the order of the predictions' columns (model.classes_)"
-        raise BagError(f"the table has the classes {there}, predictions may have another order; {remedy}")
-    bags = bags_of(x, groups, checked_shares(rows, groups, False, there, MEETING))
-    check_probabilities(bags.x, bags.n_classes)
-    return bags
 
 
 def met(log_probs: Tensor, bags: Bags, relax: float = math.inf) -> Tensor:

@@ -90,7 +90,6 @@ def two_stages(
     student alone; `relax` is for noisy ones.
     """
     shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
-    check_new(backbone, shape, bags.n_classes)
     kind = kind_of(bags.x, device)
     batch = instances_per_batch or kind.instances_per_batch(taught, bags)
     first_epochs = kind.first_epochs(taught, bags, batch) if first_epochs is None else first_epochs
@@ -102,6 +101,7 @@ def two_stages(
     def new_network(stage: str, graphs: bool = False) -> nn.Module:
         reseed(seed, stage, "weights")
         network = placed(backbone(shape, bags.n_classes), device, fast, graphs)
+        check_new(network, backbone, shape, bags.n_classes)
         check_scores(network, as_floats(bags.x[:1]), bags.n_classes)
         return starting_at(overall, network)
 

@@ -11,15 +11,18 @@ from apportion.backbones import BACKBONES
 Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, classes) -> network
 
 
-def check_new(backbone: Backbone, shape: Sequence[int], k: int) -> None:
-    """Refuse one network for all: a student would be its teacher, a second fit would go on from the first.
-
-    Costs two networks that are thrown away; ours are not asked.
-    """
+def check_new(network: nn.Module, backbone: Backbone, shape: Sequence[int], k: int) -> None:
+    """Refuse a backbone whose networks share weights that learn: a student would change its teacher, and a
+    second fit the first one's answers. Costs one network that is thrown away; ours are not asked."""
     made = backbone.func if isinstance(backbone, partial) else backbone
-    if made not in BACKBONES.values() and backbone(shape, k) is backbone(shape, k):
-        remedy = "return a new one each time, such as copy.deepcopy(network)"
-        raise ValueError(f"the backbone returns the same network twice; {remedy}")
+    if made in BACKBONES.values():
+        return
+    with torch.random.fork_rng(devices=[]):
+        other = backbone(shape, k)
+    learnt = {id(weight) for weight in network.parameters() if weight.requires_grad}
+    if any(id(weight) in learnt for weight in other.parameters()):
+        remedy = "return new ones each time, such as copy.deepcopy(network), or freeze what is shared"
+        raise ValueError(f"the backbone's networks share weights; {remedy}")
 
 
 def check_scores(network: nn.Module, x: Tensor, k: int) -> None:

@@ -30,7 +30,7 @@ def validated_again(estimator: Any, X: Any) -> Any:
     return validate_data(estimator, X, reset=False, **_ACCEPTED)
 
 
-def refuse_shares(y: Any) -> None:
+def check_labels(y: Any) -> None:
     """Accuracy is of labels: where only shares of bags are known, bags that were held out are scored."""
     shape = np.shape(y)
     if len(shape) == 2 and shape[1] > 1:

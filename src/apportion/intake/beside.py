@@ -27,13 +27,16 @@ def beside(values: np.ndarray, sizes: np.ndarray | None = None) -> list[int]:
         return []
     sums = values.sum(1)
     if sizes is not None:
-        rules = [(sizes[whole].astype(float), 0.5, 0.5)]
+        # of bags of one row two rare classes may happen to sum to it
+        rules = [(sizes[whole].astype(float), 0.5, 0.5)] if np.median(sizes[whole]) > 1 else []
     else:  # rounded: 2 % off at most; a small share is told from rounding where many bags sum exactly
         units = [100.0] if np.mean(np.abs(sums - 100) <= 2) >= NEARLY else [1.0, 100.0]
         near = [(0.02, 0.1)] + ([(1e-3, 5e-3)] if m >= 10 else [])
         rules = [(np.full(m, unit), unit * low, unit * high) for unit in units for low, high in near]
     for unit, low, high in rules:
         large = np.flatnonzero((values > 1.1 * unit[:, None]).all(0)).tolist()  # no part of such a whole
+        if len(large) > 1 and 50 <= np.median(values[:, large].sum(1)) <= 110:
+            continue  # percentages, of which some are not told of
         left = sums - values[:, large].sum(1) - unit
         alone = np.mean(np.abs(left[:, None] - values) <= low, axis=0) >= NEARLY
         more = [[j] for j in np.flatnonzero(alone).tolist() if j not in large]

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 
 from apportion.bags import Bags
-from apportion.intake.grouping import bags_of, checked_shares, table_rows
+from apportion.intake.grouping import bags_of, table_rows
 from apportion.intake.ids import Groups, groups_of
 from apportion.intake.instances import BagError, as_instances, check_classes, library_of, unmasked
 from apportion.intake.named import column_names, framed
+from apportion.intake.sound import checked_shares
 
 
 def bags_from(

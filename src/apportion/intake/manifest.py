@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.intake.grouping import checked_shares
 from apportion.intake.instances import BagError, as_instances
+from apportion.intake.sound import checked_shares
 
 
 def save_manifest(bags: Bags, path: Path | str) -> None:

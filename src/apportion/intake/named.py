@@ -95,10 +95,11 @@ def _vectors(
 
 
 def framed(rows: np.ndarray, table: Any, names: np.ndarray) -> Any:
-    """Rows as a frame of the table's own library, with the names of their columns; else as they are."""
-    if column_names(table) is None:
+    """Rows as a frame of the table's own library where that keeps the names of their columns; else as they
+    are."""
+    if library_of(table) not in ("pandas", "polars") or len(table.shape) != 2:
         return rows
-    frame: Any = type(table)
-    if library_of(table) == "pandas":
-        return frame(rows, columns=names.tolist())
-    return frame(rows, schema=[str(name) for name in names.tolist()])
+    named = {"columns": names.tolist()}
+    named = named if library_of(table) == "pandas" else {"schema": [str(name) for name in names.tolist()]}
+    frame = type(table)(rows, **named)
+    return rows if column_names(frame) is None else frame

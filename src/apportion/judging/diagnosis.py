@@ -10,9 +10,11 @@ from torch import Tensor
 from apportion.bags import Bags
 from apportion.evaluate import entropy
 from apportion.intake.forms import by_columns
-from apportion.intake.grouping import bags_of, checked_shares, table_rows
+from apportion.intake.grouping import bags_of, table_rows
 from apportion.intake.ids import groups_of
 from apportion.intake.instances import BagError, as_instances
+from apportion.intake.remedies import ESTIMATOR, Way
+from apportion.intake.sound import checked_shares
 from apportion.judging.bag_statistics import accuracy_interval, margins_of, shuffled_correlations, spread_of
 from apportion.judging.verdict import RARE, words_for
 from apportion.means import bag_means
@@ -66,17 +68,17 @@ def diagnose(
 
 
 def predictions_in_bags(
-    probabilities: Any, ids: Any, proportions: Any, counts: Any = None, classes: Any = None
+    probabilities: Any, ids: Any, proportions: Any, counts: Any, classes: Any, way: Way = ESTIMATOR
 ) -> Bags:
-    """Bags whose instances are predictions (N, k), and the shares of the same classes."""
+    """Bags whose instances are predictions (N, k), and shares of the same classes; errors advise `way`."""
     probabilities, classes = by_columns(probabilities, classes, "the frame of predictions")
     x = as_instances(probabilities)
     groups = groups_of(ids, len(x))
-    rows, there = table_rows(proportions, counts, groups, classes)
+    rows, there = table_rows(proportions, counts, groups, classes, way=way)
     if classes is None and there is not None and there != sorted(there, key=str):
         remedy = "pass classes=, in the order of the predictions' columns (model.classes_)"
         raise BagError(f"the table has the classes {there}, predictions may have another order; {remedy}")
-    bags = bags_of(x, groups, checked_shares(rows, groups, False, there))
+    bags = bags_of(x, groups, checked_shares(rows, groups, False, there, way))
     check_probabilities(bags.x, bags.n_classes)
     return bags
 

@@ -10,7 +10,7 @@ from typing import Any
 class Facts:
     rows: int = 0  # it learnt from
     bags: int = 0
-    names: str = ""  # a sum of the names of these, in their order
+    learnt: str = ""  # a sum of the names, sizes and instances of these
     held_out: int = 0  # bags that it did not learn from
     held_out_names: str = ""  # a sum of the names of these, in their order
     given: bool = False  # it had labels of single rows too
@@ -27,7 +27,7 @@ def facts_of(values: Mapping[str, Any]) -> Facts:
     for name, value in values.items():
         if name not in known:
             raise ValueError(f"a fact {name!r} that is not known; there are {', '.join(known)}")
-        if type(value) is not known[name]:
+        if type(value) is not known[name] and not (known[name] is float and type(value) is int):
             raise ValueError(f"{value!r} for {name!r}; it is a {known[name].__name__}")
     facts = Facts(**values)
     if min(facts.rows, facts.bags, facts.held_out, facts.epoch) < 0:

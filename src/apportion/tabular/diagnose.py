@@ -13,7 +13,6 @@ from apportion.fitting import SettingError
 from apportion.fitting.crossfit import unseen_log_probs
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags
-from apportion.judging.choosing import split
 from apportion.judging.diagnosis import Diagnosis, diagnosis_of
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.models import Model
@@ -23,7 +22,8 @@ from apportion.tables.checking import refuse
 from apportion.tables.columns import TableError
 from apportion.tables.holding import hold
 from apportion.tables.reading import open_table
-from apportion.tabular.fit import checked, names_of
+from apportion.tabular.fit import checked
+from apportion.tabular.seen import held_out_of, learnt_from
 from apportion.tabular.told import columns_of, name_spoilt, settings_of
 
 ANYTHING = 0.9  # an interval of the accuracy as wide as this tells nothing
@@ -48,8 +48,10 @@ def judged(
     model: Model, bags: Bags, *, folds: int, new: bool, device: str = "cpu", relax: float = math.inf
 ) -> tuple[Diagnosis, Bags, str]:
     """The diagnosis, the bags it is of, and which these are, in words."""
-    noisy, left_out, held = relax < math.inf, _left_out(model, bags), _held_out(model, bags)
-    if new and (held is not None or names_of(bags) == model.facts.names):
+    noisy, left_out = relax < math.inf, _left_out(model, bags)
+    seed = settings_of(model).get("seed", 0)
+    held = None if new else held_out_of(model.facts, bags, seed)
+    if new and learnt_from(model.facts, bags, seed):
         raise SettingError("these are the bags that the model learnt from, not new ones; leave --new out")
     held, bags = None if held is None else known_bags(held), known_bags(bags)
     if held is not None and len(held.sizes) >= LEAST_BAGS:
@@ -67,7 +69,7 @@ def judged(
         )
     known = settings_of(model)
     placed = bags.to(pick_device(device))
-    log_probs = unseen_log_probs(placed, checked(known) | {"relax": relax}, folds, known.get("seed", 0))
+    log_probs = unseen_log_probs(placed, checked(known) | {"relax": relax}, folds, seed)
     which = f"{len(bags.sizes)} bags, each by one of {folds} networks trained alike on other bags{left_out}"
     return diagnosis_of(log_probs, bags, noisy=noisy), bags, which
 
@@ -82,17 +84,6 @@ def _left_out(model: Model, bags: Bags) -> str:
 
 def _log_probs(model: Model, bags: Bags) -> Tensor:
     return predict(model.network, bags.x, as_floats)
-
-
-def _held_out(model: Model, bags: Bags) -> Bags | None:
-    """The bags that training held out, if this is the table it had."""
-    facts, cut = model.facts, model.facts.held_out
-    if not 0 < cut < len(bags.sizes) or facts.bags != len(bags.sizes) - cut:
-        return None
-    trained, held = split(bags, cut, settings_of(model).get("seed", 0))
-    # the order of names decides which are held out, and texts sort otherwise than numbers
-    same = len(trained.x) == facts.rows and names_of(held) == facts.held_out_names
-    return held if same else None
 
 
 def report(found: Diagnosis, which: str) -> list[str]:

@@ -1,6 +1,5 @@
 """From the bags of a table to a model with its card."""
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -12,9 +11,10 @@ import torch
 from apportion.bags import Bags
 from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import stage_settings, two_stages
+from apportion.intake.filling import denoised
 from apportion.intake.given import with_given
 from apportion.intake.instances import as_floats
-from apportion.intake.mending import denoised, known_bags
+from apportion.intake.mending import known_bags
 from apportion.judging.choosing import Chosen, check_choice
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.means import exact_means
@@ -24,6 +24,7 @@ from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import Column
 from apportion.tables.labels import given_labels
+from apportion.tabular.seen import names_of, sum_of
 
 DEFAULTS: Mapping[str, Any] = {
     "first_stage": "dllp",
@@ -75,11 +76,6 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     return stage_settings(**told)
 
 
-def names_of(bags: Bags) -> str:
-    """A sum of the bags' names in their order: whether bags are those that were held out."""
-    return hashlib.sha256("\n".join(map(str, bags.ids)).encode()).hexdigest()[:16]
-
-
 def model_of(
     chosen: Chosen,
     trained: tuple[Bags, Bags | None],
@@ -102,7 +98,7 @@ def model_of(
     facts = Facts(
         len(bags.x),
         len(bags.sizes),
-        names_of(bags),
+        sum_of(bags),
         0 if held is None else len(held.sizes),
         "" if held is None else names_of(held),
         given=bool(asked.given),

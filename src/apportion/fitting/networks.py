@@ -13,7 +13,7 @@ Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, c
 
 def check_new(network: nn.Module, backbone: Backbone, shape: Sequence[int], k: int) -> None:
     """Refuse a backbone whose networks share weights that learn: a student would change its teacher, and a
-    second fit the first one's answers. Costs one network that is thrown away; ours are not asked."""
+    second fit the first one's answers. Costs a network a stage, thrown away; ours are not asked."""
     made = backbone.func if isinstance(backbone, partial) else backbone
     if made in BACKBONES.values():
         return
@@ -28,9 +28,11 @@ def check_new(network: nn.Module, backbone: Backbone, shape: Sequence[int], k: i
 def check_scores(network: nn.Module, x: Tensor, k: int) -> None:
     """Refuse a network that does not give k scores for the one instance in x, or gives probabilities."""
     before = network.training
-    with torch.no_grad():
-        scores = network.eval()(x).float()
-    network.train(before)
+    try:
+        with torch.no_grad():
+            scores = network.eval()(x).float()
+    finally:
+        network.train(before)
     if scores.shape != (1, k):
         remedy = "its last layer must give one score for each class, (n, n_classes)"
         raise ValueError(f"the backbone gives {tuple(scores.shape)} for one instance; {remedy}")

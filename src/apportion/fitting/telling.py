@@ -26,7 +26,8 @@ def words_of(moment: Moment, said: Mapping[str, float]) -> str:
 
 def seconds_left(moment: Moment) -> float:
     """Of its stage, if later epochs take as long as this one; of a stage that `last` ends early, none."""
-    return 0.0 if moment.last else moment.epoch.seconds * (moment.epoch.of - moment.epoch.number)
+    taken, left = moment.epoch.seconds + moment.label_seconds, moment.epoch.of - moment.epoch.number
+    return 0.0 if moment.last else taken * left
 
 
 def tell_of_wait(moment: Moment) -> None:

@@ -8,13 +8,14 @@ twenty plain runs, to the bit, but for clocks. Needs a POSIX system and apportio
 """
 
 import argparse
+import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -40,12 +41,6 @@ def cells(seeds: int, epochs: int) -> list[Cell]:
             more = {"second.epochs": str(epochs)} if "plot" in name else {}
             made.append((name, replace(changed(RECIPES[name], settings | more), seed=seed)))
     return made
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def started(folder: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -128,16 +123,28 @@ class Attack:
 @contextmanager
 def loopback(folder: Path, workers: int) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """The address of a scheduler, and its workers."""
-    address = f"tcp://127.0.0.1:{free_port()}"
-    there = [started(folder, "scheduler", "--port", address.split(":")[-1], "--no-dashboard")]
-    words = ("worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--name")
-    there += [started(folder, *words, str(i)) for i in range(workers)]
+    told = folder / "scheduler.json"  # it takes a port of its own: a free one may be gone when it comes
+    words = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(told))
+    there = [started(folder, "scheduler", *words)]
     try:
+        address = address_in(told, there[0])
+        words = ("worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--name")
+        there += [started(folder, *words, str(i)) for i in range(workers)]
         yield address, there[1:]
     finally:
         for process in there:
             process.terminate()
             process.wait()
+
+
+def address_in(told: Path, scheduler: subprocess.Popen[bytes], seconds: float = 60) -> str:
+    """Where a scheduler listens, once it has written it down."""
+    until = time.monotonic() + seconds
+    while scheduler.poll() is None and time.monotonic() < until:
+        with suppress(FileNotFoundError, json.JSONDecodeError):
+            return json.loads(told.read_text())["address"]
+        time.sleep(0.05)
+    raise RuntimeError(f"no scheduler: {(told.parent / 'scheduler.log').read_text()}")
 
 
 def attacked(grid: list[Cell], root: Path, address: str, workers: list[subprocess.Popen[bytes]]) -> bool:

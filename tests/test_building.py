@@ -157,7 +157,7 @@ def test_every_number_of_a_recipe_and_of_the_options_has_its_range():
     assert {path for path, _ in numbers(whole, "")} == set(RANGES)
     for maker, given in [(m, 2) for m in BACKBONES.values()] + [(m, 1) for m in METHODS.values()]:
         for option in list(inspect.signature(maker).parameters.values())[given:]:
-            built = option.default is inspect.Parameter.empty
+            built = option.default in (inspect.Parameter.empty, None)
             assert option.name in OPTIONS or isinstance(option.default, bool) or built
 
 

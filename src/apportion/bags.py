@@ -79,6 +79,8 @@ class Bags:
         while cuts[-1] < len(order):
             cuts.append(bisect_right(ends, ends[cuts[-1]] + instances_per_batch) - 1)
         left = (1 - kept / self.sizes[order])[cuts[:-1]].tolist()  # of whole bags nothing, also of the first
+        if len(left) > 1 and ends[-1] - ends[cuts[-2]] == 1 and not left[-2]:
+            del cuts[-2], left[-1]  # one row alone has no batch statistics: it joins the batch before
         n_bags = [after - before for before, after in pairwise(cuts)]
         n_rows = [ends[after] - ends[before] for before, after in pairwise(cuts)]
         parts = ((row, n_rows), (kept, n_bags), (order, n_bags))

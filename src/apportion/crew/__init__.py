@@ -45,6 +45,8 @@ class Crew:
     ) -> Iterator[Moment]:
         if isinstance(learner, TwoViews):
             raise CrewError("two views are contrasted with all instances of a batch; use one process")
+        if getattr(learner, "remembered", None) is not None:
+            raise CrewError("scattered batches are remembered by one process; use one, or whole bags")
         given = _defaults(pipeline.first_stage) | given
         share, given = self._shared(bags, given)
         weighed = Weighed(learner, share)

@@ -23,6 +23,7 @@ from apportion.recipes.building import (
     build_network,
     build_optimizers,
     build_rate,
+    in_batches,
 )
 from apportion.recipes.checks import check
 from apportion.second_stage import bag_weights
@@ -47,12 +48,12 @@ def moments(
     network = recipe.network if second is None or second.network is None else second.network
     classifier = place(build_network(network, shape, k))
     if second is None:
-        learner = build_learner(recipe.first, classifier, shape, place)
+        learner = build_learner(recipe.first, classifier, shape, place, task.bags)
         optimizers = build_optimizers(learner.players(), recipe.first)
         runs.check_fit(resume, learner.players(), optimizers, None)
         return stages.first_stage(
-            learner, task.bags, optimizers, epochs=recipe.first.epochs, rate=build_rate(recipe.first),
-            seed=recipe.seed, instances_per_batch=batch, resume=resume,
+            learner, in_batches(task.bags, recipe.first), optimizers, epochs=recipe.first.epochs,
+            rate=build_rate(recipe.first), seed=recipe.seed, instances_per_batch=batch, resume=resume,
             augment=quick(task.augment, task.device, fast) if pairs else task.augment,
         )  # fmt: skip
     if teacher is None:
@@ -140,9 +141,8 @@ def refuse_strangers(group: Group, here: dict[str, Any], clip: float | None) -> 
     for name in ("apportion", "torch", "exact", "data"):
         said = group.heard(here[name])
         for rank in (rank for rank, value in enumerate(said) if value != said[0]):
-            raise CrewError(
-                f"'{name}' is {said[rank]} in process {rank}, {said[0]} in process 0; make them one"
-            )
+            one, other = f"{said[rank]} in process {rank}", f"{said[0]} in process 0"
+            raise CrewError(f"'{name}' is {one}, {other}; make them one")
 
 
 def refuse_finished(folder: Path) -> None:

@@ -15,8 +15,11 @@ from apportion.bags import BagBatch
 from apportion.learner import Terms, still_batchnorm
 from apportion.likelihood import count_loss
 from apportion.losses import cross_entropy, proportion_loss
+from apportion.remembered import Remembered
 from apportion.speed import fetched, sent
 from apportion.transport import certified, whole_counts
+
+OnHost = Callable[[], Sequence[Tensor]]  # logits, sizes and proportions of a batch, once they are there
 
 
 class TwoViews:
@@ -24,7 +27,7 @@ class TwoViews:
 
     Both are nn.Sequential(features, head); `projector` maps features to where they are contrasted. A batch's
     x is (n, 2, ...): weak and strong. The bag loss, DLLP's or the likelihood of `counts`, has a weight that
-    falls from `bag_first` to `bag_last`.
+    falls from `bag_first` to `bag_last`. With bags `remembered`, batches are those of `scattered(bags)`.
     """
 
     def __init__(
@@ -39,10 +42,12 @@ class TwoViews:
         momentum: float = 0.99,
         transport: bool = True,
         counts: bool = False,
+        remembered: Remembered | None = None,
     ) -> None:
         self.classifier = average.requires_grad_(False)
         self.network = in_two_parts(network)
-        self.player = nn.ModuleList([network, projector, average])  # one optimiser; all of it is saved
+        kept = [network, projector, average, *([] if remembered is None else [remembered])]
+        self.player = nn.ModuleList(kept)  # one optimiser; all of it is saved
         self.projector = projector
         self.bag_weights = bag_first, bag_last
         self.contrast = contrast
@@ -50,6 +55,7 @@ class TwoViews:
         self.momentum = momentum
         self.transport = transport  # False: the largest class is the label, whatever the proportions
         self.counts = counts
+        self.remembered = remembered
 
     def players(self) -> list[nn.Module]:
         return [self.player]
@@ -63,17 +69,29 @@ class TwoViews:
             moved = features(strong)
         answers, (first, last) = head(moved), self.bag_weights
         bag_weight = first + (last - first) * progress
-        bags = logits, batch.sizes, batch.proportions, batch.left
-        loss = count_loss(*bags, on_host=asked) if self.counts else proportion_loss(*bags)
-        terms = {"proportion": bag_weight * loss}
+        terms = {"proportion": bag_weight * self.bag_loss(logits, batch, asked)}
         if progress < 0.5:
             alike = contrast(self.projector(plain), self.projector(moved), self.temperature)
             terms["contrast"] = self.contrast * (1 - 2 * progress) * alike
         # last: while transport is under way on the host, the device has all of the above to do
-        labels, weights = sure_labels(logits.detach(), batch.sizes, asked, transport=self.transport)
+        labels, weights = self.labels(logits.detach(), batch, asked)
         terms["labels"] = (weights * cross_entropy(answers, labels)).mean()
         yield terms
         follow(self.classifier, self.network, self.momentum)
+        if self.remembered is not None:
+            self.remembered.remember(logits, batch.row)
+
+    def bag_loss(self, logits: Tensor, batch: BagBatch, on_host: OnHost) -> Tensor:
+        if self.remembered is not None:
+            return self.remembered.loss(logits, batch.row)
+        bags = logits, batch.sizes, batch.proportions, batch.left
+        return count_loss(*bags, on_host=on_host) if self.counts else proportion_loss(*bags)
+
+    def labels(self, logits: Tensor, batch: BagBatch, on_host: OnHost) -> tuple[Tensor, Tensor]:
+        if self.remembered is None:
+            return sure_labels(logits, batch.sizes, on_host, transport=self.transport)
+        scores = self.remembered.at_prices(logits, batch.row)
+        return one_hot(scores.argmax(1), scores), trust(scores)
 
 
 def in_two_parts(network: nn.Module) -> nn.Sequential:
@@ -87,23 +105,31 @@ def in_two_parts(network: nn.Module) -> nn.Sequential:
 
 
 def sure_labels(
-    scores: Tensor, sizes: Tensor, on_host: Callable[[], Sequence[Tensor]], *, transport: bool = True
+    scores: Tensor, sizes: Tensor, on_host: OnHost, *, transport: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Exact transport labels (n, k) of a batch, and how far to trust each, exp(-10 H²), (n,).
+    """Exact transport labels (n, k) of a batch of whole bags, and how far to trust each, (n,).
 
-    H in [0, 1] is the entropy over log k of the prediction at the prices that prove the labels,
-    softmax(scores - prices): the label is its largest class, and in doubt where another class is as cheap.
-    Transport is the host's: `on_host` gives scores, sizes and proportions there.
+    Transport is the host's: `on_host` gives scores, sizes and proportions there. The prices that prove the
+    labels are taken off: the label is the largest class that is left, in doubt where another is as cheap.
     """
-    scores, k = scores.float(), scores.shape[1]
+    scores = scores.float()
     classes = scores.argmax(1)
     if transport:
         there, lengths, proportions = on_host()
         found = certified(there, lengths, whole_counts(proportions, lengths))
         classes, prices = (sent(each, scores.device) for each in (found.classes, found.prices.float()))
         scores = scores - prices.repeat_interleave(sizes, 0, output_size=len(scores))
-    doubt = torch.special.entr(scores.softmax(1)).sum(1) / math.log(max(2, k))
-    return F.one_hot(classes, k).to(scores), torch.exp(-10 * doubt.square())
+    return one_hot(classes, scores), trust(scores)
+
+
+def one_hot(classes: Tensor, scores: Tensor) -> Tensor:
+    return F.one_hot(classes, scores.shape[1]).to(scores)
+
+
+def trust(scores: Tensor) -> Tensor:
+    """How far to trust the largest class of each row, exp(-10 H²): H in [0, 1] is the entropy over log k."""
+    doubt = torch.special.entr(scores.softmax(1)).sum(1) / math.log(max(2, scores.shape[1]))
+    return torch.exp(-10 * doubt.square())
 
 
 def contrast(one: Tensor, other: Tensor, temperature: float) -> Tensor:

@@ -21,7 +21,13 @@ from apportion.labelling import Labeller
 from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed
 from apportion.recipes import Second
-from apportion.recipes.building import build_labeller, build_learner, build_optimizers, build_rate
+from apportion.recipes.building import (
+    build_labeller,
+    build_learner,
+    build_optimizers,
+    build_rate,
+    in_batches,
+)
 from apportion.recipes.checks import LABELS
 from apportion.recipes.ranges import wrong_settings
 from apportion.speed import lengths_of, placed, quick
@@ -107,11 +113,11 @@ def two_stages(
 
     first, pairs = kind.teacher(method, first_epochs, rate), method == "two-views"
     place = partial(placed, device=device, lengths=fast, graphs=pairs)
-    learner = build_learner(first, new_network("first", graphs=pairs), shape, place)
+    learner = build_learner(first, new_network("first", graphs=pairs), shape, place, taught)
     view = quick(kind.seen(method, mirror), device, fast if pairs else ())
     yield from first_stage(
-        learner, taught, build_optimizers(learner.players(), first), epochs=first_epochs,
-        rate=build_rate(first), augment=view, seed=seed, instances_per_batch=batch,
+        learner, in_batches(taught, first), build_optimizers(learner.players(), first),
+        epochs=first_epochs, rate=build_rate(first), augment=view, seed=seed, instances_per_batch=batch,
     )  # fmt: skip
     if label is None:
         return

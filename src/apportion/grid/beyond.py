@@ -9,7 +9,8 @@ from apportion.recipes import Data, First, Network, Options, Recipe, Second
 # an epoch. Larger bags begin later, so they need more epochs.
 FIRST_EPOCHS = {16: 60, 32: 80, 64: 110, 128: 180, 256: 240, 512: 240, 1024: 240}
 # apportion run beyond-resnet9/two-views/64     half the arithmetic of the 13 layers
-SMALL_EPOCHS = {16: 100, 32: 130, 64: 180, 128: 300, 256: 400, 512: 400, 1024: 400}
+SMALL_EPOCHS = {16: 100, 32: 130, 64: 180, 128: 300, 256: 450, 512: 400, 1024: 400}
+LARGE = 256  # bags of which a batch holds too few: its rows are of all bags instead
 TWO_VIEWS = First(
     "two-views", epochs=110, optimizer="sgd", rate=0.1, decay=5e-4, schedule="ramp-cosine", clip=5.0
 )
@@ -33,11 +34,14 @@ def beyond(
         data=Data(data, size),
         network=NETWORKS[network],
         first=replace(
-            TWO_VIEWS, epochs=(SMALL_EPOCHS if small else FIRST_EPOCHS)[size], options=labels(transport)
+            TWO_VIEWS,
+            epochs=(SMALL_EPOCHS if small else FIRST_EPOCHS)[size],
+            options=labels(transport),
+            batches="scattered" if size >= LARGE else None,
         ),
         second=second,
-        # twice the steps an epoch, in which large bags learn far more (docs/log.md); bags stay whole
-        instances_per_batch=max(512, size) if small else FAST.instances_per_batch,
+        # twice the steps an epoch, in which large bags learn far more (docs/log.md)
+        instances_per_batch=512 if small else FAST.instances_per_batch,
         augment="weak+strong",
     )
 

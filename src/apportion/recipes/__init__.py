@@ -40,6 +40,7 @@ class First:
     options: Options = field(default_factory=dict)  # of the method
     generator_rate: float = 3e-4  # LLP-GAN's second player: Adam, β₁ = 0.5
     clip: float | None = None  # largest norm of a step's gradient
+    batches: str | None = None  # of whole bags; or scattered: rows of all bags, whose means are remembered
 
 
 @dataclass(frozen=True)

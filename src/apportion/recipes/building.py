@@ -10,7 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from apportion.backbones import BACKBONES
-from apportion.first_stage import METHODS
+from apportion.bags import Bags
+from apportion.first_stage import METHODS, SCATTERED
 from apportion.first_stage.two_views import in_two_parts
 from apportion.labelling import Labeller, argmax_labels, hard_labels, predicted_labels
 from apportion.learner import Learner
@@ -19,6 +20,7 @@ from apportion.optimizers import make_optimizer
 from apportion.plans import SoftLabels
 from apportion.players import generator, projector
 from apportion.recipes import First, Network, Second
+from apportion.remembered import Remembered, scattered
 from apportion.schedules import SCHEDULES, halving
 from apportion.second_stage import Loss
 from apportion.speed import unplaced
@@ -30,11 +32,18 @@ def build_network(network: Network, shape: Sequence[int], n_classes: int) -> nn.
 
 
 def build_learner(
-    first: First, classifier: nn.Module, shape: Sequence[int], place: Callable[[nn.Module], nn.Module]
+    first: First,
+    classifier: nn.Module,
+    shape: Sequence[int],
+    place: Callable[[nn.Module], nn.Module],
+    bags: Bags | None = None,
 ) -> Learner:
     """The first stage's learner; LLP-GAN gets a generator of instances of this shape as its second player,
-    two views a running mean of the network and a projector."""
+    two views a running mean of the network and a projector; for scattered batches `bags` are remembered."""
     options = dict(first.options)
+    if first.batches == "scattered" and bags is not None:
+        priced = first.method == "two-views" and options.get("transport", True)
+        options["remembered"] = Remembered(bags, priced)
     if first.method == "gan":
         options["generator"] = place(generator(shape, int(options.get("noise", 100))))
     if first.method == "two-views":
@@ -42,7 +51,12 @@ def build_learner(
         options["average"] = place(deepcopy(plain))
         width = cast(nn.Linear, plain[1]).in_features
         options["projector"] = projector(width).to(next(plain.parameters()).device)
-    return METHODS[first.method](classifier, **options)
+    return (SCATTERED if "remembered" in options else METHODS)[first.method](classifier, **options)
+
+
+def in_batches(bags: Bags, first: First) -> Bags:
+    """The bags as the first stage takes them."""
+    return scattered(bags) if first.batches == "scattered" else bags
 
 
 def build_optimizers(players: Sequence[nn.Module], stage: First | Second) -> list[Optimizer]:

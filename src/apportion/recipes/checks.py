@@ -9,14 +9,15 @@ from apportion.bagging import cluster_groups, dirichlet_groups, random_groups
 from apportion.data import SOURCES
 from apportion.data.sets import IMAGE_SETS
 from apportion.data.views import AUGMENTATIONS, PAIRS
-from apportion.first_stage import METHODS
+from apportion.first_stage import METHODS, SCATTERED
 from apportion.losses import SCE_WEIGHTS
-from apportion.recipes import Network, Recipe, RecipeError
+from apportion.recipes import First, Network, Recipe, RecipeError
 from apportion.recipes.ranges import check_ranges
 from apportion.schedules import SCHEDULES
 
 BAGGINGS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}
 LABELS = ("hard", "soft", "predicted", "argmax")
+BATCHES = ("scattered",)  # or none: whole bags
 LOSSES = ("ce", "sce", *(f"sce-{preset}" for preset in SCE_WEIGHTS))
 
 
@@ -28,6 +29,7 @@ def check(recipe: Recipe) -> None:
         ("data.bagging", recipe.data.bagging, BAGGINGS),
         ("first.method", recipe.first.method, METHODS),
         ("augment", recipe.augment, AUGMENTATIONS),
+        ("first.batches", recipe.first.batches or BATCHES[0], BATCHES),
     ]
     for stage, part in stages:
         if part is not None:
@@ -60,6 +62,7 @@ def _check_together(recipe: Recipe) -> None:
         if augment not in ("none", None, *PAIRS) and points:
             raise RecipeError(f"{path} is '{augment}', but {recipe.data.name} has no images: set it to none")
     _check_views(recipe)
+    _check_batches(recipe.first)
     for path, network in _networks(recipe).items():
         if network.name != "mlp" and points:
             what = f"{path}.name is '{network.name}', which takes images"
@@ -84,6 +87,15 @@ def _check_views(recipe: Recipe) -> None:
         raise RecipeError(f"a second stage learns from one view; set second.augment to one, not to {pair}")
 
 
+def _check_batches(first: First) -> None:
+    """Scattered batches are for methods that remember bags, whose loss is that of bag means."""
+    if first.batches is not None and first.method not in SCATTERED:
+        what = f"first.batches is '{first.batches}', but first.method is '{first.method}'"
+        raise RecipeError(f"{what}; set the method to {' or '.join(SCATTERED)}, or leave first.batches out")
+    if first.batches is not None and first.options.get("counts"):
+        raise RecipeError("first.options.counts is of whole bags; leave it out, or first.batches")
+
+
 def _networks(recipe: Recipe) -> dict[str, Network]:
     own = None if recipe.second is None else recipe.second.network
     return {"network": recipe.network} | ({} if own is None else {"second.network": own})
@@ -91,8 +103,9 @@ def _networks(recipe: Recipe) -> dict[str, Network]:
 
 def _check_options(path: str, options: Mapping[str, Any], maker: Callable[..., Any], given: int) -> None:
     taken = list(inspect.signature(maker).parameters.values())[given:]
-    # what has no default is built here, as LLP-GAN's generator is
-    known = {option.name: option.default for option in taken if option.default is not inspect.Parameter.empty}
+    # what has no default, or none, is built here, as LLP-GAN's generator is, and what is remembered
+    built = (inspect.Parameter.empty, None)
+    known = {option.name: option.default for option in taken if option.default not in built}
     for name, value in options.items():
         if name not in known:
             raise RecipeError(f"no setting '{path}.{name}'; there are {', '.join(known) or 'none'}")

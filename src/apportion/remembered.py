@@ -1,0 +1,98 @@
+"""What a network last said of every row: a batch can hold rows of all bags, and bags still count as wholes.
+
+A batch of whole bags holds few large ones, and what a few bags say of the classes is mostly chance: every row
+of a bag is pushed alike. In a batch of rows from all bags (`scattered`) each row is pushed by what its own
+bag lacks, and what bags have in common cancels.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from apportion.bags import Bags
+from apportion.speed import sent
+from apportion.transport import certified, whole_counts
+
+
+def scattered(bags: Bags) -> Bags:
+    """Every row as a bag of its own with its bag's proportions: batches then hold rows of all bags.
+
+    For learners that have the bags `Remembered`; to others a row's proportions would be its label.
+    """
+    bag = torch.repeat_interleave(bags.sizes)
+    ids = [bags.ids[i] for i in bag.tolist()]
+    shares = bags.proportions[bag.to(bags.proportions.device)]
+    return replace(bags, sizes=torch.ones_like(bag), proportions=shares, ids=ids)
+
+
+class Remembered(nn.Module):
+    """The last predictions of the rows of some bags, (N, k), with the means and, if `priced`, the prices that
+    follow from them. A module, so that a checkpoint holds it; it has no weights, and stays on its device.
+    """
+
+    def __init__(self, bags: Bags, priced: bool = False) -> None:
+        super().__init__()
+        device, k, m = bags.x.device, bags.n_classes, len(bags.sizes)
+        self.lengths, self.known, self.priced = bags.sizes, bags.proportions.cpu(), priced
+        self.bag = torch.repeat_interleave(bags.sizes).to(device)  # (N,) of each row
+        self.sizes, self.proportions = bags.sizes.to(device).unsqueeze(1), bags.proportions
+        overall = bags.overall.float().clamp_min(1e-6).log().to(device)
+        self.register_buffer("log_probs", overall.repeat(len(bags.x), 1))
+        self.register_buffer("prices", torch.zeros(m, k, device=device))
+        self.unseen = 0  # rows until all have been seen once; then the next round begins
+
+    def loss(self, logits: Tensor, row: Tensor) -> Tensor:
+        """The proportion loss of the bags of these rows, by row; its gradient is that of these rows alone.
+
+        Of a batch that is made of whole bags of one size it is DLLP's.
+        """
+        if self.unseen <= 0:
+            self._begin()
+        probabilities, bag = logits.float().softmax(1), self.bag[row]
+        with torch.no_grad():
+            known, means = self.proportions[bag], self.means(probabilities, row)[bag]
+        # the means' value, and of each row the gradient that it would have were its whole bag in the batch
+        predicted = means + (probabilities - probabilities.detach())
+        return -(known * predicted.log()).sum(1).mean()
+
+    @torch.no_grad()
+    def means(self, probabilities: Tensor, row: Tensor) -> Tensor:
+        """(m, k) the mean of every bag by now, given that these rows have these probabilities.
+
+        The other rows are where they were last seen, all moved alike, so that the mean of all rows is right:
+        it was known when the round began, and rows of a batch tell how far rows have come since. Without this
+        the memory answers what all rows have in common an epoch late, and training swings without end.
+        """
+        n, bag, drawn = len(self.bag), self.bag[row], len(row)
+        change = probabilities - self.log_probs[row].exp()
+        now = self.before + change.mean(0)
+        moved = (n * now - self.sums.sum(0) - change.sum(0)) / max(1, n - drawn)
+        zeros, ones = torch.zeros_like(self.sums), torch.ones_like(bag, dtype=now.dtype)
+        here = zeros.index_add(0, bag, probabilities)
+        absent = self.sizes - zeros[:, :1].index_add(0, bag, ones.unsqueeze(1))
+        there = self.sums - zeros.index_add(0, bag, probabilities - change) + absent * moved
+        # a thousandth each at least, since a guess may be less than nothing
+        return (here + torch.maximum(there, 1e-3 * absent)) / self.sizes
+
+    @torch.no_grad()
+    def remember(self, logits: Tensor, row: Tensor) -> None:
+        after = logits.detach().float().log_softmax(1)
+        self.sums.index_add_(0, self.bag[row], after.exp() - self.log_probs[row].exp())
+        self.log_probs[row] = after
+        self.unseen -= len(row)
+        if self.unseen <= 0 and self.priced:
+            counts = whole_counts(self.known, self.lengths)
+            found = certified(self.log_probs.cpu(), self.lengths, counts)
+            self.prices.copy_(sent(found.prices.float(), self.prices.device))
+
+    def at_prices(self, logits: Tensor, row: Tensor) -> Tensor:
+        """Scores whose largest class is the label, by exact transport of what the last round remembered."""
+        return logits.detach().float() - self.prices[self.bag[row]]
+
+    @torch.no_grad()
+    def _begin(self) -> None:
+        """A round: every row once. Sums are made anew, since adding to them loses digits."""
+        last = self.log_probs.exp()
+        self.sums = torch.zeros_like(self.prices).index_add_(0, self.bag, last)
+        self.before, self.unseen = last.mean(0), len(self.bag)

@@ -1,0 +1,263 @@
+"""Bags that are remembered: batches of rows from all bags learn what whole bags would teach."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import moon_bags, normed, ragged, same_bits, steady, two_views, weights_of
+from torch import nn
+
+from apportion.backbones import mlp
+from apportion.bagging import make_bags
+from apportion.bags import Bags
+from apportion.crew import Crew, CrewError
+from apportion.evaluate import accuracy, predict
+from apportion.first_stage import ScatteredDLLP, TwoViews
+from apportion.grid import RECIPES
+from apportion.labelling import hard_labels
+from apportion.losses import proportion_loss
+from apportion.means import bag_means
+from apportion.optimizers import make_optimizer
+from apportion.pipeline import first_stage
+from apportion.players import projector
+from apportion.randomness import reseed, stream
+from apportion.recipes import First, RecipeError
+from apportion.recipes.building import build_learner
+from apportion.recipes.checks import check
+from apportion.remembered import Remembered, scattered
+
+
+def seen(remembered: Remembered, logits: torch.Tensor) -> None:
+    """A round in which every row was given these logits, in two batches of scattered rows."""
+    for row in torch.randperm(len(logits), generator=stream(7)).split(-(-len(logits) // 2)):
+        remembered.loss(logits[row], row)
+        remembered.remember(logits[row], row)
+
+
+# --- scattered bags
+
+
+def test_scattered_bags_are_rows_with_the_proportions_of_their_bag():
+    bags = ragged((7, 1, 30, 4), k=3)
+    rows = scattered(bags)
+    assert rows.sizes.tolist() == [1] * 42
+    assert torch.equal(rows.x, bags.x)
+    assert torch.equal(rows.source, bags.source)
+    bag = torch.repeat_interleave(bags.sizes)
+    assert torch.equal(rows.proportions, bags.proportions[bag])
+    assert list(rows.ids) == [bags.ids[i] for i in bag.tolist()]
+
+
+def test_an_epoch_of_scattered_bags_has_every_row_once_in_batches_that_mix_bags():
+    bags, _ = moon_bags(400, 100)
+    batches = list(scattered(bags).batches(64, stream(0)))
+    assert sorted(torch.cat([batch.row for batch in batches]).tolist()) == list(range(400))
+    assert [len(batch.row) for batch in batches] == [64] * 6 + [16]
+    assert all(len((batch.row // 100).unique()) == 4 for batch in batches)
+
+
+def test_a_last_batch_of_one_row_joins_the_one_before():
+    rows = scattered(ragged((33,), k=2))
+    assert [len(batch.row) for batch in rows.batches(8, stream(0))] == [8, 8, 8, 9]
+    assert [len(batch.row) for batch in rows.batches(32, stream(0))] == [33]
+    assert [len(batch.row) for batch in ragged((1,), k=2).batches(8, stream(0))] == [1]
+
+
+def test_a_row_never_joins_a_bag_of_which_rows_were_drawn():
+    bags = ragged((20, 1), k=2)
+    for epoch in range(8):
+        parts = [(len(batch.row), batch.left) for batch in bags.batches(8, stream(epoch))]
+        assert sorted(parts) == [(1, 0.0), (8, pytest.approx(0.6))]
+
+
+# --- the loss
+
+
+def test_of_whole_bags_of_one_size_value_and_gradient_are_those_of_dllp():
+    bags, _ = moon_bags(120, 20)
+    remembered = Remembered(bags)
+    seen(remembered, torch.randn(120, 2, generator=stream(1)))
+    row = torch.arange(20, 80)  # three whole bags
+    one = torch.randn(60, 2, generator=stream(2), requires_grad=True)
+    two = one.detach().clone().requires_grad_()
+    mine, theirs = remembered.loss(one, row), proportion_loss(two, bags.sizes[1:4], bags.proportions[1:4])
+    torch.testing.assert_close(mine, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad(*pair)[0] for pair in ((mine, one), (theirs, two))))
+
+
+def test_of_bags_of_one_row_it_is_cross_entropy():
+    bags = ragged((1,) * 30, k=4)
+    remembered = Remembered(bags)
+    seen(remembered, torch.randn(30, 4, generator=stream(1)))
+    logits, row = torch.randn(9, 4, generator=stream(2)), torch.arange(3, 30, 3)
+    expected = -(bags.proportions[row] * logits.log_softmax(1)).sum(1).mean()
+    torch.testing.assert_close(remembered.loss(logits, row), expected)
+
+
+def test_the_gradients_of_an_epoch_sum_to_that_of_all_bags_at_once():
+    bags, _ = moon_bags(120, 20)
+    logits = torch.randn(120, 2, generator=stream(1)).requires_grad_()
+    remembered, total = Remembered(bags), torch.zeros(120, 2)
+    seen(remembered, logits.detach())
+    for row in torch.randperm(120, generator=stream(3)).split(30):
+        (gradient,) = torch.autograd.grad(remembered.loss(logits[row], row), logits)
+        total += gradient / 4
+        remembered.remember(logits[row], row)
+    (whole,) = torch.autograd.grad(proportion_loss(logits, bags.sizes, bags.proportions), logits)
+    torch.testing.assert_close(total, whole)
+
+
+def test_a_class_that_seems_to_have_less_than_nothing_has_a_little():
+    bags, _ = moon_bags(120, 20)
+    remembered = Remembered(bags)
+    sure = torch.tensor([[30.0, 0.0]]).repeat(120, 1)
+    seen(remembered, sure)
+    logits = -sure[:10].clone().requires_grad_()  # the class of every row turns over at once
+    loss = remembered.loss(logits, torch.arange(10))
+    assert torch.isfinite(loss)
+    assert torch.isfinite(torch.autograd.grad(loss, logits)[0]).all()
+
+
+# --- the means
+
+
+def test_after_a_round_the_means_are_those_of_the_bags():
+    bags = ragged((7, 1, 30, 4), k=3)
+    logits, remembered = torch.randn(42, 3, generator=stream(1)), Remembered(bags)
+    seen(remembered, logits)
+    row = torch.tensor([3, 8, 20])
+    remembered.loss(logits[row], row)  # begins a round
+    means = remembered.means(logits[row].softmax(1), row)
+    torch.testing.assert_close(means, bag_means(logits.softmax(1), bags.sizes))
+
+
+def test_what_moves_all_rows_alike_is_known_of_rows_that_were_not_seen_again():
+    # otherwise a class that all rows gain is noticed an epoch late, and training swings
+    bags, _ = moon_bags(120, 20)
+    remembered, before, after = Remembered(bags), torch.zeros(120, 2), torch.tensor([[0.2, 0.0]])
+    seen(remembered, before)
+    order = torch.randperm(120, generator=stream(3))
+    for i, row in enumerate(order.split(30)):
+        now = after.repeat(120, 1) * (1 + i)  # and goes on moving within the epoch
+        remembered.loss(now[row], row)
+        means = remembered.means(now[row].softmax(1), row)
+        overall = (bags.sizes.unsqueeze(1) * means).sum(0) / 120
+        torch.testing.assert_close(overall, now[0].softmax(0))
+        remembered.remember(now[row], row)
+
+
+def test_before_anything_was_seen_all_bags_have_the_overall_shares():
+    bags = ragged((7, 1, 30, 4), k=3)
+    remembered = Remembered(bags)
+    row, even = torch.tensor([3]), bags.overall.float().unsqueeze(0)
+    remembered.loss(even.log(), row)
+    torch.testing.assert_close(remembered.means(even, row), even.expand(4, 3))
+
+
+# --- labels
+
+
+def test_the_labels_at_the_prices_of_a_round_are_those_of_exact_transport():
+    bags = ragged((7, 1, 30, 4), k=4)
+    logits, remembered = torch.randn(42, 4, generator=stream(1)), Remembered(bags, priced=True)
+    row = torch.arange(42)
+    assert torch.equal(remembered.at_prices(logits, row), logits)  # there is no price before the first round
+    seen(remembered, logits)
+    scores = remembered.at_prices(logits, row)
+    exact = hard_labels(logits.log_softmax(1), bags.sizes, bags.proportions).argmax(1)
+    doubtful = scores.argmax(1) != exact  # at the margin two classes cost the same
+    assert doubtful.sum() <= 3 * 4
+    first, second = scores[doubtful].topk(2).values.T
+    torch.testing.assert_close(first, second)
+
+
+# --- in the loop
+
+
+def dllp(bags: Bags, batches: str | None, batch: int, epochs: int) -> nn.Module:
+    reseed(0, "weights")
+    net = mlp(bags.x.shape[1:], bags.n_classes, widths=(32,))
+    learner = build_learner(First(batches=batches), net, (2,), lambda n: n, bags)
+    optimizers = [make_optimizer(p, "adam", 5e-3) for p in learner.players()]
+    given = scattered(bags) if batches else bags
+    for _ in first_stage(
+        learner, given, optimizers, epochs=epochs, rate=steady, seed=0, instances_per_batch=batch
+    ):
+        pass
+    return learner.classifier
+
+
+def test_large_bags_are_learnt_in_batches_that_hold_one_of_them():
+    generator = stream(5)
+    x = torch.randn(10_240, 6, generator=generator)
+    y = (x @ torch.randn(6, 5, generator=generator)).argmax(1)
+    bags, hidden = make_bags(x, y, 512, 5, generator)
+    right = {how: accuracy(predict(dllp(bags, how, 512, 20), bags.x), hidden) for how in (None, "scattered")}
+    assert right["scattered"] > 0.6
+    assert right["scattered"] > right[None] + 0.1
+
+
+def views_learner(bags: Bags) -> TwoViews:
+    reseed(0, "projector")
+    return TwoViews(normed(), normed(), projector(16), remembered=Remembered(bags, priced=True))
+
+
+def moments(method, bags, epochs=4, resume=None):
+    optimizers = [make_optimizer(p, "sgd", 0.05, decay=5e-4, clip=5.0) for p in method.players()]
+    return first_stage(
+        method, scattered(bags), optimizers, epochs=epochs, rate=steady, seed=0, instances_per_batch=64,
+        augment=two_views, resume=resume,
+    )  # fmt: skip
+
+
+def test_interrupted_it_ends_with_the_same_bits():
+    bags, state = moon_bags()[0], None
+    whole = list(moments(views_learner(bags), bags))
+    for moment in moments(views_learner(bags), bags):
+        if moment.epoch.number == 2:
+            state = copy.deepcopy(moment.state())
+    rest = list(moments(views_learner(bags), bags, resume=state))
+    assert [m.epoch.terms for m in rest] == [m.epoch.terms for m in whole[2:]]
+    assert same_bits(weights_of(*whole[-1].learner.players()), weights_of(*rest[-1].learner.players()))
+
+
+def test_two_views_take_the_remembered_loss_and_labels_and_remember_after_the_step():
+    bags = moon_bags()[0]
+    method = views_learner(bags)
+    batch = next(scattered(bags).batches(64, stream(0)))
+    reseed(0, "views")
+    batch = replace(batch, x=two_views(batch.x))
+    other = Remembered(bags)
+    steps = method.steps(batch, 0.5)
+    terms = next(steps)
+    logits = normed()(batch.x[:, 0])
+    torch.testing.assert_close(terms["proportion"], 5.0 * other.loss(logits, batch.row))
+    before = method.remembered.log_probs.clone()
+    assert list(steps) == []
+    torch.testing.assert_close(method.remembered.log_probs[batch.row], logits.log_softmax(1))
+    others = torch.ones(len(before), dtype=torch.bool).index_fill_(0, batch.row, False)
+    assert torch.equal(method.remembered.log_probs[others], before[others])
+
+
+# --- refusals
+
+
+def test_methods_that_need_whole_bags_and_several_processes_refuse_scattered_batches():
+    recipe = RECIPES["beyond-resnet9/two-views/256"]
+    assert recipe.first.batches == "scattered"
+    check(recipe)
+    plain = RECIPES["digits/dllp/16"]
+    for first, words in (
+        (replace(plain.first, method="vat", batches="scattered"), "set the method to dllp or two-views"),
+        (replace(plain.first, batches="whole"), "first.batches is 'whole'; there are scattered"),
+    ):
+        with pytest.raises(RecipeError, match=words):
+            check(replace(plain, first=first))
+    with pytest.raises(RecipeError, match="counts is of whole bags"):
+        check(replace(recipe, first=replace(recipe.first, options={"counts": True})))
+    with pytest.raises(RecipeError, match="no setting 'first.options.remembered'; there are none"):
+        check(replace(plain, first=replace(plain.first, options={"remembered": True})))
+    bags = moon_bags()[0]
+    with pytest.raises(CrewError, match="remembered by one process"):
+        next(Crew(None).first_stage(ScatteredDLLP(normed(), Remembered(bags)), bags, []))

@@ -3,15 +3,18 @@
     python benchmarks/lease.py --seconds 560 --data DIR --out results \\
         table1/dllp+plot/16@2=95 beyond-conv13/two-views/64@2=180
 
-A word is a recipe, a seed and the seconds that it needs: so many must be left, or it is skipped. First stages
-are made where they are missing. A run that fails is told, and the next one begins. Predictions are kept, for
-second stages at another time; `tar --exclude='*.safetensors' --exclude='*.npy'` leaves them out.
+A word is a recipe, a seed and the seconds that it needs: so many must be left, or it is skipped. One whose
+epochs turn out too slow to end in time is given up as soon as that is seen. First stages are made where they
+are missing. A run that fails is told, and the next one begins. Predictions are kept, for second stages at
+another time; `tar --exclude='*.safetensors' --exclude='*.npy'` leaves them out.
 """
 
 import argparse
+import statistics
 import sys
 import time
 import traceback
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from apportion import runs
 from apportion.experiment.stages import run_with_teacher
 from apportion.grid import RECIPES
 
-SHOWN = 10  # epochs between lines
+SHOWN = 10  # epochs between lines, and before one is thought to be typical
 
 
 def asked(word: str) -> tuple[str, int, float]:
@@ -39,6 +42,17 @@ def told(line: dict[str, Any], epochs: int) -> str:
     return f"epoch {line['epoch']} of {epochs}: test {line['test_accuracy']:.2f} %{right}, {spent:.2f} s"
 
 
+class TooSlow(RuntimeError):
+    """A stage that would not end in time."""
+
+
+def refuse_slow(spent: list[float], to_come: int, left: float) -> None:
+    """`spent` are the seconds of this stage's epochs so far; the first ones compile."""
+    needed = to_come * statistics.median(spent[-SHOWN:])
+    if len(spent) > SHOWN and needed > left:
+        raise TooSlow(f"{to_come} epochs are to come, {needed:.0f} s; {left:.0f} s are left")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -51,7 +65,8 @@ def main() -> int:
     given = parser.parse_args()
     started, failed = time.monotonic(), 0
     for name, seed, needed in [asked(word) for word in given.words]:
-        left, begun = given.seconds - (time.monotonic() - started), time.monotonic()
+        begun, spent = time.monotonic(), defaultdict[Path, list[float]](list)
+        left = given.seconds - (begun - started)
         if left < needed:
             print(f"{name}, seed {seed}: skipped, it needs {needed:.0f} s of {left:.0f} s left", flush=True)
             continue
@@ -59,7 +74,12 @@ def main() -> int:
             for folder, epochs, line in run_with_teacher(
                 replace(RECIPES[name], seed=seed), given.out, name, device=given.device, data=given.data
             ):
-                if line is not None and (line["epoch"] % SHOWN == 0 or line["epoch"] in (1, epochs)):
+                if line is None:
+                    continue
+                spent[folder].append(sum(line["seconds"].values()))
+                left = given.seconds - (time.monotonic() - started)
+                refuse_slow(spent[folder], epochs - line["epoch"], left)
+                if line["epoch"] % SHOWN == 0 or line["epoch"] in (1, epochs):
                     print(folder, told(line, epochs), flush=True)
             result = runs.read_result(given.out / name / f"seed={seed}")
             print(name, seed, result["test_accuracy"], f"{time.monotonic() - begun:.0f} s", flush=True)

@@ -33,8 +33,8 @@ from apportion.recipes.building import build_learner, build_optimizers
 from apportion.speed import fetched
 
 
-def labelled(scores, sizes, shares, **options):
-    return sure_labels(scores, sizes, lambda: (scores, sizes, shares), **options)
+def labelled(scores, sizes, shares):
+    return sure_labels(scores, sizes, lambda: (scores, sizes, shares))
 
 
 def learner(**options) -> TwoViews:
@@ -288,8 +288,10 @@ def test_views_of_anything_else_are_refused():
 
 
 def test_without_transport_the_label_is_the_largest_class():
-    scores, sizes = torch.tensor([[9.0, 0.0], [9.0, 0.0], [5.0, 0.0], [5.0, 0.0]]), torch.tensor([4])
-    labels, trust = labelled(scores, sizes, torch.tensor([[0.5, 0.5]]), transport=False)
+    scores, batch = torch.tensor([[9.0, 0.0], [9.0, 0.0], [5.0, 0.0], [5.0, 0.0]]), batch_of()
+    method = learner(transport=False)
+    assert method.asked(scores, batch) is None  # nothing has to wait for the host
+    labels, trust = method.labels(scores, batch, None)
     assert labels.argmax(1).tolist() == [0, 0, 0, 0]
     assert trust.min() > 0.9
 

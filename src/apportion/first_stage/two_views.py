@@ -64,7 +64,7 @@ class TwoViews:
         (features, head), (weak, strong) = self.network, batch.x.unbind(1)
         plain = features(weak)
         logits = head(plain)
-        asked = fetched(logits.float(), batch.sizes, batch.proportions)
+        asked = self.asked(logits, batch)
         with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
             moved = features(strong)
         answers, (first, last) = head(moved), self.bag_weights
@@ -81,17 +81,24 @@ class TwoViews:
         if self.remembered is not None:
             self.remembered.remember(logits, batch.row)
 
-    def bag_loss(self, logits: Tensor, batch: BagBatch, on_host: OnHost) -> Tensor:
+    def asked(self, logits: Tensor, batch: BagBatch) -> OnHost | None:
+        """A batch of whole bags begins its way to the host, where transport is; a scattered one stays."""
+        if self.remembered is not None or not (self.transport or self.counts):
+            return None
+        return fetched(logits.float(), batch.sizes, batch.proportions)
+
+    def bag_loss(self, logits: Tensor, batch: BagBatch, on_host: OnHost | None) -> Tensor:
         if self.remembered is not None:
             return self.remembered.loss(logits, batch.row)
         bags = logits, batch.sizes, batch.proportions, batch.left
         return count_loss(*bags, on_host=on_host) if self.counts else proportion_loss(*bags)
 
-    def labels(self, logits: Tensor, batch: BagBatch, on_host: OnHost) -> tuple[Tensor, Tensor]:
-        if self.remembered is None:
-            return sure_labels(logits, batch.sizes, on_host, transport=self.transport)
-        scores = self.remembered.at_prices(logits, batch.row)
-        return one_hot(scores.argmax(1), scores), trust(scores)
+    def labels(self, logits: Tensor, batch: BagBatch, on_host: OnHost | None) -> tuple[Tensor, Tensor]:
+        if self.remembered is not None:
+            return largest(self.remembered.at_prices(logits, batch.row))
+        if self.transport and on_host is not None:
+            return sure_labels(logits, batch.sizes, on_host)
+        return largest(logits.float())
 
 
 def in_two_parts(network: nn.Module) -> nn.Sequential:
@@ -104,32 +111,25 @@ def in_two_parts(network: nn.Module) -> nn.Sequential:
     return network
 
 
-def sure_labels(
-    scores: Tensor, sizes: Tensor, on_host: OnHost, *, transport: bool = True
-) -> tuple[Tensor, Tensor]:
+def sure_labels(scores: Tensor, sizes: Tensor, on_host: OnHost) -> tuple[Tensor, Tensor]:
     """Exact transport labels (n, k) of a batch of whole bags, and how far to trust each, (n,).
 
     Transport is the host's: `on_host` gives scores, sizes and proportions there. The prices that prove the
     labels are taken off: the label is the largest class that is left, in doubt where another is as cheap.
     """
-    scores = scores.float()
-    classes = scores.argmax(1)
-    if transport:
-        there, lengths, proportions = on_host()
-        found = certified(there, lengths, whole_counts(proportions, lengths))
-        classes, prices = (sent(each, scores.device) for each in (found.classes, found.prices.float()))
-        scores = scores - prices.repeat_interleave(sizes, 0, output_size=len(scores))
-    return one_hot(classes, scores), trust(scores)
+    there, lengths, proportions = on_host()
+    found = certified(there, lengths, whole_counts(proportions, lengths))
+    classes, prices = (sent(each, scores.device) for each in (found.classes, found.prices.float()))
+    scores = scores.float() - prices.repeat_interleave(sizes, 0, output_size=len(scores))
+    return F.one_hot(classes, scores.shape[1]).to(scores), largest(scores)[1]
 
 
-def one_hot(classes: Tensor, scores: Tensor) -> Tensor:
-    return F.one_hot(classes, scores.shape[1]).to(scores)
-
-
-def trust(scores: Tensor) -> Tensor:
-    """How far to trust the largest class of each row, exp(-10 H²): H in [0, 1] is the entropy over log k."""
-    doubt = torch.special.entr(scores.softmax(1)).sum(1) / math.log(max(2, scores.shape[1]))
-    return torch.exp(-10 * doubt.square())
+def largest(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest class of each row, (n, k), and how far to trust it, exp(-10 H²), (n,): H is the entropy
+    over log k, from 0 to 1."""
+    k = scores.shape[1]
+    doubt = torch.special.entr(scores.softmax(1)).sum(1) / math.log(max(2, k))
+    return F.one_hot(scores.argmax(1), k).to(scores), torch.exp(-10 * doubt.square())
 
 
 def contrast(one: Tensor, other: Tensor, temperature: float) -> Tensor:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from apportion.grid.images import CONV13, FAST, FAST_SECOND, SIZES
+from apportion.grid.images import CONV13, FAST, FAST_SECOND
 from apportion.recipes import Data, First, Network, Options, Recipe, Second
 
 # apportion run beyond-conv13/two-views/128     250 s on one H200, two views being two passes an epoch; 1.4 s
@@ -10,6 +10,7 @@ from apportion.recipes import Data, First, Network, Options, Recipe, Second
 FIRST_EPOCHS = {16: 60, 32: 80, 64: 110, 128: 180, 256: 240, 512: 240, 1024: 240}
 # apportion run beyond-resnet9/two-views/64     half the arithmetic of the 13 layers
 SMALL_EPOCHS = {16: 100, 32: 130, 64: 180, 128: 300, 256: 450, 512: 400, 1024: 400}
+DIGIT_EPOCHS = {256: 16, 512: 20, 1024: 24}
 LARGE = 256  # bags of which a batch holds too few: its rows are of all bags instead
 TWO_VIEWS = First(
     "two-views", epochs=110, optimizer="sgd", rate=0.1, decay=5e-4, schedule="ramp-cosine", clip=5.0
@@ -37,7 +38,7 @@ def beyond(
             TWO_VIEWS,
             epochs=(SMALL_EPOCHS if small else FIRST_EPOCHS)[size],
             options=labels(transport),
-            batches="scattered" if size >= LARGE else None,
+            batches=batches(size),
         ),
         second=second,
         # twice the steps an epoch, in which large bags learn far more (docs/log.md)
@@ -51,10 +52,16 @@ def digits(size: int, data: str, transport: bool) -> Recipe:
     return Recipe(
         data=Data(data, size),
         network=Network("resnet9", {"width": 8}),
-        first=replace(TWO_VIEWS, epochs=12, options=labels(transport)),
+        first=replace(
+            TWO_VIEWS, epochs=DIGIT_EPOCHS.get(size, 12), options=labels(transport), batches=batches(size)
+        ),
         instances_per_batch=256,
         augment="weak+strong" if data == "fashion_mnist" else "weak+strong-unmirrored",
     )
+
+
+def batches(size: int) -> str | None:
+    return "scattered" if size >= LARGE else None
 
 
 def labels(transport: bool) -> Options:
@@ -78,5 +85,5 @@ BEYOND |= {
     f"beyond-{data.replace('_', '-')}{end}/two-views/{size}": digits(size, data, transport=not end)
     for data in ("mnist", "fashion_mnist", "kmnist")
     for end in ("", "-argmax")
-    for size in SIZES
+    for size in FIRST_EPOCHS
 }

@@ -12,10 +12,12 @@ from torch import nn
 
 from apportion import BagError, ProportionClassifier, load, save
 from apportion.backbones import BACKBONES, conv13, resnet9
+from apportion.bagging import make_bags
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
 from apportion.grid import RECIPES
 from apportion.grid.beyond import SMALL_EPOCHS
 from apportion.intake.instances import as_floats, centred
+from apportion.randomness import stream
 from apportion.saving import _backbone
 
 
@@ -295,3 +297,33 @@ def test_onnx_takes_the_bytes_that_the_classifier_takes(tmp_path):
     session = runtime.InferenceSession(tmp_path / "m.onnx")
     (got,) = session.run(["probabilities"], {"features": images[:5]})
     np.testing.assert_allclose(got, model.predict_proba(images[:5]), atol=1e-4)
+
+
+def test_images_in_large_bags_are_learnt_in_scattered_batches_and_small_ones_whole():
+    x = torch.zeros(4096, 1, 8, 8, dtype=torch.uint8)
+    y = torch.arange(4096) % 2
+    for kind, size, scattered in (
+        (CPU_IMAGES, 128, False),
+        (CPU_IMAGES, 256, True),
+        (IMAGES, 128, False),
+        (IMAGES, 1024, True),
+        (ROWS, 1024, False),
+    ):
+        bags, _ = make_bags(x, y, size, 2, stream(0))
+        assert kind.scatters("two-views", bags, None) == scattered
+        assert not kind.scatters("vat", bags, None)
+    assert not IMAGES.scatters("two-views", bags, 4096)  # which holds four whole bags
+    first = IMAGES.teacher("two-views", 400, None, scattered=True)
+    assert first == RECIPES["beyond-resnet9/two-views/512"].first
+    # an epoch has every row, however large its bag
+    assert IMAGES.first_epochs(bags, bags, 512, scattered=True) == IMAGES.most_epochs
+
+
+def test_the_estimator_learns_images_in_bags_larger_than_a_batch():
+    x, y = bars(800)
+    bags = np.empty(800, dtype=int)
+    bags[np.argsort(y + np.random.default_rng(0).normal(0, 1.5, 800))] = np.arange(800) // 100
+    model = ProportionClassifier(backbone=small, first_epochs=40, instances_per_batch=64, random_state=0).fit(
+        x, y, bags=bags
+    )
+    assert model.score(x, y) > 0.9

@@ -11,8 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from apportion.evaluate import predict
 from apportion.fitting import forget, stage_settings, two_stages
-from apportion.fitting.kinds import as_fitted, told
-from apportion.fitting.shapes import check_alike
+from apportion.fitting.kinds import told
+from apportion.fitting.shapes import as_fitted, check_alike
 from apportion.fitting.telling import line_of, tell
 from apportion.fitting.validating import check_labels, validated, validated_again
 from apportion.intake.forms import rows_by_name

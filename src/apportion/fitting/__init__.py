@@ -97,21 +97,21 @@ def two_stages(
     """
     shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
     kind = kind_of(bags.x, device)
-    batch = instances_per_batch or kind.instances_per_batch(taught, bags)
-    first_epochs = kind.first_epochs(taught, bags, batch) if first_epochs is None else first_epochs
-    second_epochs = kind.second_epochs(bags, batch) if second_epochs is None else second_epochs
+    scattered, batch, whole = kind.batches(method, taught, bags, instances_per_batch)
+    first_epochs = kind.first_epochs(taught, bags, batch, scattered) if first_epochs is None else first_epochs
+    second_epochs = kind.second_epochs(bags, whole) if second_epochs is None else second_epochs
     if first_epochs < 1:
         raise ValueError(f"first_epochs is {first_epochs}; a teacher needs at least one")
-    fast, overall = lengths_of(bags.sizes, batch), overall_shares(taught)
+    fast = lengths_of(bags.sizes, batch) | lengths_of(bags.sizes, whole)
 
     def new_network(stage: str, graphs: bool = False) -> nn.Module:
         reseed(seed, stage, "weights")
         network = placed(backbone(shape, bags.n_classes), device, fast, graphs)
         check_new(network, backbone, shape, bags.n_classes)
         check_scores(network, as_floats(bags.x[:1]), bags.n_classes)
-        return starting_at(overall, network)
+        return starting_at(overall_shares(taught), network)
 
-    first, pairs = kind.teacher(method, first_epochs, rate), method == "two-views"
+    first, pairs = kind.teacher(method, first_epochs, rate, scattered), method == "two-views"
     place = partial(placed, device=device, lengths=fast, graphs=pairs)
     learner = build_learner(first, new_network("first", graphs=pairs), shape, place, taught)
     view = quick(kind.seen(method, mirror), device, fast if pairs else ())
@@ -127,7 +127,7 @@ def two_stages(
         log_probs, student, bags, build_optimizers([student], second), epochs=second_epochs,
         rate=build_rate(second), label=on_belief(label, relax), mixup=second.mixup,
         hold=math.ceil(kind.hold * second_epochs), running=second.running,
-        prepare=as_floats, augment=kind.seen("plot", mirror), seed=seed, instances_per_batch=batch,
+        prepare=as_floats, augment=kind.seen("plot", mirror), seed=seed, instances_per_batch=whole,
     )  # fmt: skip
 
 

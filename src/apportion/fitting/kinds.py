@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,11 +12,12 @@ from apportion.backbones import resnet9
 from apportion.bags import Bags
 from apportion.data.augment import crop_flip
 from apportion.data.views import weak_and_strong
+from apportion.first_stage import SCATTERED
 from apportion.fitting.lengths import batch_of, epochs_of, instances_needed
 from apportion.fitting.shapes import is_images, misfits
 from apportion.grid.beyond import TWO_VIEWS
 from apportion.grid.images import FAST, FAST_SECOND
-from apportion.intake.instances import BagError, as_floats, centred, stacked
+from apportion.intake.instances import BagError, as_floats, centred
 from apportion.recipes import First, Second
 from apportion.train import View
 
@@ -31,6 +31,7 @@ class Kind:
     hold: float  # the share of a student's epochs before the first relabelling
     batch: int  # instances, unless a bag is larger
     needed: Callable[[Bags], int]  # instances, unless these are fewer
+    fewest: float  # whole bags in a batch; where it would hold fewer, its rows are scattered
     first_steps: Callable[[float, float], float]  # by the mean size of the bags, the share that is known
     second_steps: float
     most_epochs: int
@@ -41,17 +42,30 @@ class Kind:
         """`known` are those of the bags that have proportions."""
         return max(batch_of(bags.sizes, self.batch), self.needed(known))
 
-    def teacher(self, method: str, epochs: int, rate: float | None) -> First:
+    def scatters(self, method: str, known: Bags, batch: int | None) -> bool:
+        """Whether rows of all bags make a batch: of whole ones it would hold too few to learn from."""
+        whole = (batch or self.batch) / float(known.sizes.float().mean())
+        return method in SCATTERED and whole < self.fewest
+
+    def batches(self, method: str, known: Bags, bags: Bags, asked: int | None) -> tuple[bool, int, int]:
+        """Whether those of the first stage are scattered, its instances, and those of whole bags."""
+        whole = asked or self.instances_per_batch(known, bags)
+        scattered = self.scatters(method, known, asked)
+        return scattered, asked or self.batch if scattered else whole, whole
+
+    def teacher(self, method: str, epochs: int, rate: float | None, scattered: bool = False) -> First:
         """The settings of a first stage; a rate of None is the one that goes with them."""
         own = self.two_views if method == "two-views" else replace(self.first, method=method)
-        return replace(own, epochs=epochs, rate=own.rate if rate is None else rate)
+        rate, batches = own.rate if rate is None else rate, "scattered" if scattered else None
+        return replace(own, epochs=epochs, rate=rate, batches=batches)
 
     def student(self, epochs: int, rate: float | None) -> Second:
         return replace(self.second, epochs=epochs, rate=self.second.rate if rate is None else rate)
 
-    def first_epochs(self, known: Bags, bags: Bags, batch: int) -> int:
+    def first_epochs(self, known: Bags, bags: Bags, batch: int, scattered: bool = False) -> int:
         steps = self.first_steps(float(known.sizes.float().mean()), len(known.x) / len(bags.x))
-        return epochs_of(known.sizes, batch, steps, most=self.most_epochs)
+        sizes = torch.ones(len(known.x)) if scattered else known.sizes
+        return epochs_of(sizes, batch, steps, most=self.most_epochs)
 
     def second_epochs(self, bags: Bags, batch: int) -> int:
         return epochs_of(bags.sizes, batch, self.second_steps, most=self.most_epochs)
@@ -70,6 +84,7 @@ ROWS = Kind(
     hold=0.6,
     batch=256,
     needed=instances_needed,
+    fewest=0.0,
     first_steps=lambda size, known: 1000 * known**0.5,  # fewer bags are sooner learnt by heart
     second_steps=500,
     most_epochs=10**6,
@@ -90,6 +105,7 @@ IMAGES = Kind(
     hold=1 / 8,
     batch=512,
     needed=lambda known: 0,
+    fewest=4.0,
     first_steps=lambda size, known: 2400 * size**0.5,
     second_steps=8000,
     most_epochs=400,
@@ -103,6 +119,7 @@ CPU_IMAGES = replace(
     IMAGES,
     words={**IMAGES.words, "backbone": partial(resnet9, width=8)},
     batch=256,
+    fewest=2.0,
     first_steps=lambda size, known: 250 * max(128.0, size) ** 0.5,
 )
 
@@ -111,24 +128,6 @@ def kind_of(x: Tensor, device: torch.device) -> Kind:
     if not is_images(x):
         return ROWS
     return CPU_IMAGES if device.type == "cpu" else IMAGES
-
-
-def as_fitted(estimator: Any, x: Any) -> Any:
-    """What a fitted network is asked about; images of another layout are refused with what to pass."""
-    x, shape = stacked(x), estimator.instance_shape_
-    found: tuple[int, ...] = tuple(getattr(x, "shape", ()))
-    if len(shape) == 3 and found and found[1:] != shape:
-        if found in (shape, shape[1:]):
-            raise BagError(
-                f"X is one image of shape {found}; pass X[{', '.join(['None'] * (4 - len(found)))}]"
-            )
-        remedies: dict[tuple[int, ...], str] = {(*shape[1:], shape[0]): "; pass X.transpose(0, 3, 1, 2)"}
-        remedies |= {shape[1:]: "; pass X[:, None]"} if shape[0] == 1 else {}
-        raise BagError(f"X has instances of shape {found[1:]}, fit had {shape}{remedies.get(found[1:], '')}")
-    if estimator.bytes_ and isinstance(x, np.ndarray) and x.dtype.kind in "iu" and x.dtype != np.uint8:
-        bits = "(X >> 8)" if x.size and x.max() > 255 else "X"  # of 16 bits
-        raise BagError(f"X has numbers of type {x.dtype}, fit had bytes; pass {bits}.astype(numpy.uint8)")
-    return x
 
 
 def told(settings: Mapping[str, Any], x: Tensor, device: torch.device) -> dict[str, Any]:

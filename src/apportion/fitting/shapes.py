@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from apportion.backbones import BACKBONES
+from apportion.intake.instances import BagError, stacked
 
 CHANNELS = (1, 3, 4)  # grey, colour, colour and transparency
 
@@ -44,3 +46,21 @@ def check_alike(x: Tensor, shape: tuple[int, ...], bytes_: bool) -> None:
         raise ValueError("X has floats, fit had bytes; pass pixels from 0 to 255 as numpy.uint8")
     if x.dtype == torch.uint8 and not bytes_:
         raise ValueError("X has bytes, fit had floats; pass floats, scaled as those of fit were")
+
+
+def as_fitted(estimator: Any, x: Any) -> Any:
+    """What a fitted network is asked about; images of another layout are refused with what to pass."""
+    x, shape = stacked(x), estimator.instance_shape_
+    found: tuple[int, ...] = tuple(getattr(x, "shape", ()))
+    if len(shape) == 3 and found and found[1:] != shape:
+        if found in (shape, shape[1:]):
+            raise BagError(
+                f"X is one image of shape {found}; pass X[{', '.join(['None'] * (4 - len(found)))}]"
+            )
+        remedies: dict[tuple[int, ...], str] = {(*shape[1:], shape[0]): "; pass X.transpose(0, 3, 1, 2)"}
+        remedies |= {shape[1:]: "; pass X[:, None]"} if shape[0] == 1 else {}
+        raise BagError(f"X has instances of shape {found[1:]}, fit had {shape}{remedies.get(found[1:], '')}")
+    if estimator.bytes_ and isinstance(x, np.ndarray) and x.dtype.kind in "iu" and x.dtype != np.uint8:
+        bits = "(X >> 8)" if x.size and x.max() > 255 else "X"  # of 16 bits
+        raise BagError(f"X has numbers of type {x.dtype}, fit had bytes; pass {bits}.astype(numpy.uint8)")
+    return x

@@ -9,7 +9,7 @@ from apportion.recipes import Data, First, Network, Options, Recipe, Second
 # an epoch. Larger bags begin later, so they need more epochs.
 FIRST_EPOCHS = {16: 60, 32: 80, 64: 110, 128: 180, 256: 240, 512: 240, 1024: 240}
 # apportion run beyond-resnet9/two-views/64     half the arithmetic of the 13 layers
-SMALL_EPOCHS = {16: 100, 32: 130, 64: 180, 128: 300, 256: 450, 512: 400, 1024: 400}
+SMALL_EPOCHS = {16: 100, 32: 130, 64: 180, 128: 300, 256: 400, 512: 400, 1024: 400}
 DIGIT_EPOCHS = {256: 16, 512: 20, 1024: 24}
 LARGE = 256  # bags of which a batch holds too few: its rows are of all bags instead
 TWO_VIEWS = First(
@@ -28,6 +28,7 @@ def beyond(
     data: str = "cifar10",
     second: Second | None = None,
     transport: bool = True,
+    whole: bool = False,
 ) -> Recipe:
     small = network == "resnet9"
     return replace(
@@ -38,11 +39,11 @@ def beyond(
             TWO_VIEWS,
             epochs=(SMALL_EPOCHS if small else FIRST_EPOCHS)[size],
             options=labels(transport),
-            batches=batches(size),
+            batches=None if whole else batches(size),
         ),
         second=second,
         # twice the steps an epoch, in which large bags learn far more (docs/log.md)
-        instances_per_batch=512 if small else FAST.instances_per_batch,
+        instances_per_batch=max(512, size if whole else 0) if small else FAST.instances_per_batch,
         augment="weak+strong",
     )
 
@@ -68,17 +69,22 @@ def labels(transport: bool) -> Options:
     return {} if transport else {"transport": False}
 
 
-# group -> (network, data set); in the -argmax groups a label is the largest class, to see what transport adds
+# group -> (network, data set); in the -argmax groups a label is the largest class, to see what transport
+# adds; in the -whole group large bags are not scattered
 GROUPS = {
     "beyond-conv13": ("conv13", "cifar10"),
     "beyond-resnet9": ("resnet9", "cifar10"),
     "beyond-resnet9-argmax": ("resnet9", "cifar10"),
+    "beyond-resnet9-whole": ("resnet9", "cifar10"),
     "beyond-resnet9-cifar100": ("resnet9", "cifar100"),
 }
 BEYOND = {
-    f"{group}/two-views/{size}": beyond(size, network, data, transport=not group.endswith("-argmax"))
+    f"{group}/two-views/{size}": beyond(
+        size, network, data, transport=not group.endswith("-argmax"), whole=group.endswith("-whole")
+    )
     for group, (network, data) in GROUPS.items()
     for size in FIRST_EPOCHS
+    if size >= LARGE or not group.endswith("-whole")
 }
 BEYOND |= {f"beyond-conv13/two-views+plot/{size}": beyond(size, second=STUDENT) for size in FIRST_EPOCHS}
 BEYOND |= {

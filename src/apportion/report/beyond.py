@@ -19,6 +19,7 @@ CIFAR_10 = {
     "two views + PLOT": ("beyond-conv13", "two-views+plot", "-."),
     "two views, ResNet-9": ("beyond-resnet9", "two-views", "-"),
     "two views, ResNet-9, argmax labels": ("beyond-resnet9-argmax", "two-views", ":"),
+    "two views, ResNet-9, whole bags": ("beyond-resnet9-whole", "two-views", "--"),
 }
 CIFAR_100 = {
     "DLLP": ("table2", "dllp", ":"),

@@ -104,6 +104,10 @@ def test_a_group_without_numbers_of_the_paper_has_a_table_of_its_own(tmp_path):
         "| two views, ResNet-9 of width 8 | – | – | – | 99.50 (–, 1) |",
         "| the same, argmax labels | – | – | – | 99.25 (–, 1) |",
     ]
+    make_run(tmp_path, "beyond-mnist/two-views/1024", 1, 99.0)
+    table = own_table(collect(tmp_path), "mnist").splitlines()
+    assert table[0] == "|  | bags of 16 | bags of 32 | bags of 64 | bags of 128 | bags of 1024 |"
+    assert table[3] == "| two views, ResNet-9 of width 8 | – | – | – | 99.50 (–, 1) | 99.00 (–, 1) |"
 
 
 def test_a_figure_without_its_runs_is_not_drawn(tmp_path):

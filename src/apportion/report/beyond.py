@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from apportion import runs
 from apportion.report.collect import Cell, spread
+from apportion.report.paper import LARGER, SIZES
 from apportion.report.tables import markdown
 
 Cells = Mapping[str, Cell]
@@ -26,7 +27,6 @@ CIFAR_100 = {
     "DLLP + PLOT": ("table2", "dllp+plot", "--"),
     "two views, ResNet-9": ("beyond-resnet9-cifar100", "two-views", "-"),
 }
-SIZES = (16, 32, 64, 128, 256, 512, 1024)
 # CIFAR-10, of any method as published up to 2025, WRN-28-2, up to 1,024 epochs, often the best test epoch
 PUBLISHED = {16: 95.24, 32: 95.25, 64: 94.58, 128: 94.53, 256: 93.95}
 
@@ -42,7 +42,7 @@ def stages(cells: Cells, row: tuple[str, str, str], size: int) -> list[Cell] | N
 def sizes_run(cells: Cells, rows: Rows) -> list[int]:
     """The bag sizes at which two views were run."""
     ours = [row for row in rows.values() if row[1].startswith("two-views")]
-    return [size for size in SIZES if any(stages(cells, row, size) for row in ours)]
+    return [size for size in (*SIZES, *LARGER) if any(stages(cells, row, size) for row in ours)]
 
 
 def beyond_table(cells: Cells, rows: Rows, published: Mapping[int, float]) -> str:

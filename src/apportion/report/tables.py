@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from apportion import runs
 from apportion.report.collect import Cell, natural, same_seeds, spread
-from apportion.report.paper import SIZES, TABLE_3, TABLES, title_of
+from apportion.report.paper import LARGER, SIZES, TABLE_3, TABLES, title_of
 
 Cells = Mapping[str, Cell]
 
@@ -63,17 +63,21 @@ def accuracy_table(cells: Cells, table: str) -> str:
 
 
 def own_table(cells: Cells, group: str) -> str:
-    """A group for which the paper has no number: a row a method, a column a bag size; empty without runs."""
+    """A group for which the paper has no number: a row a method, a column a bag size; empty without runs.
+
+    Sizes beyond the paper's stand where there is a run of them.
+    """
     methods = ("dllp", "dllp+plot", "counts", "counts+plot")
     stems = {title_of(method): f"{group}/{method}" for method in methods}
     stems["two views, ResNet-9 of width 8"] = f"beyond-{group}/two-views"
     stems["the same, argmax labels"] = f"beyond-{group}-argmax/two-views"
-    rows = []
+    larger = [size for size in LARGER if any(f"{stem}/{size}" in cells for stem in stems.values())]
+    sizes, rows = [*SIZES, *larger], []
     for title, stem in stems.items():
-        found = [cells.get(f"{stem}/{size}") for size in SIZES]
+        found = [cells.get(f"{stem}/{size}") for size in sizes]
         values = [spread(cell.numbers("test_accuracy", "last")) if cell else "–" for cell in found]
         rows += [[title, *values]] if any(found) else []
-    return markdown(["", *(f"bags of {size}" for size in SIZES)], rows) if rows else ""
+    return markdown(["", *(f"bags of {size}" for size in sizes)], rows) if rows else ""
 
 
 def ablation_table(cells: Cells) -> str:

@@ -49,7 +49,7 @@ class TooSlow(RuntimeError):
 def refuse_slow(spent: list[float], to_come: int, left: float) -> None:
     """`spent` are the seconds of this stage's epochs so far; the first ones compile."""
     needed = to_come * statistics.median(spent[-SHOWN:])
-    if len(spent) > SHOWN and needed > left:
+    if to_come and len(spent) > SHOWN and needed > left:
         raise TooSlow(f"{to_come} epochs are to come, {needed:.0f} s; {left:.0f} s are left")
 
 

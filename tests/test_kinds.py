@@ -1,6 +1,7 @@
 """Rows and images: what both stages do of themselves, and that it is what the tables were made with."""
 
 import inspect
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -315,15 +316,16 @@ def test_images_in_large_bags_are_learnt_in_scattered_batches_and_small_ones_who
     assert not IMAGES.scatters("two-views", bags, 4096)  # which holds four whole bags
     first = IMAGES.teacher("two-views", 400, None, scattered=True)
     assert first == RECIPES["beyond-resnet9/two-views/512"].first
-    # an epoch has every row, however large its bag
-    assert IMAGES.first_epochs(bags, bags, 512, scattered=True) == IMAGES.most_epochs
+    # an epoch has every row, however large its bag: of 4,096 rows 64 batches of 64
+    steps = CPU_IMAGES.first_steps(1024.0, 1.0)
+    assert CPU_IMAGES.first_epochs(bags, bags, 64, scattered=True) == math.ceil(steps / 64)
 
 
-def test_the_estimator_learns_images_in_bags_larger_than_a_batch():
-    x, y = bars(800)
-    bags = np.empty(800, dtype=int)
-    bags[np.argsort(y + np.random.default_rng(0).normal(0, 1.5, 800))] = np.arange(800) // 100
-    model = ProportionClassifier(backbone=small, first_epochs=40, instances_per_batch=64, random_state=0).fit(
-        x, y, bags=bags
-    )
-    assert model.score(x, y) > 0.9
+def test_the_size_that_a_rows_bag_has_decides_and_a_bag_larger_than_any_batch_is_never_sampled():
+    def scattered(*sizes: int) -> bool:
+        return IMAGES.scatters("two-views", ragged(sizes, k=2), None)
+
+    assert scattered(*[1024] * 4, *[1] * 400)  # on average a bag has 11 rows, and a row a bag of 933
+    assert not scattered(*[16] * 400, 200)
+    assert scattered(*[16] * 40_000, 5000)
+    assert not ROWS.scatters("dllp", ragged((5000, 5000), k=2), None)

@@ -1,18 +1,23 @@
 """Bags that are remembered: batches of rows from all bags learn what whole bags would teach."""
 
 import copy
+import math
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from conftest import moon_bags, normed, ragged, same_bits, steady, two_views, weights_of
 from torch import nn
 
-from apportion.backbones import mlp
+from apportion import ProportionClassifier
+from apportion.backbones import mlp, resnet9
 from apportion.bagging import make_bags
 from apportion.bags import Bags
 from apportion.crew import Crew, CrewError
 from apportion.evaluate import accuracy, predict
+from apportion.experiment.run import run
 from apportion.first_stage import ScatteredDLLP, TwoViews
 from apportion.grid import RECIPES
 from apportion.labelling import hard_labels
@@ -26,6 +31,7 @@ from apportion.recipes import First, RecipeError
 from apportion.recipes.building import build_learner
 from apportion.recipes.checks import check
 from apportion.remembered import Remembered, scattered
+from apportion.transport import whole_counts
 
 
 def seen(remembered: Remembered, logits: torch.Tensor) -> None:
@@ -108,14 +114,38 @@ def test_the_gradients_of_an_epoch_sum_to_that_of_all_bags_at_once():
     torch.testing.assert_close(total, whole)
 
 
-def test_a_class_that_seems_to_have_less_than_nothing_has_a_little():
+def test_a_class_that_seems_to_have_less_than_nothing_has_a_thousandth_of_its_share():
     bags, _ = moon_bags(120, 20)
     remembered = Remembered(bags)
     sure = torch.tensor([[30.0, 0.0]]).repeat(120, 1)
     seen(remembered, sure)
-    logits = -sure[:10].clone().requires_grad_()  # the class of every row turns over at once
-    loss = remembered.loss(logits, torch.arange(10))
-    assert torch.isfinite(loss)
+    row, logits = torch.arange(10), -sure[:10]  # the class of every row turns over at once
+    means = remembered.means(logits.softmax(1), row)
+    least = 1e-3 * float(bags.overall[0])
+    torch.testing.assert_close(means[3:, 0], torch.full((3,), least))
+    logits.requires_grad_()
+    assert torch.isfinite(torch.autograd.grad(remembered.loss(logits, row), logits)[0]).all()
+
+
+def test_a_class_rarer_than_any_floor_is_left_as_it_is_where_it_is_right():
+    shares = torch.tensor([0.0004, 0.9996])
+    one = ragged((1000,) * 6, k=2)
+    remembered = Remembered(replace(one, proportions=shares.repeat(6, 1)))
+    logits = shares.log().repeat(6000, 1)
+    seen(remembered, logits)
+    row = torch.arange(0, 6000, 50)
+    given = logits[row].requires_grad_()
+    (gradient,) = torch.autograd.grad(remembered.loss(given, row), given)
+    assert gradient.abs().max() < 1e-6 * shares[0] * len(row)
+
+
+@pytest.mark.parametrize("gap", [95.0, 110.0, 1000.0])
+def test_whole_bags_that_are_sure_and_wrong_have_the_loss_of_dllp_and_a_finite_gradient(gap):
+    bags = replace(ragged((4,) * 3, k=2), proportions=torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]))
+    remembered = Remembered(bags)
+    logits = torch.tensor([[gap, 0.0]]).repeat(12, 1).requires_grad_()
+    loss = remembered.loss(logits, torch.arange(12))
+    torch.testing.assert_close(loss, proportion_loss(logits, bags.sizes, bags.proportions))
     assert torch.isfinite(torch.autograd.grad(loss, logits)[0]).all()
 
 
@@ -162,7 +192,9 @@ def test_the_labels_at_the_prices_of_a_round_are_those_of_exact_transport():
     bags = ragged((7, 1, 30, 4), k=4)
     logits, remembered = torch.randn(42, 4, generator=stream(1)), Remembered(bags, priced=True)
     row = torch.arange(42)
-    assert torch.equal(remembered.at_prices(logits, row), logits)  # there is no price before the first round
+    before = remembered.at_prices(logits, row)  # before the first round only what the bag has none of has one
+    absent = whole_counts(bags.proportions, bags.sizes)[torch.repeat_interleave(bags.sizes)] == 0
+    assert torch.equal(before, logits.masked_fill(absent, -math.inf))
     seen(remembered, logits)
     scores = remembered.at_prices(logits, row)
     exact = hard_labels(logits.log_softmax(1), bags.sizes, bags.proportions).argmax(1)
@@ -170,6 +202,9 @@ def test_the_labels_at_the_prices_of_a_round_are_those_of_exact_transport():
     assert doubtful.sum() <= 3 * 4
     first, second = scores[doubtful].topk(2).values.T
     torch.testing.assert_close(first, second)
+    prices = remembered.prices.clone()
+    seen(remembered, torch.randn(42, 4, generator=stream(2)))
+    assert not torch.equal(remembered.prices, prices)  # every round has its own
 
 
 # --- in the loop
@@ -193,8 +228,8 @@ def test_large_bags_are_learnt_in_batches_that_hold_one_of_them():
     x = torch.randn(10_240, 6, generator=generator)
     y = (x @ torch.randn(6, 5, generator=generator)).argmax(1)
     bags, hidden = make_bags(x, y, 512, 5, generator)
-    right = {how: accuracy(predict(dllp(bags, how, 512, 20), bags.x), hidden) for how in (None, "scattered")}
-    assert right["scattered"] > 0.6
+    right = {how: accuracy(predict(dllp(bags, how, 512, 60), bags.x), hidden) for how in (None, "scattered")}
+    assert right["scattered"] > 0.75
     assert right["scattered"] > right[None] + 0.1
 
 
@@ -240,6 +275,81 @@ def test_two_views_take_the_remembered_loss_and_labels_and_remember_after_the_st
     assert torch.equal(method.remembered.log_probs[others], before[others])
 
 
+def test_the_same_learner_goes_on_from_a_checkpoint_after_an_epoch_that_was_cut():
+    bags, state = moon_bags()[0], None
+    whole = list(moments(views_learner(bags), bags))
+    method = views_learner(bags)
+    for moment in moments(method, bags):
+        if moment.epoch.number == 2:
+            state = copy.deepcopy(moment.state())
+            break
+    batch = next(scattered(bags).batches(64, stream(9)))
+    list(method.steps(replace(batch, x=two_views(batch.x)), 0.6))  # part of an epoch that is lost
+    rest = list(moments(method, bags, resume=state))
+    assert same_bits(weights_of(*whole[-1].learner.players()), weights_of(*rest[-1].learner.players()))
+
+
+def test_two_views_label_at_the_prices_of_a_rows_bag():
+    bags = moon_bags()[0]
+    method, row = views_learner(bags), torch.arange(8)
+    batch = replace(bags.take(torch.tensor([0])), row=row)
+    method.remembered.prices[0] = torch.tensor([9.0, 0.0])
+    labels, _ = method.labels(torch.tensor([[5.0, 0.0]]).repeat(8, 1), batch, None)
+    assert labels.argmax(1).tolist() == [1] * 8
+
+
+def test_dllp_remembers_what_it_said():
+    bags = moon_bags()[0]
+    method = ScatteredDLLP(normed(), Remembered(bags))
+    batch = next(scattered(bags).batches(64, stream(0)))
+    list(method.steps(batch, 0.0))
+    said = normed()(batch.x).log_softmax(1)
+    torch.testing.assert_close(method.remembered.log_probs[batch.row], said)
+
+
+@pytest.fixture
+def rows_seen(monkeypatch):
+    """The (memory, rows) of every loss that is asked for."""
+    asked, loss = [], Remembered.loss
+
+    def noted(self, logits, row):
+        asked.append((self, row))
+        return loss(self, logits, row)
+
+    monkeypatch.setattr(Remembered, "loss", noted)
+    return asked
+
+
+def bags_in(asked) -> set[int]:
+    return {len(memory.bag[row].unique()) for memory, row in asked}
+
+
+@pytest.mark.parametrize("transport", [True, False])
+def test_a_recipe_runs_on_rows_of_all_bags_and_prices_follow_transport(tmp_path, rows_seen, transport):
+    plain = RECIPES["digits/dllp/16"]
+    first = First("two-views", epochs=2, batches="scattered", options={"transport": transport})
+    recipe = replace(
+        plain, data=replace(plain.data, bag_size=400), first=first, augment="weak+strong",
+        instances_per_batch=200,
+    )  # fmt: skip
+    assert len(list(run(recipe, tmp_path / "run", device="cpu"))) == 2
+    assert bags_in(rows_seen) == {len(rows_seen[0][0].sizes)}
+    assert {memory.priced for memory, _ in rows_seen} == {transport}
+
+
+def test_the_estimator_scatters_images_of_bags_that_have_proportions_in_batches_of_its_own_size(rows_seen):
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 255, (1200, 1, 8, 8), dtype=np.uint8)
+    shares = np.array([[0.3, 0.7], [0.6, 0.4], [np.nan, np.nan]])
+    model = ProportionClassifier(
+        backbone=partial(resnet9, width=2), first_epochs=1, unlabelled=True, random_state=0
+    )
+    model.fit(x, bags=np.arange(1200) // 400, proportions=shares, classes=["a", "b"])
+    assert {len(row) for _, row in rows_seen} == {256, 800 - 3 * 256}
+    assert bags_in(rows_seen) == {2}
+    assert all(torch.isfinite(memory.proportions).all() for memory, _ in rows_seen)
+
+
 # --- refusals
 
 
@@ -250,7 +360,8 @@ def test_methods_that_need_whole_bags_and_several_processes_refuse_scattered_bat
     plain = RECIPES["digits/dllp/16"]
     for first, words in (
         (replace(plain.first, method="vat", batches="scattered"), "set the method to dllp or two-views"),
-        (replace(plain.first, batches="whole"), "first.batches is 'whole'; there are scattered"),
+        (replace(plain.first, batches="whole"), "is 'whole'; set scattered, or null for whole bags"),
+        (replace(plain.first, batches=""), "is ''; set scattered, or null for whole bags"),
     ):
         with pytest.raises(RecipeError, match=words):
             check(replace(plain, first=first))
@@ -261,3 +372,8 @@ def test_methods_that_need_whole_bags_and_several_processes_refuse_scattered_bat
     bags = moon_bags()[0]
     with pytest.raises(CrewError, match="remembered by one process"):
         next(Crew(None).first_stage(ScatteredDLLP(normed(), Remembered(bags)), bags, []))
+    with pytest.raises(ValueError, match="need the bags that are remembered; pass bags"):
+        build_learner(First(batches="scattered"), normed(), (2,), lambda n: n)
+    for priced, options in ((True, {"transport": False}), (False, {}), (True, {"counts": True})):
+        with pytest.raises(ValueError, match="no likelihood of counts, and have prices for transport"):
+            TwoViews(normed(), normed(), projector(16), remembered=Remembered(bags, priced), **options)

@@ -5,7 +5,9 @@ of a bag is pushed alike. In a batch of rows from all bags (`scattered`) each ro
 bag lacks, and what bags have in common cancels.
 """
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,12 +36,15 @@ class Remembered(nn.Module):
     def __init__(self, bags: Bags, priced: bool = False) -> None:
         super().__init__()
         device, k, m = bags.x.device, bags.n_classes, len(bags.sizes)
-        self.lengths, self.known, self.priced = bags.sizes, bags.proportions.cpu(), priced
+        self.lengths, self.priced = bags.sizes, priced
         self.bag = torch.repeat_interleave(bags.sizes).to(device)  # (N,) of each row
         self.sizes, self.proportions = bags.sizes.to(device).unsqueeze(1), bags.proportions
-        overall = bags.overall.float().clamp_min(1e-6).log().to(device)
-        self.register_buffer("log_probs", overall.repeat(len(bags.x), 1))
-        self.register_buffer("prices", torch.zeros(m, k, device=device))
+        self.overall = bags.overall.float().clamp_min(1e-6).to(device)
+        self.counts = whole_counts(bags.proportions.cpu(), bags.sizes)
+        prices = torch.zeros(m, k).masked_fill_(self.counts == 0, math.inf if priced else 0.0)
+        self.register_buffer("log_probs", self.overall.log().repeat(len(bags.x), 1))
+        self.register_buffer("prices", prices.to(device))
+        self.register_load_state_dict_post_hook(forget_round)
         self.unseen = 0  # rows until all have been seen once; then the next round begins
 
     def loss(self, logits: Tensor, row: Tensor) -> Tensor:
@@ -47,8 +52,6 @@ class Remembered(nn.Module):
 
         Of a batch that is made of whole bags of one size it is DLLP's.
         """
-        if self.unseen <= 0:
-            self._begin()
         probabilities, bag = logits.float().softmax(1), self.bag[row]
         with torch.no_grad():
             known, means = self.proportions[bag], self.means(probabilities, row)[bag]
@@ -64,6 +67,8 @@ class Remembered(nn.Module):
         it was known when the round began, and rows of a batch tell how far rows have come since. Without this
         the memory answers what all rows have in common an epoch late, and training swings without end.
         """
+        if self.unseen <= 0:
+            self._begin()
         n, bag, drawn = len(self.bag), self.bag[row], len(row)
         change = probabilities - self.log_probs[row].exp()
         now = self.before + change.mean(0)
@@ -72,18 +77,19 @@ class Remembered(nn.Module):
         here = zeros.index_add(0, bag, probabilities)
         absent = self.sizes - zeros[:, :1].index_add(0, bag, ones.unsqueeze(1))
         there = self.sums - zeros.index_add(0, bag, probabilities - change) + absent * moved
-        # a thousandth each at least, since a guess may be less than nothing
-        return (here + torch.maximum(there, 1e-3 * absent)) / self.sizes
+        # a thousandth of a class's share at least, since a guess may be less than nothing
+        there = torch.maximum(there, 1e-3 * self.overall * absent).masked_fill_(absent == 0, 0.0)
+        return ((here + there) / self.sizes).clamp_min(1.2e-38)  # as DLLP's
 
     @torch.no_grad()
     def remember(self, logits: Tensor, row: Tensor) -> None:
+        """After the loss of a batch; the last batch of a round also makes the prices anew."""
         after = logits.detach().float().log_softmax(1)
         self.sums.index_add_(0, self.bag[row], after.exp() - self.log_probs[row].exp())
         self.log_probs[row] = after
         self.unseen -= len(row)
         if self.unseen <= 0 and self.priced:
-            counts = whole_counts(self.known, self.lengths)
-            found = certified(self.log_probs.cpu(), self.lengths, counts)
+            found = certified(self.log_probs.cpu(), self.lengths, self.counts)
             self.prices.copy_(sent(found.prices.float(), self.prices.device))
 
     def at_prices(self, logits: Tensor, row: Tensor) -> Tensor:
@@ -96,3 +102,8 @@ class Remembered(nn.Module):
         last = self.log_probs.exp()
         self.sums = torch.zeros_like(self.prices).index_add_(0, self.bag, last)
         self.before, self.unseen = last.mean(0), len(self.bag)
+
+
+def forget_round(remembered: Remembered, _: Any) -> None:
+    """What was loaded is of the end of an epoch: a round that was under way is none of its."""
+    remembered.unseen = 0

@@ -44,6 +44,8 @@ class TwoViews:
         counts: bool = False,
         remembered: Remembered | None = None,
     ) -> None:
+        if remembered is not None and (counts or transport != remembered.priced):
+            raise ValueError("remembered bags know no likelihood of counts, and have prices for transport")
         self.classifier = average.requires_grad_(False)
         self.network = in_two_parts(network)
         kept = [network, projector, average, *([] if remembered is None else [remembered])]
@@ -64,7 +66,8 @@ class TwoViews:
         (features, head), (weak, strong) = self.network, batch.x.unbind(1)
         plain = features(weak)
         logits = head(plain)
-        asked = self.asked(logits, batch)
+        to_host = self.remembered is None and (self.transport or self.counts)
+        asked = fetched(logits.float(), batch.sizes, batch.proportions) if to_host else None
         with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
             moved = features(strong)
         answers, (first, last) = head(moved), self.bag_weights
@@ -80,12 +83,6 @@ class TwoViews:
         follow(self.classifier, self.network, self.momentum)
         if self.remembered is not None:
             self.remembered.remember(logits, batch.row)
-
-    def asked(self, logits: Tensor, batch: BagBatch) -> OnHost | None:
-        """A batch of whole bags begins its way to the host, where transport is; a scattered one stays."""
-        if self.remembered is not None or not (self.transport or self.counts):
-            return None
-        return fetched(logits.float(), batch.sizes, batch.proportions)
 
     def bag_loss(self, logits: Tensor, batch: BagBatch, on_host: OnHost | None) -> Tensor:
         if self.remembered is not None:

@@ -13,7 +13,7 @@ from apportion.bags import Bags
 from apportion.data.augment import crop_flip
 from apportion.data.views import weak_and_strong
 from apportion.first_stage import SCATTERED
-from apportion.fitting.lengths import batch_of, epochs_of, instances_needed
+from apportion.fitting.lengths import LARGEST, batch_of, epochs_of, instances_needed
 from apportion.fitting.shapes import is_images, misfits
 from apportion.grid.beyond import TWO_VIEWS
 from apportion.grid.images import FAST, FAST_SECOND
@@ -43,9 +43,12 @@ class Kind:
         return max(batch_of(bags.sizes, self.batch), self.needed(known))
 
     def scatters(self, method: str, known: Bags, batch: int | None) -> bool:
-        """Whether rows of all bags make a batch: of whole ones it would hold too few to learn from."""
-        whole = (batch or self.batch) / float(known.sizes.float().mean())
-        return method in SCATTERED and whole < self.fewest
+        """Whether rows of all bags make a batch: of whole ones it would hold too few to learn from, by the
+        size that the bag of a row has on average, or not all of one."""
+        sizes = known.sizes.double()
+        few = (batch or self.batch) * float(sizes.sum()) < self.fewest * float(sizes.square().sum())
+        too_large = self.fewest > 0 and float(sizes.max()) > (batch or LARGEST)
+        return method in SCATTERED and (few or too_large)
 
     def batches(self, method: str, known: Bags, bags: Bags, asked: int | None) -> tuple[bool, int, int]:
         """Whether those of the first stage are scattered, its instances, and those of whole bags."""

@@ -41,7 +41,9 @@ def build_learner(
     """The first stage's learner; LLP-GAN gets a generator of instances of this shape as its second player,
     two views a running mean of the network and a projector; for scattered batches `bags` are remembered."""
     options = dict(first.options)
-    if first.batches == "scattered" and bags is not None:
+    if first.batches == "scattered":
+        if bags is None:  # without them each row's proportions would be its label
+            raise ValueError("scattered batches need the bags that are remembered; pass bags")
         priced = first.method == "two-views" and options.get("transport", True)
         options["remembered"] = Remembered(bags, priced)
     if first.method == "gan":

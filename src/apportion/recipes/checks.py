@@ -17,7 +17,6 @@ from apportion.schedules import SCHEDULES
 
 BAGGINGS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}
 LABELS = ("hard", "soft", "predicted", "argmax")
-BATCHES = ("scattered",)  # or none: whole bags
 LOSSES = ("ce", "sce", *(f"sce-{preset}" for preset in SCE_WEIGHTS))
 
 
@@ -29,7 +28,6 @@ def check(recipe: Recipe) -> None:
         ("data.bagging", recipe.data.bagging, BAGGINGS),
         ("first.method", recipe.first.method, METHODS),
         ("augment", recipe.augment, AUGMENTATIONS),
-        ("first.batches", recipe.first.batches or BATCHES[0], BATCHES),
     ]
     for stage, part in stages:
         if part is not None:
@@ -89,6 +87,8 @@ def _check_views(recipe: Recipe) -> None:
 
 def _check_batches(first: First) -> None:
     """Scattered batches are for methods that remember bags, whose loss is that of bag means."""
+    if first.batches not in (None, "scattered"):
+        raise RecipeError(f"first.batches is '{first.batches}'; set scattered, or null for whole bags")
     if first.batches is not None and first.method not in SCATTERED:
         what = f"first.batches is '{first.batches}', but first.method is '{first.method}'"
         raise RecipeError(f"{what}; set the method to {' or '.join(SCATTERED)}, or leave first.batches out")

@@ -1,0 +1,34 @@
+"""A lease gives up a run that would not end in time, and no other."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def lease(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import lease
+
+    yield lease
+    sys.modules.pop("lease")
+
+
+def test_a_run_is_given_up_once_its_epochs_are_seen_to_be_too_slow(lease):
+    with pytest.raises(lease.TooSlow, match="100 epochs are to come, 200 s; 150 s are left"):
+        lease.refuse_slow([60.0] + [2.0] * 10, 100, 150.0)
+
+
+@pytest.mark.parametrize(
+    ("spent", "to_come", "left"),
+    [
+        ([60.0] * 9, 100, 150.0),  # the first epochs compile, and are not typical
+        ([2.0] * 20, 70, 150.0),
+        ([2.0] * 20, 0, -3.0),  # it has ended, if late
+    ],
+)
+def test_others_go_on(lease, spent, to_come, left):
+    lease.refuse_slow(spent, to_come, left)

@@ -97,3 +97,11 @@ def test_what_the_readme_and_the_method_page_say_of_two_views_is_in_the_results(
         lines = [line for line in results.splitlines() if line.startswith(f"| {name} |") and " s |" in line]
         for number, seconds in re.findall(r"([\d.]+), (\d+) s", told):
             assert re.search(rf"\*\*{number} \([^)]*\)\*\*, {seconds} s", lines[0])
+
+
+def test_what_the_readme_says_of_mnist_is_in_the_results():
+    results = (README.parent / "docs" / "results.md").read_text().split("## MNIST\n")[1].split("\n## ")[0]
+    (row,) = [line for line in results.splitlines() if line.startswith("| two views, ResNet-9 of width 8 |")]
+    said = re.search(r"from bags of ([\d/ ]+) with ([\d./ ]+) % of the test", README.read_text())
+    assert re.findall(r"([\d.]+) \(", row) == said.group(2).split(" / ")
+    assert re.findall(r"bags of (\d+)", results) == said.group(1).split(" / ")

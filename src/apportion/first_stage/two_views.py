@@ -91,11 +91,10 @@ class TwoViews:
         return count_loss(*bags, on_host=on_host) if self.counts else proportion_loss(*bags)
 
     def labels(self, logits: Tensor, batch: BagBatch, on_host: OnHost | None) -> tuple[Tensor, Tensor]:
-        if self.remembered is not None:
-            return largest(self.remembered.at_prices(logits, batch.row))
         if self.transport and on_host is not None:
             return sure_labels(logits, batch.sizes, on_host)
-        return largest(logits.float())
+        scores = logits.float() if self.remembered is None else self.remembered.at_prices(logits, batch.row)
+        return F.one_hot(scores.argmax(1), scores.shape[1]).to(scores), trust(scores)
 
 
 def in_two_parts(network: nn.Module) -> nn.Sequential:
@@ -118,15 +117,13 @@ def sure_labels(scores: Tensor, sizes: Tensor, on_host: OnHost) -> tuple[Tensor,
     found = certified(there, lengths, whole_counts(proportions, lengths))
     classes, prices = (sent(each, scores.device) for each in (found.classes, found.prices.float()))
     scores = scores.float() - prices.repeat_interleave(sizes, 0, output_size=len(scores))
-    return F.one_hot(classes, scores.shape[1]).to(scores), largest(scores)[1]
+    return F.one_hot(classes, scores.shape[1]).to(scores), trust(scores)
 
 
-def largest(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest class of each row, (n, k), and how far to trust it, exp(-10 H²), (n,): H is the entropy
-    over log k, from 0 to 1."""
-    k = scores.shape[1]
-    doubt = torch.special.entr(scores.softmax(1)).sum(1) / math.log(max(2, k))
-    return F.one_hot(scores.argmax(1), k).to(scores), torch.exp(-10 * doubt.square())
+def trust(scores: Tensor) -> Tensor:
+    """How far to trust the largest class of each row, exp(-10 H²), (n,): H is its entropy over log k."""
+    doubt = torch.special.entr(scores.softmax(1)).sum(1) / math.log(max(2, scores.shape[1]))
+    return torch.exp(-10 * doubt.square())
 
 
 def contrast(one: Tensor, other: Tensor, temperature: float) -> Tensor:

@@ -4,9 +4,10 @@
         table1/dllp+plot/16@2=95 beyond-conv13/two-views/64@2=180
 
 A word is a recipe, a seed and the seconds that it needs: so many must be left, or it is skipped. One whose
-epochs turn out too slow to end in time is given up as soon as that is seen. First stages are made where they
-are missing. A run that fails is told, and the next one begins. Predictions are kept, for second stages at
-another time; `tar --exclude='*.safetensors' --exclude='*.npy'` leaves them out.
+epochs turn out too slow to end in time is given up as soon as that is seen; with --go-on it trains until the
+time is over, and the same words go on with it in the next lease of that machine. First stages are made where
+they are missing. A run that fails is told, and the next one begins. Predictions are kept, for second stages
+at another time; `tar --exclude='*.safetensors' --exclude='*.npy'` leaves them out.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 import time
 import traceback
 from collections import defaultdict
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,11 @@ def refuse_slow(spent: list[float], to_come: int, left: float) -> None:
         raise TooSlow(f"{to_come} epochs are to come, {needed:.0f} s; {left:.0f} s are left")
 
 
+def is_over(spent: list[float], to_come: int, left: float) -> bool:
+    """Whether the time does not do for another epoch, and for the checkpoint after it."""
+    return to_come > 0 and left < 10 + 2 * statistics.median(spent[-SHOWN:])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -61,32 +68,44 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--go-on", action="store_true")
     parser.add_argument("words", nargs="+", metavar="NAME@SEED=SECONDS")
     given = parser.parse_args()
-    started, failed = time.monotonic(), 0
+    end, failed = time.monotonic() + given.seconds, 0
     for name, seed, needed in [asked(word) for word in given.words]:
-        begun, spent = time.monotonic(), defaultdict[Path, list[float]](list)
-        left = given.seconds - (begun - started)
-        if left < needed:
+        begun = time.monotonic()
+        if (left := end - begun) < needed:
             print(f"{name}, seed {seed}: skipped, it needs {needed:.0f} s of {left:.0f} s left", flush=True)
             continue
         try:
-            for folder, epochs, line in run_with_teacher(
-                replace(RECIPES[name], seed=seed), given.out, name, device=given.device, data=given.data
-            ):
-                if line is None:
-                    continue
-                spent[folder].append(sum(line["seconds"].values()))
-                left = given.seconds - (time.monotonic() - started)
-                refuse_slow(spent[folder], epochs - line["epoch"], left)
-                if line["epoch"] % SHOWN == 0 or line["epoch"] in (1, epochs):
-                    print(folder, told(line, epochs), flush=True)
+            if not trained(name, seed, end, given):
+                return 3
             result = runs.read_result(given.out / name / f"seed={seed}")
             print(name, seed, result["test_accuracy"], f"{time.monotonic() - begun:.0f} s", flush=True)
         except Exception:  # noqa: BLE001  told below; the lease goes on
             traceback.print_exc()
             failed += 1
     return 2 if failed else 0
+
+
+def trained(name: str, seed: int, end: float, given: argparse.Namespace) -> bool:
+    """Train both stages, as far as there is time; whether they have ended."""
+    spent, recipe = defaultdict[Path, list[float]](list), replace(RECIPES[name], seed=seed)
+    stages = run_with_teacher(recipe, given.out, name, device=given.device, data=given.data)
+    with closing(stages):  # which leaves a checkpoint
+        for folder, epochs, line in stages:
+            if line is None:
+                continue
+            spent[folder].append(sum(line["seconds"].values()))
+            to_come, left = epochs - line["epoch"], end - time.monotonic()
+            if line["epoch"] % SHOWN == 0 or line["epoch"] in (1, epochs):
+                print(folder, told(line, epochs), flush=True)
+            if not given.go_on:
+                refuse_slow(spent[folder], to_come, left)
+            elif is_over(spent[folder], to_come, left):
+                print(f"{folder}: the time is over; it goes on after epoch {line['epoch']}", flush=True)
+                return False
+    return True
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Networks: the paper's layers, any number of classes, and options that do what they say."""
 
+from functools import partial
+
 import pytest
 import torch
 from conftest import same_bits, weights_of
@@ -122,9 +124,10 @@ def test_all_of_a_generators_pixels_learn():
     assert (made.std(0) > 0).all()
 
 
-def test_both_ways_asks_an_image_and_its_mirror_image_at_test_time_only():
+@pytest.mark.parametrize("make", [partial(resnet9, width=4), partial(conv13, dropout=0.0)])
+def test_both_ways_asks_an_image_and_its_mirror_image_at_test_time_only(make):
     reseed(0, "weights")
-    both = resnet9((3, 32, 32), 10, width=4, both_ways=True)
+    both = make((3, 32, 32), 10, both_ways=True)
     plain = nn.Sequential(both[0].features, both[1])
     x = torch.randn(4, 3, 32, 32, generator=stream(0))
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A lease gives up a run that would not end in time, and no other."""
+"""A lease gives up a run that would not end in time, and no other; or goes on with it in the next."""
 
 import sys
 from pathlib import Path
@@ -32,3 +32,17 @@ def test_a_run_is_given_up_once_its_epochs_are_seen_to_be_too_slow(lease):
 )
 def test_others_go_on(lease, spent, to_come, left):
     lease.refuse_slow(spent, to_come, left)
+
+
+def test_a_run_goes_on_in_the_next_lease(lease, tmp_path, monkeypatch, capsys):
+    name = "figure2/dllp/50"
+    words = ["lease.py", "--go-on", "--device", "cpu", "--out", str(tmp_path), f"{name}@1"]
+
+    monkeypatch.setattr(sys, "argv", [*words, "--seconds", "5"])  # less than what an end wants
+    assert lease.main() == 3
+    assert "it goes on after epoch 1" in capsys.readouterr().out
+
+    monkeypatch.setattr(sys, "argv", [*words, "--seconds", "600"])
+    assert lease.main() == 0
+    epochs = [line["epoch"] for line in lease.runs.read_log(tmp_path / name / "seed=1")]
+    assert epochs == list(range(1, lease.RECIPES[name].first.epochs + 1))

@@ -1,8 +1,10 @@
-"""ResNet-9, small and fast, and its answer to an image and the image's mirror image at once."""
+"""ResNet-9, small and fast."""
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
+
+from apportion.backbones.both_ways import BothWays
 
 
 class Maxima(nn.Module):
@@ -17,22 +19,6 @@ class Shortcut(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         return input + super().forward(input)
-
-
-class BothWays(nn.Module):
-    """Features at test time: the mean of an image's and its mirror image's, at twice the cost.
-
-    The head is linear, so that it answers with the mean of both images' logits.
-    """
-
-    def __init__(self, features: nn.Module) -> None:
-        super().__init__()
-        self.features = features
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            return self.features(x)
-        return (self.features(x) + self.features(x.flip(3))) / 2
 
 
 def resnet9(

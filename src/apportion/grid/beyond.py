@@ -7,7 +7,6 @@ from apportion.grid.images import CONV13, FAST, FAST_SECOND
 from apportion.recipes import Data, First, Network, Options, Recipe
 
 LARGE = 256  # bags of which a batch holds too few: its rows are of all bags instead
-HEAVY: Options = {"bag_first": 24.0, "bag_last": 6.0}  # what a row of a large bag is told is faint
 TWO_VIEWS = First(
     "two-views", epochs=110, optimizer="sgd", rate=0.1, decay=5e-4, schedule="ramp-cosine", clip=5.0
 )
@@ -36,12 +35,11 @@ def beyond(
     whole: bool = False,
 ) -> Recipe:
     batches = None if whole else in_batches(size)
-    options = {**labels(transport), **({} if batches is None else HEAVY)}
     return replace(
         FAST,
         data=Data(data, size),
         network=network,
-        first=replace(TWO_VIEWS, epochs=epochs, options=options, batches=batches),
+        first=replace(TWO_VIEWS, epochs=epochs, options=labels(transport), batches=batches),
         instances_per_batch=max(batch, size) if whole else batch,
         augment="weak+strong",
     )

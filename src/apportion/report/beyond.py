@@ -72,9 +72,12 @@ def beyond_figure(cells: Cells, rows: Rows) -> Figure | None:
     sizes = sizes_run(cells, rows)
     if not sizes:
         return None
-    figure = Figure(figsize=(3.2 * len(sizes), 2.9), layout="constrained")
-    panels, lines = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0], {}
-    for panel, size in zip(panels, sizes, strict=True):
+    across = min(4, len(sizes))
+    down = -(-len(sizes) // across)
+    figure = Figure(figsize=(3.2 * across, 2.4 * down + 0.5), layout="constrained")
+    panels = figure.subplots(down, across, sharey=True, squeeze=False)
+    lines, lowest = {}, 65.0
+    for panel, size in zip(panels.flat, sizes, strict=False):
         for colour, (title, row) in enumerate(rows.items()):
             if parts := stages(cells, row, size):
                 *before, log = (runs.read_log(part.folders[0]) for part in parts)  # of the first seed
@@ -82,9 +85,13 @@ def beyond_figure(cells: Cells, rows: Rows) -> Figure | None:
                 clock = list(accumulate(second for each in taken for second in each))
                 curve = clock[-len(log) :], [line["test_accuracy"] for line in log]
                 (lines[title],) = panel.plot(*curve, row[2], color=f"C{colour}", label=title)
+                lowest = min(lowest, curve[1][-1])
         panel.set_title(f"bags of {size}", fontsize=9)
         panel.set_xlabel("seconds")
-        panel.set_ylim(60, 97)
-    panels[0].set_ylabel("test accuracy, %")
-    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(lines), fontsize=8)
+    for panel in panels.flat[len(sizes) :]:
+        panel.remove()
+    panels[0, 0].set_ylim(lowest - 15, 97)  # of all panels
+    for panel in panels[:, 0]:
+        panel.set_ylabel("test accuracy, %")
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=across, fontsize=8)
     return figure

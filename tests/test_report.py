@@ -100,8 +100,10 @@ def test_a_group_without_numbers_of_the_paper_has_a_table_of_its_own(tmp_path):
     ]
     make_run(tmp_path, "beyond-mnist/two-views/128", 1, 99.5)
     make_run(tmp_path, "beyond-mnist-argmax/two-views/128", 1, 99.25)
+    make_run(tmp_path, "beyond-mnist/two-views+plot/128", 1, 99.75)
     assert own_table(collect(tmp_path), "mnist").splitlines()[3:] == [
         "| two views, ResNet-9 of width 8 | – | – | – | 99.50 (–, 1) |",
+        "| the same, + PLOT | – | – | – | 99.75 (–, 1) |",
         "| the same, argmax labels | – | – | – | 99.25 (–, 1) |",
     ]
     make_run(tmp_path, "beyond-mnist/two-views/1024", 1, 99.0)

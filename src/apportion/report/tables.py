@@ -70,6 +70,7 @@ def own_table(cells: Cells, group: str) -> str:
     methods = ("dllp", "dllp+plot", "counts", "counts+plot")
     stems = {title_of(method): f"{group}/{method}" for method in methods}
     stems["two views, ResNet-9 of width 8"] = f"beyond-{group}/two-views"
+    stems["the same, + PLOT"] = f"beyond-{group}/two-views+plot"
     stems["the same, argmax labels"] = f"beyond-{group}-argmax/two-views"
     larger = [size for size in LARGER if any(f"{stem}/{size}" in cells for stem in stems.values())]
     sizes, rows = [*SIZES, *larger], []

@@ -16,7 +16,7 @@ from apportion.backbones import BACKBONES, conv13, resnet9
 from apportion.bagging import make_bags
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
 from apportion.grid import RECIPES
-from apportion.grid.beyond import SMALL_EPOCHS
+from apportion.grid.beyond import EPOCHS9
 from apportion.intake.instances import as_floats, centred
 from apportion.randomness import stream
 from apportion.saving import _backbone
@@ -52,7 +52,7 @@ def test_the_settings_of_images_are_those_of_the_tables():
     for size in (16, 32, 64, 128, 256):
         bags = ragged((size,) * (50_000 // size))
         epochs = IMAGES.first_epochs(bags, bags, IMAGES.batch)
-        assert epochs == pytest.approx(SMALL_EPOCHS[size], rel=0.15)
+        assert epochs == pytest.approx(EPOCHS9[size], rel=0.15)
 
 
 def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():
@@ -314,7 +314,7 @@ def test_images_in_large_bags_are_learnt_in_scattered_batches_and_small_ones_who
         assert kind.scatters("two-views", bags, None) == scattered
         assert not kind.scatters("vat", bags, None)
     assert not IMAGES.scatters("two-views", bags, 4096)  # which holds four whole bags
-    first = IMAGES.teacher("two-views", 400, None, scattered=True)
+    first = IMAGES.teacher("two-views", 350, None, scattered=True)
     assert first == RECIPES["beyond-resnet9/two-views/512"].first
     # an epoch has every row, however large its bag: of 4,096 rows 64 batches of 64
     steps = CPU_IMAGES.first_steps(1024.0, 1.0)

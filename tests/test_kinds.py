@@ -14,10 +14,12 @@ from torch import nn
 from apportion import BagError, ProportionClassifier, load, save
 from apportion.backbones import BACKBONES, conv13, resnet9
 from apportion.bagging import make_bags
+from apportion.fitting import two_stages
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
 from apportion.grid import RECIPES
 from apportion.grid.beyond import EPOCHS9
 from apportion.intake.instances import as_floats, centred
+from apportion.labelling import hard_labels
 from apportion.randomness import stream
 from apportion.saving import _backbone
 
@@ -319,6 +321,7 @@ def test_images_in_large_bags_are_learnt_in_scattered_batches_and_small_ones_who
     # an epoch has every row, however large its bag: of 4,096 rows 64 batches of 64
     steps = CPU_IMAGES.first_steps(1024.0, 1.0)
     assert CPU_IMAGES.first_epochs(bags, bags, 64, scattered=True) == math.ceil(steps / 64)
+    assert CPU_IMAGES.second_epochs(bags, 64, scattered=True) == math.ceil(CPU_IMAGES.second_steps / 64)
 
 
 def test_the_size_that_a_rows_bag_has_decides_and_a_bag_larger_than_any_batch_is_never_sampled():
@@ -329,3 +332,14 @@ def test_the_size_that_a_rows_bag_has_decides_and_a_bag_larger_than_any_batch_is
     assert not scattered(*[16] * 400, 200)
     assert scattered(*[16] * 40_000, 5000)
     assert not ROWS.scatters("dllp", ragged((5000, 5000), k=2), None)
+
+
+def test_a_student_after_scattered_batches_has_every_row_in_every_epoch(monkeypatch):
+    images, classes = bars(60)
+    bags, _ = make_bags(images, classes, 30, 3, stream(0))
+    told = []
+    monkeypatch.setattr("apportion.fitting.second_stage", lambda *_, **given: told.append(given) or iter(()))
+    for method in ("dllp", "vat"):  # of which the second knows no scattered batches
+        short = {"first_epochs": 1, "second_epochs": 1, "instances_per_batch": 16}
+        list(two_stages(bags, small, method=method, label=hard_labels, **short))
+    assert [(given["scatter"], given["instances_per_batch"]) for given in told] == [(True, 16), (False, 16)]

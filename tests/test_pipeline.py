@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,6 +209,22 @@ def test_algorithm_2_compares_its_first_predictions_with_uniform_ones_and_then_w
             ((moment.log_probs.exp() - previous) * scale).norm().item(), rel=1e-5
         )
         previous = moment.log_probs.exp()
+
+
+def test_an_epoch_of_a_student_has_every_row_of_large_bags_where_these_are_scattered():
+    bags = ragged((10, 2, 7), k=2)
+    rows = torch.arange(19.0)
+    told = replace(bags, x=rows.unsqueeze(1).expand(-1, bags.x.shape[1]).contiguous())
+
+    def seen(**changes) -> list[float]:
+        batches = []
+        views = {"augment": lambda x: batches.append(x[:, 0].tolist()) or x}
+        list(second(told, elsewhere(bags), epochs=1, instances_per_batch=4, **views, **changes))
+        assert max(map(len, batches)) <= 4
+        return sorted(row for batch in batches for row in batch)
+
+    assert len(seen()) == 10  # four of a large bag
+    assert seen(scatter=True) == rows.tolist()
 
 
 def test_a_student_that_does_not_move_stops_after_its_second_prediction():

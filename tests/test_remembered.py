@@ -14,10 +14,11 @@ from torch import nn
 from apportion import ProportionClassifier
 from apportion.backbones import mlp, resnet9
 from apportion.bagging import make_bags
-from apportion.bags import Bags
+from apportion.bags import BagBatch, Bags
 from apportion.crew import Crew, CrewError
 from apportion.evaluate import accuracy, predict
 from apportion.experiment.run import run
+from apportion.experiment.task import load_task
 from apportion.first_stage import ScatteredDLLP, TwoViews
 from apportion.grid import RECIPES
 from apportion.labelling import hard_labels
@@ -27,10 +28,11 @@ from apportion.optimizers import make_optimizer
 from apportion.pipeline import first_stage
 from apportion.players import projector
 from apportion.randomness import reseed, stream
-from apportion.recipes import First, RecipeError
+from apportion.recipes import First, RecipeError, Second
 from apportion.recipes.building import build_learner
 from apportion.recipes.checks import check
 from apportion.remembered import Remembered, scattered
+from apportion.second_stage import PLOT, bag_weights
 from apportion.transport import whole_counts
 
 
@@ -335,6 +337,30 @@ def test_a_recipe_runs_on_rows_of_all_bags_and_prices_follow_transport(tmp_path,
     assert len(list(run(recipe, tmp_path / "run", device="cpu"))) == 2
     assert bags_in(rows_seen) == {len(rows_seen[0][0].sizes)}
     assert {memory.priced for memory, _ in rows_seen} == {transport}
+
+
+def test_a_second_stage_after_it_has_every_row_in_an_epoch_and_weighs_bags_by_all_of_theirs(
+    tmp_path, monkeypatch
+):
+    seen, steps = [], PLOT.steps
+
+    def watched(self: PLOT, batch: BagBatch, progress: float):
+        seen.append((batch.row, self.weights))
+        return steps(self, batch, progress)
+
+    monkeypatch.setattr(PLOT, "steps", watched)
+    plain = RECIPES["digits/dllp/16"]
+    recipe = replace(
+        plain, data=replace(plain.data, bag_size=400), first=First(epochs=1, batches="scattered"),
+        second=Second(epochs=1, hold=1, weighting="bag"), instances_per_batch=200,
+    )  # fmt: skip
+    list(run(replace(recipe, second=None), tmp_path / "first", device="cpu"))
+    list(run(recipe, tmp_path / "second", teacher=tmp_path / "first", device="cpu"))
+    task = load_task(recipe, torch.device("cpu"))
+    rows = torch.cat([row for row, _ in seen])
+    assert torch.equal(rows.sort().values, torch.arange(len(task.bags.x)))
+    assert torch.equal(seen[0][1], bag_weights(task.bags.sizes, len(task.bags.x)))
+    assert len(task.bags.sizes.unique()) == 2  # the last bag is smaller, and its rows weigh more
 
 
 def test_the_estimator_scatters_images_of_bags_that_have_proportions_in_batches_of_its_own_size(rows_seen):

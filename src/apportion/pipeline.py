@@ -21,6 +21,7 @@ from apportion.evaluate import predict
 from apportion.labelling import Labeller, hard_labels
 from apportion.learner import Learner
 from apportion.losses import cross_entropy
+from apportion.remembered import scattered
 from apportion.second_stage import PLOT, Loss, Memory, prediction_change
 from apportion.train import Epoch, Rate, View, train
 from apportion.transport.inputs import ArrayLike
@@ -94,6 +95,7 @@ def second_stage(
     running: float = 0.0,
     stop: float | None = None,
     instances_per_batch: int = 1024,
+    scatter: bool = False,
     augment: View = lambda x: x,
     prepare: View = lambda x: x,
     resume: dict[str, Any] | None = None,
@@ -102,7 +104,8 @@ def second_stage(
 
     The first labels are kept for `hold` epochs: a new student is not asked before it has learnt. Labels are
     made from a running mean of log-probabilities, whose momentum `running` falls with the rate; the student
-    learns the mean of the last `memory` rounds of them.
+    learns the mean of the last `memory` rounds of them, in batches of whole bags or, to `scatter`, of rows
+    of all bags: of a bag larger than a batch an epoch would see a part.
     """
     belief, before = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device), None
     labels = Memory(label(belief, bags.sizes, bags.proportions), memory)
@@ -113,8 +116,8 @@ def second_stage(
         before = None if resume["before"] is None else resume["before"].to(belief)
         belief = resume["running"].to(belief)
     for epoch in train(
-        learner, bags, optimizers, epochs=epochs, rate=rate, seed=seed, stage="second",
-        instances_per_batch=instances_per_batch, augment=augment, done=done,
+        learner, scattered(bags) if scatter else bags, optimizers, epochs=epochs, rate=rate, seed=seed,
+        stage="second", instances_per_batch=instances_per_batch, augment=augment, done=done,
     ):  # fmt: skip
         fresh, change, started = None, None, time.perf_counter()
         if epoch.number >= hold:

@@ -64,13 +64,13 @@ def moments(
     if log_probs.shape != (len(task.bags.x), k):
         raise runs.RunError(f"{teacher} has predictions of other data; run its first stage again")
     runs.check_fit(resume, [classifier], optimizers, log_probs.shape)
+    scatter, seen = (False, own) if recipe.first.batches is None else (True, len(task.bags.x))
     return stages.second_stage(
-        log_probs.to(task.device), classifier, task.bags, optimizers, epochs=second.epochs,
-        rate=build_rate(second), seed=recipe.seed, label=label, loss=build_loss(second),
-        mixup=second.mixup, memory=second.memory, hold=second.hold,
-        weights=bag_weights(task.bags.sizes, own).to(task.device) if second.weighting == "bag" else None,
-        running=second.running, stop=second.stop, instances_per_batch=batch, augment=task.augment,
-        prepare=task.prepare, resume=resume,
+        log_probs.to(task.device), classifier, task.bags, optimizers, epochs=second.epochs, label=label,
+        rate=build_rate(second), seed=recipe.seed, loss=build_loss(second), mixup=second.mixup,
+        weights=bag_weights(task.bags.sizes, seen).to(task.device) if second.weighting == "bag" else None,
+        memory=second.memory, hold=second.hold, running=second.running, stop=second.stop, resume=resume,
+        instances_per_batch=batch, scatter=scatter, augment=task.augment, prepare=task.prepare,
     )  # fmt: skip
 
 

@@ -97,12 +97,12 @@ def two_stages(
     """
     shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
     kind = kind_of(bags.x, device)
-    scattered, batch, whole = kind.batches(method, taught, bags, instances_per_batch)
+    scattered, batch = kind.batches(method, taught, bags, instances_per_batch)
     first_epochs = kind.first_epochs(taught, bags, batch, scattered) if first_epochs is None else first_epochs
-    second_epochs = kind.second_epochs(bags, whole) if second_epochs is None else second_epochs
+    second_epochs = kind.second_epochs(bags, batch, scattered) if second_epochs is None else second_epochs
     if first_epochs < 1:
         raise ValueError(f"first_epochs is {first_epochs}; a teacher needs at least one")
-    fast = lengths_of(bags.sizes, batch) | lengths_of(bags.sizes, whole)
+    fast = lengths_of(bags.sizes, batch)
 
     def new_network(stage: str, graphs: bool = False) -> nn.Module:
         reseed(seed, stage, "weights")
@@ -127,7 +127,8 @@ def two_stages(
         log_probs, student, bags, build_optimizers([student], second), epochs=second_epochs,
         rate=build_rate(second), label=on_belief(label, relax), mixup=second.mixup,
         hold=math.ceil(kind.hold * second_epochs), running=second.running,
-        prepare=as_floats, augment=kind.seen("plot", mirror), seed=seed, instances_per_batch=whole,
+        prepare=as_floats, augment=kind.seen("plot", mirror), seed=seed, instances_per_batch=batch,
+        scatter=scattered,
     )  # fmt: skip
 
 

@@ -50,11 +50,10 @@ class Kind:
         too_large = self.fewest > 0 and float(sizes.max()) > (batch or LARGEST)
         return method in SCATTERED and (few or too_large)
 
-    def batches(self, method: str, known: Bags, bags: Bags, asked: int | None) -> tuple[bool, int, int]:
-        """Whether those of the first stage are scattered, its instances, and those of whole bags."""
-        whole = asked or self.instances_per_batch(known, bags)
+    def batches(self, method: str, known: Bags, bags: Bags, asked: int | None) -> tuple[bool, int]:
+        """Whether they are scattered, and their instances."""
         scattered = self.scatters(method, known, asked)
-        return scattered, asked or self.batch if scattered else whole, whole
+        return scattered, asked or (self.batch if scattered else self.instances_per_batch(known, bags))
 
     def teacher(self, method: str, epochs: int, rate: float | None, scattered: bool = False) -> First:
         """The settings of a first stage; a rate of None is the one that goes with them."""
@@ -70,8 +69,9 @@ class Kind:
         sizes = torch.ones(len(known.x)) if scattered else known.sizes
         return epochs_of(sizes, batch, steps, most=self.most_epochs)
 
-    def second_epochs(self, bags: Bags, batch: int) -> int:
-        return epochs_of(bags.sizes, batch, self.second_steps, most=self.most_epochs)
+    def second_epochs(self, bags: Bags, batch: int, scattered: bool = False) -> int:
+        sizes = torch.ones(len(bags.x)) if scattered else bags.sizes
+        return epochs_of(sizes, batch, self.second_steps, most=self.most_epochs)
 
     def seen(self, stage: str, mirror: bool) -> View:
         """What a method of either stage sees."""

@@ -3,8 +3,7 @@
 A first stage learns from the bags' proportions. Its log-probabilities are all that the second stage takes
 over, so that predictions from anywhere can start one. The second stage turns them into labels that meet
 every bag's proportions, teaches those to a student, and relabels after every epoch (algorithm 1; algorithm
-2 with soft labels and `stop`). Both are generators: evaluating, logging, checkpoints and early stopping are
-the body of the caller's for statement.
+2 with soft labels and `stop`). Both are generators: what happens between epochs is the caller's for loop.
 """
 
 import time
@@ -104,8 +103,7 @@ def second_stage(
 
     The first labels are kept for `hold` epochs: a new student is not asked before it has learnt. Labels are
     made from a running mean of log-probabilities, whose momentum `running` falls with the rate; the student
-    learns the mean of the last `memory` rounds of them, in batches of whole bags or, to `scatter`, of rows
-    of all bags: of a bag larger than a batch an epoch would see a part.
+    learns the mean of the last `memory` rounds, in batches of whole bags or (`scatter`) of rows of them all.
     """
     belief, before = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device), None
     labels = Memory(label(belief, bags.sizes, bags.proportions), memory)
@@ -128,9 +126,8 @@ def second_stage(
             labels.add(label(belief, bags.sizes, bags.proportions))
         if stop is not None and fresh is not None:
             change, before = prediction_change(fresh, before, bags.sizes), fresh
-        seconds = time.perf_counter() - started
         last = epoch.number == epochs or (stop is not None and change is not None and change <= stop)
-        now = (fresh, labels, belief, before, change, seconds, last)
+        now = fresh, labels, belief, before, change, time.perf_counter() - started, last
         yield Moment("second", epoch, learner, optimizers, *now)
         if last:
             return

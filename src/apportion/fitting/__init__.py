@@ -126,9 +126,8 @@ def two_stages(
     yield from second_stage(
         log_probs, student, bags, build_optimizers([student], second), epochs=second_epochs,
         rate=build_rate(second), label=on_belief(label, relax), mixup=second.mixup,
-        hold=math.ceil(kind.hold * second_epochs), running=second.running,
-        prepare=as_floats, augment=kind.seen("plot", mirror), seed=seed, instances_per_batch=batch,
-        scatter=scattered,
+        hold=math.ceil(kind.hold * second_epochs), running=second.running, prepare=as_floats,
+        augment=kind.seen("plot", mirror), seed=seed, instances_per_batch=batch, scatter=scattered,
     )  # fmt: skip
 
 

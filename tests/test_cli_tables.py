@@ -215,6 +215,27 @@ def test_values_that_are_missing_now_and_were_not_in_training_are_noted(folder):
     assert said.startswith("column 'up' is missing in 1 of 2 rows, training had none")
 
 
+def test_texts_that_training_had_not_are_noted_and_are_no_news(folder):
+    people = pl.read_csv("people.csv", infer_schema=False)
+    region = ["north" if float(up) > 0 else "south" for up in people["up"]]
+    people.with_columns(pl.Series("region", region)).write_csv("regions.csv")
+    run("fit", "regions.csv", *SOURCES["proportions"][1:], "--out", "model", *QUICK)
+    rows = {"up": ["1"] * 4, "along": ["2"] * 4}
+    pl.DataFrame(rows | {"region": ["north", "North", "east", None]}).write_csv("new.csv")
+    said = run("predict", "model", "new.csv", "--out", "scored.csv").output.splitlines()
+    assert said[:2] == [
+        "column 'region' is missing in 1 of 4 rows, training had none; "
+        "they count as the mean of its categories",
+        "column 'region' has texts that training had not in 2 of 4 rows, such as 'North' (it had 'north'); "
+        "they count as the mean of its categories",
+    ]
+    north, *unknown = pl.read_csv("scored.csv")["p(left)"]
+    assert len(set(unknown)) == 1
+    assert unknown[0] != north
+    pl.DataFrame(rows | {"region": ["south"] * 4}).write_csv("new.csv")
+    assert run("predict", "model", "new.csv", "--out", "scored.csv").output.splitlines() == ["scored.csv"]
+
+
 def test_a_value_is_quoted_as_it_stands_in_the_file(folder):
     run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
     Path("new.csv").write_text("up;along\n1,5;1\n12.534,221;2\n1.5,5;3\n")

@@ -84,12 +84,19 @@ def test_categories_are_one_hot_as_scikit_learn_has_them_with_the_rare_ones_toge
     np.testing.assert_array_equal(features(column, *new), encoder.transform(new[:, None]))
 
 
-def test_missing_categories_have_a_flag_where_training_had_some_and_are_other_where_not():
+def test_missing_categories_have_a_flag_where_training_had_some_and_are_unknown_where_not():
     flagged = fit_column(pl.Series("a", ["x", None, "y"]), "category")
     assert flagged.features == ["a = x", "a = y", "a = other", "a is missing"]
-    assert features(flagged, "y", None, "z") == [[0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
+    assert features(flagged, "y", None, "z") == [[0, 1, 0, 0], [0, 0, 0, 1], [0.5, 0.5, 0, 0]]
     whole = fit_column(pl.Series("a", ["x", "y"]), "category")
-    assert features(whole, "x", None) == [[1, 0, 0], [0, 0, 1]]
+    assert features(whole, "x", None) == [[1, 0, 0], [0.5, 0.5, 0]]
+
+
+def test_an_unknown_category_is_other_where_training_had_others():
+    many = fit_column(pl.Series("a", [str(i) for i in range(10, 60)]), "category")
+    assert features(many, "z") == features(many, "59") == [[0] * KEPT + [1]]
+    never = fit_column(pl.Series("a", [None, None], dtype=pl.String), "category")
+    assert features(never, "z", None) == [[1, 0], [0, 1]]
 
 
 def test_numbers_can_be_categories():

@@ -89,6 +89,11 @@ def fit_column(values: pl.Series, kind: str) -> Column:
     return Column(name, kind, fill, mean, 1.0 if steady else scale, flag=bool(missing.any()))
 
 
+def has_other(column: Column) -> bool:
+    """Whether training had categories beyond those that are features, so that the network knows of others."""
+    return len(column.categories) in (0, KEPT)
+
+
 def features_of(columns: Sequence[Column], frame: pl.DataFrame) -> np.ndarray:
     """Features (n, d) float32 of the rows, in the order of the columns."""
     out = np.zeros((frame.height, sum(len(column.features) for column in columns)), np.float32)
@@ -110,6 +115,8 @@ def _write(column: Column, values: pl.Series, out: np.ndarray) -> None:
         place = read.replace_strict(codes, default=other, return_dtype=pl.Int64).to_numpy().copy()
         place[missing] = other + column.flag  # without a flag a missing value is 'other'
         out[np.arange(len(out)), place] = 1.0
+        if not has_other(column):  # its weights have learnt nothing: the mean of all categories stands for it
+            out[place == other, :] = np.append(np.full(other, 1 / other), np.zeros(1 + column.flag))
         return
     floats = _floats(values, column.kind)
     missing = np.isnan(floats)

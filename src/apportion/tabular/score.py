@@ -16,13 +16,7 @@ from apportion.tables.looks import check_points
 from apportion.tables.reading import BATCH, batches, open_table, pl, plainly
 from apportion.tables.transforms import features_of, read_as
 from apportion.tabular.told import columns_of, missing_of, name_spoilt
-
-GAPS = {
-    "category": "they count as 'other'",
-    "boolean": "they count as the more frequent value",
-    "number": "they count as the median",
-    "date": "they count as the median",
-}
+from apportion.tabular.unlike import unlike
 
 
 def score_table(
@@ -38,15 +32,15 @@ def score_table(
 
     What a CSV holds stays as it was written, but for decimal commas in numbers that the model takes. `typed`
     is for files that have types: columns that the model takes for numbers, dates or truth values become
-    such, and all others stay texts, as 007 is not 7. Values that are missing here and were not in training
-    are noted. `shares` are the probabilities, where they are known already.
+    such, and all others stay texts, as 007 is not 7. Gaps and categories that training had not are noted.
+    `shares` are the probabilities, where they are known already.
     """
     columns, texts = columns_of(model), tuple(dict.fromkeys((*missing_of(model), *missing)))
     with plainly(f"{table} cannot be read"):
         frame = _pointed(open_table(table, texts=None, missing=texts), table, columns)
         notes = [] if notes is None else notes
         scored = _scored_table(model, frame, table, notes, shares, texts)
-        notes += _missing(frame, columns)
+        notes += unlike(frame, columns)
         if not is_csv(table):
             return pl.concat([frame, scored.lazy()], how="horizontal")
         given = _pointed(open_table(table, texts=None), table, columns) if texts else frame
@@ -63,22 +57,6 @@ def _pointed(frame: pl.LazyFrame, table: Path, columns: Sequence[Column]) -> pl.
     names = [column.name for column in columns if column.kind == "number" and column.name in there]
     number = r"^(\s*[+-]?\d*),(\d*([eE][+-]?\d+)?\s*)$"  # what is none is told of as it was written
     return frame.with_columns(pl.col(name).str.replace(number, "${1}.${2}") for name in names)
-
-
-def _missing(frame: pl.LazyFrame, columns: Sequence[Column]) -> list[str]:
-    """Columns with gaps that had none in training, so that no feature says so."""
-    kinds = frame.collect_schema()
-    asks = [pl.len().alias("rows")]
-    for i, column in enumerate(columns):
-        value = pl.col(column.name)
-        gone = value.is_null() | value.is_nan() if kinds[column.name].is_float() else value.is_null()
-        asks.append(gone.sum().alias(str(i)))
-    rows, *gaps = frame.select(asks).collect(engine="streaming").row(0)
-    return [
-        f"column {column.name!r} is missing in {n:,} of {rows:,} rows, training had none; {GAPS[column.kind]}"
-        for column, n in zip(columns, gaps, strict=True)
-        if n and not column.flag
-    ]
 
 
 def _typed(frame: pl.LazyFrame, column: Column) -> pl.Series:

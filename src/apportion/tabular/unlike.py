@@ -1,0 +1,49 @@
+"""What rows to be scored have that those of training had not: gaps and categories, for notes."""
+
+from collections.abc import Sequence
+
+from apportion.tables.columns import Column
+from apportion.tables.reading import pl
+from apportion.tables.transforms import has_other
+
+
+def unlike(frame: pl.LazyFrame, columns: Sequence[Column]) -> list[str]:
+    """Notes on columns whose values no feature tells as they are; the rows are gone over once."""
+    kinds = frame.collect_schema()
+    asks = [pl.len().alias("rows")]
+    for i, column in enumerate(columns):
+        value = pl.col(column.name)
+        gone = value.is_null() | value.is_nan() if kinds[column.name].is_float() else value.is_null()
+        new = value.is_not_null() & ~_known(value, column)
+        first = value.cast(pl.String).filter(new).first()
+        asks += [gone.sum().alias(f"gaps {i}"), new.sum().alias(f"new {i}"), first.alias(f"such {i}")]
+    found = frame.select(asks).collect(engine="streaming").row(0, named=True)
+    rows, notes = found["rows"], []
+    for i, column in enumerate(columns):
+        gaps, new = found[f"gaps {i}"], found[f"new {i}"]
+        if gaps and not column.flag:
+            what = f"column {column.name!r} is missing in {gaps:,} of {rows:,} rows, training had none"
+            notes.append(f"{what}; {_taken_for(column)}")
+        if new and (new == rows or not has_other(column)):
+            what = f"column {column.name!r} has texts that training had not in {new:,} of {rows:,} rows"
+            notes.append(f"{what}, such as {_beside(found[f'such {i}'], column)}; {_taken_for(column)}")
+    return notes
+
+
+def _known(value: pl.Expr, column: Column) -> pl.Expr:
+    if column.kind != "category":
+        return pl.lit(True)
+    return value.cast(pl.String).is_in(list(column.categories))
+
+
+def _taken_for(column: Column) -> str:
+    if column.kind == "category":
+        return "they count as 'other'" if has_other(column) else "they count as the mean of its categories"
+    return "they count as the " + ("more frequent value" if column.kind == "boolean" else "median")
+
+
+def _beside(value: str, column: Column) -> str:
+    """The text, and one of training that differs from it by case and space alone."""
+    twins = (each for each in column.categories if each.strip().lower() == value.strip().lower())
+    twin = next(twins, None)
+    return repr(value) if twin is None else f"{value!r} (it had {twin!r})"

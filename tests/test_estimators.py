@@ -522,6 +522,22 @@ def test_bags_that_are_all_alike_are_refused(bags, words):
         ProportionClassifier().fit(X, bags=bags, proportions=shares)
 
 
+def test_bags_with_the_rows_of_x_in_another_order_are_refused_and_other_indices_are_places():
+    pd = pytest.importorskip("pandas")
+    x = pd.DataFrame({"a": [0.0, 1.0, 2.0, 3.0]}, index=[10, 11, 12, 13])
+    bags, shares = pd.Series([0, 0, 1, 1], index=x.index), [[0.5, 0.5], [1.0, 0.0]]
+    quick = ProportionClassifier(first_epochs=1, second_stage=None)
+
+    def fitted(bags):
+        return quick.fit(x, bags=bags, proportions=shares).predict_proba(x)
+
+    with pytest.raises(BagError, match=r"bags has the rows of X in another order, 13 first; pass bags.loc"):
+        fitted(bags[::-1])
+    plain = fitted(bags)
+    for same in (bags[::-1].loc[x.index], bags.to_numpy(), bags.reset_index(drop=True)):
+        np.testing.assert_array_equal(fitted(same), plain)
+
+
 def test_given_labels_in_a_series_go_to_the_rows_of_its_index():
     bag = np.arange(len(X)) // 10
     frame = (

@@ -34,15 +34,50 @@ def test_others_go_on(lease, spent, to_come, left):
     lease.refuse_slow(spent, to_come, left)
 
 
-def test_a_run_goes_on_in_the_next_lease(lease, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def lent(lease, tmp_path, monkeypatch, capsys):
+    """What a lease of so many seconds ends with, and what it prints."""
+
+    def run(seconds: float, *words: str, go_on: bool = True) -> tuple[int, str]:
+        given = ["--device", "cpu", "--out", str(tmp_path), "--seconds", str(seconds)]
+        monkeypatch.setattr(sys, "argv", ["lease.py", *given, *["--go-on"][:go_on], *words])
+        return lease.main(), capsys.readouterr().out
+
+    return run
+
+
+def test_a_run_goes_on_in_the_next_lease_whatever_it_needs(lease, lent, tmp_path, monkeypatch):
     name = "figure2/dllp/50"
-    words = ["lease.py", "--go-on", "--device", "cpu", "--out", str(tmp_path), f"{name}@1"]
+    monkeypatch.setattr(lease, "LEAST", 4)
+    code, said = lent(5, f"{name}@1=900")  # less than what an end wants
+    assert code == 3
+    assert "it goes on after epoch 1\n" in said
 
-    monkeypatch.setattr(sys, "argv", [*words, "--seconds", "5"])  # less than what an end wants
-    assert lease.main() == 3
-    assert "it goes on after epoch 1" in capsys.readouterr().out
-
-    monkeypatch.setattr(sys, "argv", [*words, "--seconds", "600"])
-    assert lease.main() == 0
+    code, said = lent(600, f"{name}@1=900")
+    assert code == 0
+    assert lease.runs.finished(tmp_path / name / "seed=1")
     epochs = [line["epoch"] for line in lease.runs.read_log(tmp_path / name / "seed=1")]
     assert epochs == list(range(1, lease.RECIPES[name].first.epochs + 1))
+
+
+def test_what_is_not_begun_is_told_and_leaves_nothing(lent, tmp_path):
+    for seconds, go_on in ((20, True), (20, False)):
+        code, said = lent(seconds, "figure2/dllp/50@1=21", go_on=go_on)
+        assert code == 1
+        assert said.startswith("figure2/dllp/50, seed 1: skipped, it needs")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("left", [9.0, 13.9])
+def test_the_time_is_over_before_another_two_epochs_and_a_checkpoint_would_be(lease, left):
+    assert lease.is_over([60.0] + [2.0] * 10, left)
+    assert not lease.is_over([60.0] + [2.0] * 10, 14.1)
+
+
+def test_a_second_stage_is_not_begun_when_the_time_is_over(lease, lent, monkeypatch):
+    epochs = lease.RECIPES["figure2/dllp+plot/50"].first.epochs
+    monkeypatch.setattr(lease, "is_over", lambda spent, left: len(spent) == epochs)
+    code, said = lent(600, "figure2/dllp+plot/50@1")
+    assert code == 3
+    assert f"it goes on after epoch {epochs}\n" in said
+    assert "+plot/50/seed=1 epoch" not in said

@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from pathlib import Path
 
 import pytest
 
+from apportion import runs
 from apportion.grid import RECIPES
 from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed, from_json, to_json
 from apportion.recipes.checks import check
@@ -113,3 +115,16 @@ def test_a_file_that_is_no_recipe_is_refused():
 def test_missing_settings_take_their_defaults():
     assert from_json("{}") == Recipe()
     assert from_json('{"first": {"epochs": 3}}') == replace(Recipe(), first=First(epochs=3))
+
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+@pytest.mark.parametrize("group", sorted(folder.name for folder in RESULTS.iterdir() if folder.is_dir()))
+def test_what_was_run_is_what_the_recipe_of_its_name_says(group):
+    folders = list(runs.all_runs(RESULTS / group))
+    assert folders
+    for folder in folders:
+        *_, method, size, seed = folder.parts
+        recipe = replace(RECIPES[f"{group}/{method}/{size}"], seed=int(seed.removeprefix("seed=")))
+        assert not runs.differences(runs.read_recipe(folder), json.loads(to_json(recipe)))

@@ -130,6 +130,16 @@ def test_a_method_has_one_colour_at_every_bag_size(tmp_path):
     assert drawn[0]["two views, ResNet-9"] == drawn[1]["two views, ResNet-9"]
 
 
+def test_the_figure_has_a_panel_a_size_four_across_down_to_the_lowest_end(tmp_path):
+    for size, accuracy in ((16, 95.0), (32, 94.0), (64, 93.0), (128, 92.0), (256, 50.0)):
+        make_run(tmp_path, f"beyond-resnet9/two-views/{size}", 1, accuracy)
+    panels = beyond_figure(collect(tmp_path), CIFAR_10).axes
+    assert [panel.get_title() for panel in panels] == [f"bags of {n}" for n in (16, 32, 64, 128, 256)]
+    assert {panel.get_ylim() for panel in panels} == {(35.0, 97.0)}
+    places = [panel.get_subplotspec().get_geometry() for panel in panels]
+    assert places == [(2, 4, i, i) for i in range(5)]
+
+
 def test_beyond_the_paper_a_second_stage_counts_the_seconds_of_its_first_and_needs_it(tmp_path):
     assert beyond_table(collect(tmp_path), CIFAR_10, PUBLISHED) == ""
     assert beyond_figure(collect(tmp_path), CIFAR_10) is None

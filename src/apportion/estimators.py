@@ -16,7 +16,7 @@ from apportion.fitting.shapes import as_fitted, check_alike
 from apportion.fitting.telling import line_of, tell
 from apportion.fitting.validating import check_labels, validated, validated_again
 from apportion.intake.forms import rows_by_name
-from apportion.intake.given import placed_labels
+from apportion.intake.given import placed_labels, refuse_another_order
 from apportion.intake.instances import as_floats, as_instances, stacked
 from apportion.intake.mending import mended_bags, transduced
 from apportion.judging.choosing import Chosen, check_choice, part_of
@@ -97,6 +97,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         options = {name: asked.pop(name) for name in ("noise", "normalise", "unlabelled", "fill")}
         check_choice(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
         y, classes = rows_by_name(y, classes)
+        refuse_another_order(X, bags)
         given = placed_labels(given, X, bags)  # by the index of X, which validation drops
         X, y = validated(self, stacked(X), y, proportions is not None or counts is not None)
         settings = stage_settings(**(asked := told(asked, as_instances(X[:1]), device)))

@@ -15,7 +15,8 @@ _ACCEPTED: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True} 
 def validated(estimator: Any, X: Any, y: Any, table: bool) -> tuple[Any, Any]:
     """Instances and labels (n,) or shares (n, k), or None where a table of the bags has them."""
     if y is None and not table:
-        raise ValueError("this estimator requires y to be passed, but the target y is None; or a table")
+        remedy = "or pass the proportions or counts of bags"
+        raise ValueError(f"this estimator requires y to be passed, but the target y is None; {remedy}")
     if y is None:
         return validate_data(estimator, X, **_ACCEPTED), None
     X, y = validate_data(estimator, X, y, multi_output=True, **_ACCEPTED)

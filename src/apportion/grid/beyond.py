@@ -17,7 +17,7 @@ BOTH9 = Network("resnet9", {"dropout": 0.0, "both_ways": True})
 STUDENT = replace(FAST_SECOND, epochs=70, network=CONV13, augment="crop+flip")
 
 # Larger bags begin later, so they need more epochs. An epoch of two views is two passes.
-# apportion run beyond-conv13/two-views/128     300 s on one H200
+# apportion run beyond-conv13/two-views/64      200 s on one H200
 # apportion run beyond-resnet9/two-views/64     half the arithmetic of the 13 layers
 EPOCHS13 = {16: 60, 32: 75, 64: 100, 128: 170, 256: 220, 512: 220, 1024: 220}
 EPOCHS9 = {16: 100, 32: 130, 64: 180, 128: 300, 256: 350, 512: 350, 1024: 350}

@@ -46,6 +46,15 @@ def placed_labels(given: Any, x: Any, bags: Any = None) -> Any:
     return found
 
 
+def refuse_another_order(x: Any, bags: Any) -> None:
+    """Rows are matched by their places; two pandas indices with the same rows in another order say others."""
+    if not (_has_index(x) and _has_index(bags)) or len(x) != len(bags) or x.index.equals(bags.index):
+        return
+    if x.index.is_unique and bags.index.isin(x.index).all() and bags.index.is_unique:
+        remedy = "pass bags.loc[X.index], or bags.to_numpy() if they are in the order of X"
+        raise BagError(f"bags has the rows of X in another order, {bags.index.tolist()[0]!r} first; {remedy}")
+
+
 def _has_index(values: Any) -> bool:
     return library_of(values) == "pandas" and type(values).__name__ in ("DataFrame", "Series")
 

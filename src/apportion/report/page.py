@@ -26,7 +26,7 @@ BEYOND = """\
 Last epoch, and the seconds of all stages on one device with evaluation in them, and compilation where it was
 not done before. The published best is of any method up to 2025 with WRN-28-2 and up to 1,024 epochs, often of
 the best test epoch; ours is the 13-layer network unless named ([two views](methods/two-views.md)).
-ResNet-9 is asked for the image and its mirror image at test time."""
+Two views are asked for the image and its mirror image at test time, but for those in batches of 1,024."""
 
 
 def results_page(root: Path, path: Path) -> str:

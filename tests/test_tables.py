@@ -391,6 +391,20 @@ def test_a_comma_in_a_header_of_semicolons_separates_nothing(tmp_path):
     assert open_table(tmp_path / "t.csv").collect().columns == ["a;b", "c"]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty CSV; it has no header; write it anew"),
+        ('a,b\n1,"2\n3,4\n', "close the double quote that is open there"),
+        ("# of 2026\na,b\n1,2\n", "has 2 fields where the header has 1; delete the first line, if it is no"),
+    ],
+)
+def test_what_a_reader_cannot_read_has_a_remedy(tmp_path, text, words):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(TableError, match=words):
+        open_table(tmp_path / "t.csv")
+
+
 def test_a_row_with_too_many_fields_is_named(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n1,5,2\n")
     with pytest.raises(

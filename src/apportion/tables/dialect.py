@@ -20,6 +20,7 @@ HEAD = 1 << 20  # bytes that are looked at
 LINES = 50  # that say what separates
 PACKED = (b"\x1f\x8b", b"x\x01", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")  # what polars would unpack
 MARK = b"\xef\xbb\xbf"  # before UTF-8, as Excel writes it
+QUOTE = "close the double quote that is open there, or double it"
 WIDE = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 
@@ -104,10 +105,13 @@ def why(path: Path, separator: str, reason: str) -> str:
     if "utf-8" in reason.lower():
         return recode(path, "cp1252")
     if "more fields" not in reason:
-        return f"{path} cannot be read as csv: {reason}"
+        known = {"malformed": QUOTE, 'parse `"': QUOTE, "empty": "it has no header; write it anew"}
+        remedy = next((f"; {each}" for word, each in known.items() if word in reason), "")
+        return f"{path} cannot be read as csv: {reason}{remedy}"
     row, fields, width = _widest(path, separator)
     where = f"row {row}, has {fields} fields where the header has {width}" if row else reason
     remedy = f"put values that have {separator!r} in them between double quotes, names in the header too"
+    remedy = "delete the first line, if it is no header" if row and width == 1 else remedy
     return f"{path} cannot be read as csv: {where}; {remedy}"
 
 

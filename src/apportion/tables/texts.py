@@ -26,7 +26,7 @@ def read_csv(
     refuse_twice(path, dialect.separator)
     try:
         frame = _read(path, dialect, texts, tuple(missing))
-    except pl.exceptions.ComputeError as problem:
+    except (pl.exceptions.ComputeError, pl.exceptions.NoDataError) as problem:
         reason = (str(problem).splitlines() or [""])[0]
         raise TableError(why(path, dialect.separator, reason)) from problem
     if frame.width > 1:

@@ -522,6 +522,25 @@ def test_bags_that_are_all_alike_are_refused(bags, words):
         ProportionClassifier().fit(X, bags=bags, proportions=shares)
 
 
+@pytest.mark.parametrize("values", [pd.Timestamp("2020-01-01"), "u", pd.Timedelta("1D")])
+def test_a_column_without_numbers_is_named(values):
+    frame = pd.DataFrame(X, columns=["up", "along"]).assign(since=values)
+    with pytest.raises(BagError, match=r"column 'since' of X has .*, and no numbers; encode it, by"):
+        ProportionClassifier().fit(frame, bags=TOWNS, proportions=[[0.5, 0.5]])
+
+
+def test_what_is_wrong_with_numbers_is_told_as_scikit_learn_does():
+    frame = pd.DataFrame(X, columns=["up", "along"]).assign(since=np.inf)
+    with pytest.raises(ValueError, match="Input X contains infinity"):
+        ProportionClassifier().fit(frame, TRUTH)
+
+
+def test_a_row_without_a_label_is_named():
+    labels = np.where(np.arange(len(X)) == 7, None, np.array(["no", "yes"])[TRUTH])
+    with pytest.raises(BagError, match="y has no label in row 7; leave such rows out, or pass bags"):
+        ProportionClassifier().fit(X, labels)
+
+
 def test_bags_with_the_rows_of_x_in_another_order_are_refused_and_other_indices_are_places():
     x = pd.DataFrame({"a": [0.0, 1.0, 2.0, 3.0]}, index=[10, 11, 12, 13])
     bags, shares = pd.Series([0, 0, 1, 1], index=x.index), [[0.5, 0.5], [1.0, 0.0]]

@@ -7,7 +7,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data  # type: ignore[attr-defined]
 
-from apportion.intake.instances import BagError
+from apportion.intake.instances import BagError, library_of
 
 _ACCEPTED: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # bytes of images stay so
 
@@ -18,12 +18,42 @@ def validated(estimator: Any, X: Any, y: Any, table: bool) -> tuple[Any, Any]:
         remedy = "or pass the proportions or counts of bags"
         raise ValueError(f"this estimator requires y to be passed, but the target y is None; {remedy}")
     if y is None:
-        return validate_data(estimator, X, **_ACCEPTED), None
-    X, y = validate_data(estimator, X, y, multi_output=True, **_ACCEPTED)
+        return _checked(estimator, X), None
+    _refuse_gaps(y)
+    X, y = _checked(estimator, X, y, multi_output=True)
     if y.ndim == 1 or y.shape[1] == 1:
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
     return X, y
+
+
+def _checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+    try:
+        return validate_data(estimator, X, *y, **options, **_ACCEPTED)
+    except (TypeError, ValueError):  # which do not say in which column
+        frame = library_of(X) == "pandas" and type(X).__name__ == "DataFrame"
+        for name, values in X.items() if frame else ():
+            if not _is_numeric(values.dropna().to_numpy()):
+                remedy = "encode it, by scikit-learn's ColumnTransformer or in apportion fit, or leave it out"
+                raise BagError(f"column {name!r} of X has {values.dtype}, and no numbers; {remedy}") from None
+        raise
+
+
+def _is_numeric(values: np.ndarray) -> bool:
+    try:
+        values.astype(np.float64)
+    except (TypeError, ValueError):
+        return False
+    return values.dtype.kind not in "mM"
+
+
+def _refuse_gaps(y: Any) -> None:
+    """Rows without a label, where None stands for it: sorting would fail, and not say where."""
+    if type(y) is not np.ndarray or y.dtype != object or y.ndim > 1:
+        return
+    for row in (i for i, label in enumerate(y) if label is None):
+        remedy = "leave such rows out, or pass bags and their proportions instead of y"
+        raise BagError(f"y has no label in row {row}; {remedy}")
 
 
 def validated_again(estimator: Any, X: Any) -> Any:

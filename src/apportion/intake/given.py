@@ -52,7 +52,8 @@ def refuse_another_order(x: Any, bags: Any) -> None:
         return
     if x.index.is_unique and bags.index.isin(x.index).all() and bags.index.is_unique:
         remedy = "pass bags.loc[X.index], or bags.to_numpy() if they are in the order of X"
-        raise BagError(f"bags has the rows of X in another order, {bags.index.tolist()[0]!r} first; {remedy}")
+        first = bags.index[:1].tolist()[0]
+        raise BagError(f"bags has the rows of X in another order, {first!r} first; {remedy}")
 
 
 def _has_index(values: Any) -> bool:

@@ -90,7 +90,7 @@ def fit_column(values: pl.Series, kind: str) -> Column:
 
 
 def has_other(column: Column) -> bool:
-    """Whether training had categories beyond those that are features, so that the network knows of others."""
+    """Whether training may have had texts beyond those that are features, so that others are known of."""
     return len(column.categories) in (0, KEPT)
 
 

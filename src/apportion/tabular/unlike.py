@@ -14,13 +14,15 @@ def unlike(frame: pl.LazyFrame, columns: Sequence[Column]) -> list[str]:
     for i, column in enumerate(columns):
         value = pl.col(column.name)
         gone = value.is_null() | value.is_nan() if kinds[column.name].is_float() else value.is_null()
-        new = value.is_not_null() & ~_known(value, column)
-        first = value.cast(pl.String).filter(new).first()
-        asks += [gone.sum().alias(f"gaps {i}"), new.sum().alias(f"new {i}"), first.alias(f"such {i}")]
+        asks.append(gone.sum().alias(f"gaps {i}"))
+        if column.kind == "category":
+            text = value.cast(pl.String)
+            new = text.is_not_null() & ~text.is_in(list(column.categories))
+            asks += [new.sum().alias(f"new {i}"), text.filter(new).first().alias(f"such {i}")]
     found = frame.select(asks).collect(engine="streaming").row(0, named=True)
     rows, notes = found["rows"], []
     for i, column in enumerate(columns):
-        gaps, new = found[f"gaps {i}"], found[f"new {i}"]
+        gaps, new = found[f"gaps {i}"], found.get(f"new {i}", 0)
         if gaps and not column.flag:
             what = f"column {column.name!r} is missing in {gaps:,} of {rows:,} rows, training had none"
             notes.append(f"{what}; {_taken_for(column)}")
@@ -28,12 +30,6 @@ def unlike(frame: pl.LazyFrame, columns: Sequence[Column]) -> list[str]:
             what = f"column {column.name!r} has texts that training had not in {new:,} of {rows:,} rows"
             notes.append(f"{what}, such as {_beside(found[f'such {i}'], column)}; {_taken_for(column)}")
     return notes
-
-
-def _known(value: pl.Expr, column: Column) -> pl.Expr:
-    if column.kind != "category":
-        return pl.lit(True)
-    return value.cast(pl.String).is_in(list(column.categories))
 
 
 def _taken_for(column: Column) -> str:

@@ -215,6 +215,27 @@ def test_values_that_are_missing_now_and_were_not_in_training_are_noted(folder):
     assert said.startswith("column 'up' is missing in 1 of 2 rows, training had none")
 
 
+def test_numbers_in_another_unit_than_training_had_are_noted(folder):
+    run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
+    people = pl.read_csv("people.csv")
+    run("predict", "model", "people.csv", "--out", "scored.csv")
+    up = people["up"].to_numpy()
+    far = up.mean() + 11 * up.std()
+    few = pl.Series("up", [far] * 6 + up[6:].tolist())  # one row in a hundred may be so far in any column
+    people.with_columns(few).write_csv("few.csv")
+    assert "far" not in run("predict", "model", "few.csv", "--out", "scored.csv").output
+    many = pl.Series("up", [None, *[far] * 7, *up[8:].tolist()])
+    people.with_columns(many).write_csv("many.csv")
+    said = run("predict", "model", "many.csv", "--out", "scored.csv").output.splitlines()
+    assert said[1] == (
+        f"column 'up' is far from training's in 7 of 600 rows, such as {far:.4g} "
+        f"(mean {up.mean():.4g}, deviation {up.std():.4g}); is its unit the same?"
+    )
+    gone = pl.Series("up", [float("nan")] * 600)
+    people.with_columns(gone).write_parquet("gone.parquet")
+    assert "far" not in run("predict", "model", "gone.parquet", "--out", "scored.csv").output
+
+
 def test_texts_that_training_had_not_are_noted_and_are_no_news(folder):
     people = pl.read_csv("people.csv", infer_schema=False)
     region = ["north" if float(up) > 0 else "south" for up in people["up"]]

@@ -197,6 +197,12 @@ def test_ids_that_differ_by_their_unicode_form_are_told_so():
             group_bags(np.zeros((2, 2)), ids, table)
 
 
+def test_ids_with_zeros_of_their_own_are_told_with_their_twins():
+    table = {"1": [0.5, 0.5], "10": [0.5, 0.5]}
+    with pytest.raises(BagError, match="bag '1' of the table is '01' among the instances; write both alike"):
+        group_bags(np.zeros((2, 2)), ["01", "10"], table)
+
+
 @pytest.mark.parametrize(
     ("table", "words"),
     [

@@ -405,6 +405,26 @@ def test_what_a_reader_cannot_read_has_a_remedy(tmp_path, text, words):
         open_table(tmp_path / "t.csv")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_file_that_ends_within_a_row_is_refused(tmp_path, end):
+    path, whole = tmp_path / "t.csv", end.join(['a,"b, c",d', '1,"2, 3",4', '5,"6, 7",8'])
+    for text in (
+        whole,
+        whole + end,
+        whole[:-2] + end,
+        whole + end + ",," + end,
+    ):  # last fields may be left out
+        path.write_text(text, newline="")
+        assert open_table(path).collect()["a"].to_list() == [1, 5]
+    path.write_text(whole[:-2], newline="")
+    with pytest.raises(TableError, match="ends within a row: the last line has 2 fields, the header 3; copy"):
+        open_table(path)
+    path.write_text(end.join(["a,b,c", '1,"2', '3",4']), newline="")  # a text of two lines
+    assert open_table(path).collect().row(0)[::2] == (1, 4)
+    path.write_text(end.join(["a,b", f"1,{'x' * 200_000}"]), newline="")  # too long for Python's reader
+    assert open_table(path).collect().height == 1
+
+
 def test_a_row_with_too_many_fields_is_named(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n1,5,2\n")
     with pytest.raises(
@@ -1078,9 +1098,20 @@ def test_ids_that_differ_by_their_unicode_form_are_told_so(tmp_path):
     shares(tmp_path, town=[other, "b", "c"])
     for unlabelled in (False, True):
         (problem,) = problems(tmp_path, table=table, unlabelled=unlabelled)
-        assert problem.startswith(
-            f"bag {other!r} of shares.csv: written with other Unicode characters in people"
-        )
+        assert problem.startswith(f"bag {other!r} of shares.csv has other Unicode characters")
+        assert "in people.csv: write both alike" in problem
+
+
+def test_ids_with_zeros_case_or_spaces_of_their_own_are_told_of_with_their_twins(tmp_path):
+    table = people(tmp_path, "csv", town=["b", "007", "b", "North", "007", "b"])
+    shares(tmp_path, town=["7", "b", " north "])
+    for unlabelled in (False, True):
+        (problem,) = problems(tmp_path, table=table, unlabelled=unlabelled)
+        first, second = "bag '7' of shares.csv is '007'", "bag ' north ' of shares.csv is 'North'"
+        assert problem == f"{first} in people.csv; {second} in people.csv: write both alike"
+    people(tmp_path, "csv", town=["b", "007", "b", "7", "007", "b"])  # both are there, and are two bags
+    shares(tmp_path, town=["7", "b", "007"])
+    assert problems(tmp_path, table=table) == []
 
 
 def test_rows_of_a_bag_that_disagree_are_told(tmp_path):

@@ -2,10 +2,10 @@
 
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
-from unicodedata import normalize
 
 from apportion.intake.instances import BagError
 from apportion.intake.remedies import ESTIMATOR, Way
+from apportion.intake.twins import written_otherwise
 
 
 def check_names(keys: Sequence[Hashable], names: Sequence[Hashable], way: Way = ESTIMATOR) -> None:
@@ -38,10 +38,7 @@ def check_order(names: Sequence[Hashable]) -> None:
 
 
 def _refuse_other_form(keys: Sequence[Hashable], known: set[Hashable]) -> None:
-    """Ids that look the same and are not: é may be one character, or an e with an accent after it."""
-    lost = known.difference(keys)
-    forms = {normalize("NFC", name) for name in lost if isinstance(name, str)}
-    for key in (key for key in keys if isinstance(key, str) and key not in known):
-        if normalize("NFC", key) in forms:
-            remedy = "write both by unicodedata.normalize('NFC', id)"
-            raise BagError(f"bag {key!r} has other Unicode characters among the instances; {remedy}")
+    lost = [name for name in known.difference(keys) if isinstance(name, str)]
+    strange = [key for key in keys if isinstance(key, str) and key not in known]
+    for key, how in written_otherwise(lost, strange)[:1]:
+        raise BagError(f"bag {key!r} of the table {how} among the instances; write both alike")

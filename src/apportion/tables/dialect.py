@@ -126,23 +126,3 @@ def _widest(path: Path, separator: str) -> tuple[int, int, int]:
             )
     except csv.Error:  # a field that is too long for Python's reader
         return 0, 0, 0
-
-
-def claimed(path: Path, dialect: Dialect) -> tuple[int, int]:
-    """The lines of a CSV, and the columns of its first: short lines are filled up with missing values."""
-    end = dialect.line_end.encode()
-    with path.open("rb") as file:
-        first, _, rest = file.read(1 << 22).partition(end)
-        lines = 1 + rest.count(end)
-        while part := file.read(1 << 20):
-            lines += part.count(end)
-    return lines, 1 + first.count(dialect.separator.encode())
-
-
-def trailing(path: Path, dialect: Dialect) -> int:
-    """The lines without any value at the end of a CSV, as spreadsheets leave them: nothing but separators."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - HEAD))
-        text = file.read().replace(b"\r\n", b"\n").removesuffix(dialect.line_end.encode())
-    lines, mark = text.split(dialect.line_end.encode()), dialect.separator.encode()
-    return next((i for i, line in enumerate(reversed(lines)) if line.strip(mark)), 0)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from apportion.intake.twins import written_otherwise
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.reading import ROW, pl
 from apportion.tables.shares import BagTable, strange_ids
@@ -15,12 +16,10 @@ def check_names(
     given = pl.DataFrame({key: table.bags, "at": pl.int_range(len(table.bags), eager=True)})
     known = bags.join(given.unique(key, keep="first"), on=key, how="left", maintain_order="left")
     lost = known.filter(pl.col("at").is_null())
-    if odd := _other_forms(lost[key], given.filter(~pl.col(key).is_in(bags[key].implode()))[key]):
-        cases = (f"bag {name!r} of {table.place}" for name in odd)
-        what = (
-            f"written with other Unicode characters in {asked.table.name}; write both alike, such as in NFC"
-        )
-        problems.append(told(cases, len(odd), what))
+    strange = given.filter(~pl.col(key).is_in(bags[key].implode()))[key]
+    if strange.dtype == pl.String and (pairs := written_otherwise(lost[key], strange)):
+        cases = [f"bag {name!r} of {table.place} {how} in {asked.table.name}" for name, how in pairs[:SHOWN]]
+        problems.append(told(cases, len(pairs), "write both alike"))
         return known["at"].fill_null(-1).to_numpy()
     if lost.height == known.height:
         problems.append(strange_ids(asked, bags[key], table.place, table.bags[0]))
@@ -45,11 +44,3 @@ def check_names(
             told(cases, empty.height, f"no row in {asked.table.name}; drop it from {table.place}")
         )
     return known["at"].fill_null(-1).to_numpy()  # -1: no row
-
-
-def _other_forms(lost: pl.Series, strange: pl.Series) -> list[str]:
-    """Bags that only look like one of the other table: é may be one character, or an e and an accent."""
-    if lost.dtype != pl.String or strange.dtype != pl.String:
-        return []
-    forms = lost.str.normalize("NFC")
-    return strange.filter(strange.str.normalize("NFC").is_in(forms.implode())).to_list()

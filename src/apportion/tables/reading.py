@@ -8,7 +8,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from apportion.tables.asking import Asked
 from apportion.tables.columns import TableError
-from apportion.tables.dialect import Dialect, claimed, dialect_of, is_csv
+from apportion.tables.dialect import Dialect, dialect_of, is_csv
+from apportion.tables.lines import claimed
 from apportion.tables.texts import pl, read_csv
 from apportion.tables.trial import tried
 

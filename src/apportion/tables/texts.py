@@ -8,7 +8,8 @@ from typing import Any
 
 from apportion.tables.asking import listed
 from apportion.tables.columns import TableError
-from apportion.tables.dialect import Dialect, names_of, refuse_twice, trailing, why
+from apportion.tables.dialect import Dialect, names_of, refuse_twice, why
+from apportion.tables.lines import refuse_cut_off, trailing
 
 try:
     import polars as pl
@@ -24,6 +25,7 @@ def read_csv(
 ) -> pl.LazyFrame:
     """The columns `texts` stay texts, all if that is None; lines without any value at the end are no rows."""
     refuse_twice(path, dialect.separator)
+    refuse_cut_off(path, dialect)
     try:
         frame = _read(path, dialect, texts, tuple(missing))
     except (pl.exceptions.ComputeError, pl.exceptions.NoDataError) as problem:

@@ -1,10 +1,12 @@
-"""What rows to be scored have that those of training had not: gaps and categories, for notes."""
+"""What rows to be scored have that those of training had not: gaps, categories and far numbers, for notes."""
 
 from collections.abc import Sequence
 
 from apportion.tables.columns import Column
 from apportion.tables.reading import pl
 from apportion.tables.transforms import has_other
+
+FAR = 10  # deviations from the mean: of training at most one row in FAR² was as far (Chebyshev)
 
 
 def unlike(frame: pl.LazyFrame, columns: Sequence[Column]) -> list[str]:
@@ -19,6 +21,10 @@ def unlike(frame: pl.LazyFrame, columns: Sequence[Column]) -> list[str]:
             text = value.cast(pl.String)
             new = text.is_not_null() & ~text.is_in(list(column.categories))
             asks += [new.sum().alias(f"new {i}"), text.filter(new).first().alias(f"such {i}")]
+        if column.kind == "number":
+            number = value.cast(pl.Float64, strict=False)
+            far = ((number - column.mean).abs() > FAR * column.scale) & number.is_not_nan()
+            asks += [far.sum().alias(f"far {i}"), number.filter(far).first().alias(f"such {i}")]
     found = frame.select(asks).collect(engine="streaming").row(0, named=True)
     rows, notes = found["rows"], []
     for i, column in enumerate(columns):
@@ -29,6 +35,10 @@ def unlike(frame: pl.LazyFrame, columns: Sequence[Column]) -> list[str]:
         if new and (new == rows or not has_other(column)):
             what = f"column {column.name!r} has texts that training had not in {new:,} of {rows:,} rows"
             notes.append(f"{what}, such as {_beside(found[f'such {i}'], column)}; {_taken_for(column)}")
+        if found.get(f"far {i}", 0) > rows / FAR**2:
+            what = f"column {column.name!r} is far from training's in {found[f'far {i}']:,} of {rows:,} rows"
+            told = f"mean {column.mean:.4g}, deviation {column.scale:.4g}"
+            notes.append(f"{what}, such as {found[f'such {i}']:.4g} ({told}); is its unit the same?")
     return notes
 
 

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import network, same_bits
+from hypothesis import given
+from hypothesis import strategies as st
 
 from apportion import runs
 from apportion.optimizers import make_optimizer
 from apportion.randomness import stream
 from apportion.runs import files
 from apportion.runs.checkpoints import check_fit, held, pack, unpack
+from apportion.runs.layout import by_lines
 
 RESULT = {
     "test_accuracy": {"last": 90.0, "oracle": 91.0, "oracle_epoch": 1},
@@ -346,3 +349,20 @@ def test_a_full_disk_is_named_and_leaves_the_old_file_and_no_part_of_the_new(tmp
         files.write_whole(tmp_path / "last.safetensors", pack(state(2)))
     assert unpack((tmp_path / "last.safetensors").read_bytes(), "it")["epoch"] == 1
     assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_confusion_has_a_line_a_class():
+    lines = by_lines({"confusion": [[3, 0], [1, 2.5e-30]], "said": "[\n1,\n2]", "none": []}).splitlines()
+    assert lines == ["{", ' "confusion": [', "  [3, 0],", "  [1, 2.5e-30]", " ],", *lines[5:]]
+    assert lines[5:] == [r' "said": "[\n1,\n2]",', ' "none": []', "}"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(VALUES)
+def test_the_layout_changes_no_value(values):
+    assert json.loads(by_lines(values)) == values

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from apportion.runs.checkpoints import check_fit, held, pack, unpack
 from apportion.runs.files import RunError, read_bytes, sync, write_whole, writing
+from apportion.runs.layout import by_lines
 from apportion.runs.locks import InUse, locked
 from apportion.runs.reading import (
     WEIGHTS_LIMIT,
@@ -137,7 +138,7 @@ def finish(folder: Path, result: dict[str, Any], weights: dict[str, Tensor], log
     table = io.BytesIO()
     np.save(table, log_probs.half().cpu().numpy())
     write_whole(folder / "log_probs.npy", table.getvalue())
-    write(folder / "result.json", json.dumps(result, indent=1))
+    write(folder / "result.json", by_lines(result))
     (folder / "last.safetensors").unlink(missing_ok=True)
 
 

@@ -671,3 +671,31 @@ def test_shares_have_no_accuracy_and_the_error_says_what_scores_them():
     assert model.score(X, TRUTH) > 0.5
     with pytest.raises(BagError, match=r"y has shares of 2 classes, and accuracy wants labels; .*BagScore"):
         model.score(X, np.eye(2)[TRUTH])
+
+
+# --- features that no network learns from
+
+
+@pytest.mark.parametrize(
+    ("factors", "name"),
+    [((1e-6, 1e-6), "up"), ((1e-3, 1e-3), "up"), ((1.0, 100.0), "along"), ((1.0, 1e6), "along")],
+)
+def test_features_of_a_size_that_no_network_learns_from_are_warned_of(factors, name, caplog):
+    frame = pd.DataFrame(X * factors, columns=["up", "along"])
+    size = float(np.sqrt((frame[name] ** 2).mean()))
+    quick(backbone="mlp").fit(frame, TRUTH, bags=TOWNS)
+    quick(backbone="mlp").fit(frame.to_numpy(), TRUTH, bags=TOWNS)
+    named, placed = (record.getMessage() for record in caplog.records)
+    what = f"the largest, has a root mean square of {size:.3g}: a network learns badly from it; scale the"
+    assert named.startswith(f"feature {name!r} of X, {what}")
+    assert placed.startswith(f"feature {int(name == 'along')} of X, {what}")
+
+
+def test_features_of_a_usual_size_or_for_a_network_of_ones_own_are_not(caplog):
+    pixels = np.random.default_rng(0).integers(256, size=X.shape, dtype=np.uint8)
+    for x in (X, 20 * X, X / 100, X * 0, pixels):
+        quick(backbone="mlp").fit(x, TRUTH, bags=TOWNS)
+    quick().fit(1e6 * X, TRUTH, bags=TOWNS)
+    model = make_pipeline(StandardScaler(), quick(backbone="mlp"))
+    model.fit(1e6 * X, TRUTH, proportionclassifier__bags=TOWNS)
+    assert caplog.records == []

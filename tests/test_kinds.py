@@ -242,7 +242,8 @@ def test_the_network_of_every_kind_can_be_saved(tmp_path, monkeypatch, kind):
     assert name in BACKBONES
     assert inspect.signature(BACKBONES[name]).bind(shape, 2, **options)
     model = ProportionClassifier("dllp", None, first_epochs=1, random_state=0)
-    x = np.random.default_rng(0).integers(0, 256, (6, *shape)).astype(np.uint8 if len(shape) > 1 else float)
+    pixels = np.random.default_rng(0).integers(0, 256, (6, *shape))
+    x = pixels / 255 if kind is ROWS else pixels.astype(np.uint8)
     if kind is not IMAGES:  # whose network takes long to make
         model.fit(x, np.arange(6) % 2)
         save(model, tmp_path / "m")

@@ -14,7 +14,7 @@ from apportion.fitting import forget, stage_settings, two_stages
 from apportion.fitting.kinds import told
 from apportion.fitting.shapes import as_fitted, check_alike
 from apportion.fitting.telling import line_of, tell
-from apportion.fitting.validating import check_labels, validated, validated_again
+from apportion.fitting.validating import check_labels, validated, validated_again, warn_of_sizes
 from apportion.intake.forms import rows_by_name
 from apportion.intake.given import placed_labels, refuse_another_order
 from apportion.intake.instances import as_floats, as_instances, stacked
@@ -101,6 +101,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         given = placed_labels(given, X, bags)  # by the index of X, which validation drops
         X, y = validated(self, stacked(X), y, proportions is not None or counts is not None)
         settings = stage_settings(**(asked := told(asked, as_instances(X[:1]), device)))
+        if asked["backbone"] == "mlp":
+            warn_of_sizes(X, getattr(self, "feature_names_in_", None))
         table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
         data, self.classes_, relax = mended_bags(X, y, bags, **table, **options)
         self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(data.x)

@@ -1,5 +1,6 @@
 """What scikit-learn asks of the arguments of an estimator."""
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.utils.validation import validate_data  # type: ignore[attr-defined]
 
 from apportion.intake.instances import BagError, library_of
 
+LARGE, SMALL = 30.0, 0.003  # sizes of features: beyond them an mlp learns little or nothing (docs/log.md)
 _ACCEPTED: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # bytes of images stay so
 
 
@@ -54,6 +56,20 @@ def _refuse_gaps(y: Any) -> None:
     for row in (i for i, label in enumerate(y) if label is None):
         remedy = "leave such rows out, or pass bags and their proportions instead of y"
         raise BagError(f"y has no label in row {row}; {remedy}")
+
+
+def warn_of_sizes(X: np.ndarray, names: Any = None) -> None:
+    """Features so large that they drown the others, or all so small that nothing is learnt in time."""
+    if X.dtype == np.uint8:  # bytes are centred
+        return
+    sizes = np.sqrt(np.einsum("ij,ij->j", X, X, dtype=np.float64) / len(X))
+    if SMALL <= sizes.max() <= LARGE or not sizes.max():
+        return
+    j = int(sizes.argmax())
+    which = f"feature {j} of X" if names is None else f"feature {names[j]!r} of X"
+    what = f"{which}, the largest, has a root mean square of {sizes[j]:.3g}: a network learns badly from it"
+    remedy = "scale the features before, such as by make_pipeline(StandardScaler(), ProportionClassifier())"
+    logging.getLogger("apportion").warning("%s; %s", what, remedy)
 
 
 def validated_again(estimator: Any, X: Any) -> Any:

@@ -5,9 +5,10 @@
 
 A word is a recipe, a seed and the seconds that it needs: so many must be left, or it is skipped. One whose
 epochs turn out too slow to end in time is given up as soon as that is seen. With --go-on runs train until the
-time is over, whatever they need, and the same words go on with them in the next lease of that machine. First
-stages are made where they are missing. A run that fails is told, and the next one begins. Predictions are
-kept, for second stages at another time; `tar --exclude='*.safetensors' --exclude='*.npy'` leaves them out.
+time is over, whatever they need, and the same words go on with them in the next lease of that machine. What
+--set changes is changed in all of them, for a trial, which wants an --out of its own. First stages are made
+where they are missing. A run that fails is told, and the next one begins. Predictions are kept, for second
+stages at another time; `tar --exclude='*.safetensors' --exclude='*.npy'` leaves them out.
 It ends with 0 where all runs have, 1 where some were not begun, 2 where one failed, 3 where one is to go on.
 """
 
@@ -23,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from apportion import runs
+from apportion.cli.naming import settings
 from apportion.experiment.stages import run_with_teacher
 from apportion.grid import RECIPES
+from apportion.recipes import Recipe, changed
 
 SHOWN = 10  # epochs between lines, and before one is thought to be typical
 LEAST = 30  # seconds in which a run learns anything, after it has compiled
@@ -71,10 +74,13 @@ def main() -> int:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--go-on", action="store_true")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("words", nargs="+", metavar="NAME@SEED=SECONDS")
     given = parser.parse_args()
     end, worst = time.monotonic() + given.seconds, 0
-    for name, seed, needed in [asked(word) for word in given.words]:
+    words = [asked(word) for word in given.words]
+    recipes = {name: changed(RECIPES[name], settings(given.set)) for name, _, _ in words}
+    for name, seed, needed in words:
         begun, folder = time.monotonic(), given.out / name / f"seed={seed}"
         left = end - begun
         needed = LEAST if given.go_on else needed
@@ -83,7 +89,7 @@ def main() -> int:
             worst = max(worst, 1)
             continue
         try:
-            if trained(name, seed, end, given):
+            if trained(name, replace(recipes[name], seed=seed), end, given):
                 accuracy = runs.read_result(folder)["test_accuracy"]
                 print(name, seed, accuracy, f"{time.monotonic() - begun:.0f} s", flush=True)
             else:
@@ -94,9 +100,9 @@ def main() -> int:
     return worst
 
 
-def trained(name: str, seed: int, end: float, given: argparse.Namespace) -> bool:
+def trained(name: str, recipe: Recipe, end: float, given: argparse.Namespace) -> bool:
     """Train both stages, as far as there is time; whether they have ended."""
-    spent, recipe = defaultdict[Path, list[float]](list), replace(RECIPES[name], seed=seed)
+    spent, last = defaultdict[Path, list[float]](list), given.out / name / f"seed={recipe.seed}"
     stages = run_with_teacher(recipe, given.out, name, device=given.device, data=given.data)
     with closing(stages):  # which leaves a checkpoint
         for folder, epochs, line in stages:
@@ -108,7 +114,7 @@ def trained(name: str, seed: int, end: float, given: argparse.Namespace) -> bool
                 print(folder, told(line, epochs), flush=True)
             if not given.go_on:
                 refuse_slow(spent[folder], to_come, left)
-            elif is_over(spent[folder], left) and (to_come or folder != given.out / name / f"seed={seed}"):
+            elif is_over(spent[folder], left) and (to_come or folder != last):
                 print(f"{folder}: the time is over; it goes on after epoch {line['epoch']}", flush=True)
                 return False
     return True

@@ -4,15 +4,19 @@ import logging
 import math
 import tracemalloc
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from apportion.transport import Plan, assign, certified, entropic, whole_counts
 from apportion.transport.chunks import announce, bounds
+from apportion.transport.newton import residual
 from apportion.transport.solvers import solve_entropically, solve_on_device
 
 
@@ -92,6 +96,19 @@ def test_prices_of_another_epoch_are_a_start_and_change_no_label():
     assert torch.equal(
         certified(log_probs, sizes, counts, prices=earlier.prices).classes, assign(log_probs, sizes, counts)
     )
+
+
+def test_prices_that_prove_labels_already_leave_no_work_and_come_back_bit_for_bit():
+    log_probs, sizes, _ = problem(RAGGED, 5)
+    generator = torch.Generator().manual_seed(1)
+    prices = torch.randn(len(RAGGED), 5, generator=generator, dtype=torch.float64)
+    classes = (log_probs - prices.repeat_interleave(sizes, 0)).argmax(1)
+    counts = counted(classes, sizes, 5)
+    warm, cold = certified(log_probs, sizes, counts, prices=prices), certified(log_probs, sizes, counts)
+    assert torch.equal(warm.classes, classes)
+    assert torch.equal(warm.prices, prices.masked_fill(counts == 0, math.inf))
+    assert torch.equal(cold.classes, classes)
+    assert not torch.equal(cold.prices, warm.prices)
 
 
 def test_single_and_double_precision_and_numpy_and_lists_agree():
@@ -255,6 +272,13 @@ def test_the_batched_solver_agrees_with_the_compiled_one(reg: float, relax: floa
     torch.testing.assert_close(mass, plan.mass, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["RANGE", "LOOSE", "RIDGE", "LONGEST"])
+def test_the_batched_solver_has_the_constants_of_the_compiled_one(name: str):
+    from apportion.transport import batched, newton
+
+    assert getattr(batched, name) == getattr(newton, name)
+
+
 def test_the_batched_solver_works_in_full_precision_under_autocast():
     log_probs, sizes, proportions = problem(RAGGED, 5)
     with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
@@ -351,6 +375,19 @@ def test_whole_counts_give_ties_to_the_lower_class():
     assert whole_counts(torch.full((1, 3), 1 / 3), [11]).tolist() == [[4, 4, 3]]
 
 
+@given(st.lists(st.integers(0, 12), min_size=2, max_size=5).filter(any), st.integers(1, 40))
+@example([7, 5], 6)  # 3.5 and 2.5, which float64 rounds to two sides
+def test_whole_counts_are_those_of_fractions(parts, size):
+    quotas = [Fraction(part * size, sum(parts)) for part in parts]
+    counts = [math.floor(quota) for quota in quotas]
+    order = sorted(range(len(parts)), key=lambda j: (counts[j] - quotas[j], j))
+    for j in order[: size - sum(counts)]:
+        counts[j] += 1
+    shares = [[part / sum(parts) for part in parts]]
+    assert whole_counts(shares, [size]).tolist() == [counts]
+    assert whole_counts(torch.tensor(shares), [size]).tolist() == [counts]
+
+
 # Errors name the bag, the value and the remedy.
 
 TWO = torch.zeros(4, 2)
@@ -412,6 +449,23 @@ def test_soft_labels_need_usable_scores_too(solve: Callable, value: float, messa
     shares = [[0.5, 0.5], [0.0, 1.0]]
     with pytest.raises(ValueError, match=f"bag 1 .*{message}"):
         solve(log_probs, [2, 2], shares, 1.0, math.inf, 1e-6, 10)
+
+
+def test_a_row_that_can_be_of_no_class_is_found_however_large_its_bag_is():
+    n = 1 << 17  # above what is held at once
+    log_probs = torch.full((n, 2), math.log(0.5))
+    log_probs[-1] = torch.tensor([0.0, -math.inf])
+    with pytest.raises(ValueError, match=rf"bag 0 .*row {n - 1} has -inf"):
+        entropic(log_probs, [n], [[0.0, 1.0]], reg=1.0)
+    plan = entropic(log_probs, [n], [[0.5, 0.5]], reg=1.0)
+    assert float(plan.error) < 1e-6
+    assert plan.mass[-1].tolist() == [1, 0]
+
+
+def test_a_residual_that_is_no_number_is_not_hidden():
+    share, mass = np.array([0.5, 0.5]), np.array([0.4, math.nan])
+    for turn in (slice(None), slice(None, None, -1)):
+        assert math.isnan(residual.py_func(2, share, np.zeros(2), 0.0, mass[turn], np.empty(2)))
 
 
 def test_a_first_call_says_that_it_compiles_and_later_ones_do_not(tmp_path, caplog: pytest.LogCaptureFixture):

@@ -8,11 +8,10 @@ log-probability (eqs. 4 to 6 of the paper). Everything here is pure: arrays in, 
 import math
 from typing import NamedTuple
 
-import numpy as np
 from torch import Tensor
 
-from apportion.transport import inputs
 from apportion.transport.inputs import ArrayLike
+from apportion.transport.rounding import whole_counts
 from apportion.transport.solvers import solve_entropically, solve_exactly
 
 __all__ = ["Assignment", "Plan", "assign", "certified", "entropic", "whole_counts"]
@@ -70,21 +69,3 @@ def entropic(
     Non-convergence is returned in `error`, not hidden; CUDA tensors are solved on their device.
     """
     return Plan(*solve_entropically(log_probs, sizes, proportions, reg, relax, tol, max_iterations))
-
-
-def whole_counts(proportions: ArrayLike, sizes: ArrayLike) -> Tensor:
-    """Whole counts (m, k) nearest to proportions x sizes by largest remainder; ties go to the lower class.
-
-    Rows sum to the sizes. Remainders closer than the rounding error of the proportions count as ties.
-    """
-    shares = inputs.array(proportions)
-    accuracy = np.finfo(shares.dtype).eps if shares.dtype.kind == "f" else np.finfo(np.float64).eps
-    bag_sizes = np.diff(inputs.starts(sizes, None))[:, None]
-    shares = inputs.proportions(shares, len(bag_sizes), None)
-    # rounding error of a quota; below 1/k in all, so that what is rounded down never exceeds a large bag
-    grid = np.minimum(4 * accuracy * bag_sizes, 0.25 / shares.shape[1])
-    quotas = np.round(shares * bag_sizes / grid) * grid
-    whole = np.floor(quotas + grid)
-    left = bag_sizes - whole.sum(1, keepdims=True)
-    rank = np.argsort(-np.round((quotas - whole) / grid), axis=1, kind="stable").argsort(1, kind="stable")
-    return inputs.like((whole + (rank < left)).astype(np.int64), proportions)

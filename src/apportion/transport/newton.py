@@ -195,12 +195,13 @@ def residual(w, share, g, rho, mass, slope):
     for t in range(w):
         wanted = share[t] if rho == 0.0 else share[t] * math.exp(-rho * g[t])
         slope[t] = wanted - mass[t]
-        worst = max(worst, abs(slope[t]))
+        if not (abs(slope[t]) <= worst or math.isnan(worst)):  # what is no number is the worst, and stays
+            worst = abs(slope[t])
     return worst
 
 
 @jit
-def newton_step(n, w, share, g, rho, plan, hessian, mass, slope, error, step, held):
+def newton_step(n, w, share, rho, plan, hessian, mass, slope, error, step, held):
     """The regularised Newton step, no potential moving further than LONGEST."""
     if held:
         for t in range(w):
@@ -239,7 +240,7 @@ def stage(scores, begin, n, scale, present, w, share, rho, tol, most, g, plans, 
     error, steps = residual(w, share, g, rho, mass, slope), 0
     while error > tol and steps < most:
         steps += 1
-        along = newton_step(n, w, share, g, rho, plans[now], hessian, mass, slope, error, step, held)
+        along = newton_step(n, w, share, rho, plans[now], hessian, mass, slope, error, step, held)
         length = 1.0
         for _ in range(20):
             for t in range(w):
@@ -275,11 +276,11 @@ def stage(scores, begin, n, scale, present, w, share, rho, tol, most, g, plans, 
 
 
 @jit
-def stages(scores, begin, n, scale, present, w, top):
-    """In how many steps of four to approach the scale, so that the first has rows of moderate range."""
+def stages(scores, begin, n, scale, present, w):
+    """In how many steps of four to approach the scale, so that the first has rows of moderate range; -1 where
+    a row can be of no class that is present."""
     total = 0.0
-    rows = min(n, len(top))
-    for i in range(begin, begin + rows):
+    for i in range(begin, begin + n):
         low, high = math.inf, -math.inf
         for t in range(w):
             x = scores[i, present[t]]
@@ -288,7 +289,7 @@ def stages(scores, begin, n, scale, present, w, top):
         if high == -math.inf:
             return -1
         total += high - low
-    spread, count = scale * total / rows, 0
+    spread, count = scale * total / n, 0
     while spread > RANGE:
         spread /= 4.0
         count += 1
@@ -298,7 +299,7 @@ def stages(scores, begin, n, scale, present, w, top):
 @jit
 def solve_bag(scores, begin, n, scale, present, w, share, rho, tol, most, g, plans, hessian, vectors):
     """All stages of one bag, potentials in place; (error, steps, which plan is the last, status)."""
-    ahead = stages(scores, begin, n, scale, present, w, vectors[5])
+    ahead = stages(scores, begin, n, scale, present, w)
     if ahead < 0:
         return math.inf, 0, 0, INFEASIBLE
     error, steps, now = math.inf, 0, 0

@@ -58,12 +58,19 @@ def test_a_bag_larger_than_a_batch_leaves_the_loss_of_the_others_as_it_is():
     """Only the bag that is drawn from takes the normal law."""
     bags = ragged((1,) * 20 + (300,), k=3)
     bags = replace(bags, proportions=F.one_hot(torch.arange(21) % 3, 3).float())
-    small = [batch for batch in bags.batches(20, stream(0)) if not batch.left]
-    assert sum(len(batch.sizes) for batch in small) == 20
-    for batch in small:
+    seen: list[int] = []
+    for batch in (batch for epoch in range(40) for batch in bags.batches(20, stream(epoch))):
         (terms,) = Counts(network(3)).steps(batch, 0.5)
-        logits = network(3)(batch.x)
-        torch.testing.assert_close(terms["counts"], F.cross_entropy(logits, batch.proportions))
+        logits, sizes = network(3)(batch.x), batch.sizes.tolist()
+        apart = [
+            count_loss(rows, torch.tensor([size]), shares[None], batch.left)
+            if size > 1
+            else F.cross_entropy(rows, shares[None])
+            for rows, size, shares in zip(logits.split(sizes), sizes, batch.proportions, strict=True)
+        ]
+        torch.testing.assert_close(terms["counts"], torch.stack(apart).mean())
+        seen += [len(sizes)] if batch.left else []
+    assert set(seen) == {1, 2}  # alone, and with a lone row that has joined it
 
 
 def test_of_bags_of_one_it_is_cross_entropy():

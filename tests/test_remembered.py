@@ -72,11 +72,21 @@ def test_a_last_batch_of_one_row_joins_the_one_before():
     assert [len(batch.row) for batch in ragged((1,), k=2).batches(8, stream(0))] == [1]
 
 
-def test_a_row_never_joins_a_bag_of_which_rows_were_drawn():
+def test_a_lone_row_joins_a_bag_of_which_rows_were_drawn_and_keeps_its_loss():
     bags = ragged((20, 1), k=2)
+    bags = replace(bags, proportions=torch.tensor([[0.4, 0.6], [0.0, 1.0]]))
     for epoch in range(8):
-        parts = [(len(batch.row), batch.left) for batch in bags.batches(8, stream(epoch))]
-        assert sorted(parts) == [(1, 0.0), (8, pytest.approx(0.6))]
+        (batch,) = bags.batches(8, stream(epoch))
+        assert sorted(batch.sizes.tolist()) == [1, 8]
+        assert batch.left == pytest.approx(0.6)
+        logits = torch.randn(9, 2, generator=stream(epoch))
+        parts = zip(logits.split(batch.sizes.tolist()), batch.sizes.split(1), batch.proportions, strict=True)
+        apart = [
+            proportion_loss(rows, size, shares[None], 0.0 if size == 1 else batch.left)
+            for rows, size, shares in parts
+        ]
+        together = proportion_loss(logits, batch.sizes, batch.proportions, batch.left)
+        torch.testing.assert_close(together, torch.stack(apart).mean())
 
 
 # --- the loss

@@ -67,27 +67,25 @@ class Bags:
         return BagBatch(self.x[row], sizes.to(device), self.proportions[which.to(device)], row)
 
     def batches(self, instances_per_batch: int, generator: torch.Generator) -> Iterator[BagBatch]:
-        """Bags in random order, filled up to a number of instances: an epoch is every instance once.
-
-        A bag larger than a batch is one of its own, sampled anew in every epoch, so that memory does not
-        depend on it. All indices travel to the device once an epoch, so that no step waits for a copy.
-        """
+        """Bags in random order, filled up to a number of instances; of a larger bag rows are drawn anew."""
         order = torch.randperm(len(self.sizes), generator=generator)
         kept = self.sizes[order].clamp_max(instances_per_batch)
         row = self._rows(order, kept, generator)
         ends, cuts = [0, *kept.cumsum(0).tolist()], [0]  # where bags end, and where batches begin, in bags
         while cuts[-1] < len(order):
             cuts.append(bisect_right(ends, ends[cuts[-1]] + instances_per_batch) - 1)
-        left = (1 - kept / self.sizes[order])[cuts[:-1]].tolist()  # of whole bags nothing, also of the first
-        if len(left) > 1 and ends[-1] - ends[cuts[-2]] == 1 and not left[-2]:
-            del cuts[-2], left[-1]  # one row alone has no batch statistics: it joins the batch before
+        for i in range(len(cuts) - 2, -1, -1):  # one row alone has no batch statistics: it joins a neighbour
+            if ends[cuts[i + 1]] - ends[cuts[i]] == 1 < instances_per_batch and len(cuts) > 2:
+                del cuts[max(i, 1)]
         n_bags = [after - before for before, after in pairwise(cuts)]
         n_rows = [ends[after] - ends[before] for before, after in pairwise(cuts)]
         parts = ((row, n_rows), (kept, n_bags), (order, n_bags))
+        # they travel once an epoch, so that no step waits for a copy
         on_device = (tensor.to(self.x.device).split(lengths) for tensor, lengths in parts)
+        left = (1 - kept / self.sizes[order]).split(n_bags)
         for rows, sizes, which, undrawn in zip(*on_device, left, strict=True):
             x, shares = self.x.index_select(0, rows), self.proportions.index_select(0, which)  # [] is slow
-            yield BagBatch(x, sizes, shares, rows, undrawn)
+            yield BagBatch(x, sizes, shares, rows, float(undrawn.max()))
 
     def _rows(self, which: Tensor, kept: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Rows of the bags numbered `which`, end to end; of a larger bag only `kept` are drawn."""

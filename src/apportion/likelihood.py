@@ -32,13 +32,14 @@ def count_loss(
     left: float = 0.0,
     on_host: Callable[[], Sequence[Tensor]] | None = None,
 ) -> Tensor:
-    """Minus the log-likelihood of a bag's counts, by instance, mean over bags; `left` is a BagBatch's.
+    """Minus the log-likelihood of a bag's counts but for a constant, by instance, mean over bags.
 
     By the saddlepoint, which holds for bags of any size: of a bag of one it is cross-entropy. The point is
     where predictions, each class raised by a potential, have the counts: entropic transport with λ = 1. How
     far they are moved, KL(plan | predictions), and how much room there is, the covariance of the plan, are
     the likelihood. Of a bag of which only a share was drawn, the normal law takes its place. Transport
     is the host's: `on_host` gives logits, sizes and proportions there, if they are on their way already.
+    `left` is a BagBatch's.
     """
     if left:
         return drawn_count_loss(logits, sizes, proportions, left)
@@ -95,13 +96,15 @@ def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: f
     """The same by the normal law, for bags of which a share `left` was not drawn.
 
     The counts of what was drawn are not known: they spread about n times the shares as draws without
-    replacement do, which is added to the covariance.
+    replacement do, which is added to the covariance. A lone row beside the bag is whole: cross-entropy.
     """
     probs, n = logits.float().softmax(1), sizes.float().view(-1, 1, 1)
     drawn = torch.diag_embed(proportions) - proportions.unsqueeze(2) * proportions.unsqueeze(1)
     covariance = covariances(probs, sizes.cpu()) + n * left * drawn
-    off = n.squeeze(2) * (proportions - bag_means(probs, sizes))
-    return -(normal_log_density(off, covariance) / n.flatten()).mean()
+    predicted = bag_means(probs, sizes)
+    drawn_loss = -normal_log_density(n.squeeze(2) * (proportions - predicted), covariance) / n.flatten()
+    row_loss = -(proportions * predicted.clamp_min(TINY).log()).sum(1)
+    return torch.where((sizes == 1) & (len(sizes) > 1), row_loss, drawn_loss).mean()
 
 
 def normal_log_density(off: Tensor, covariance: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from conftest import ONE_VIEW, same_bits
 
 from apportion import runs
 from apportion.bagging import make_bags
-from apportion.crew import CrewError
+from apportion.crew import CrewError, refuse_strangers
 from apportion.data import SOURCES
 from apportion.experiment import run as experiment
 from apportion.experiment.run import run
@@ -519,6 +519,15 @@ def test_a_clipped_gradient_is_refused_with_several_processes_before_anything_is
     with pytest.raises(CrewError, match="first.clip is for one process; leave it out, or start one"):
         all_of(replace(TINY, first=replace(TINY.first, clip=1.0)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_student_of_several_processes_may_have_a_teacher_whose_gradient_was_clipped():
+    here = dict.fromkeys(("apportion", "torch", "exact", "data"), 1)
+    group, clipped = SimpleNamespace(heard=lambda value: [value, value]), replace(TINY.first, clip=1.0)
+    refuse_strangers(group, here, replace(TINY, first=clipped, second=Second()))
+    scattered = replace(TINY, first=replace(clipped, batches="scattered"), second=Second())
+    with pytest.raises(CrewError, match="first.batches is for one process"):
+        refuse_strangers(group, here, scattered)
 
 
 # --- honesty

@@ -12,6 +12,7 @@ from apportion.cli import app
 from apportion.report.beyond import CIFAR_10, CIFAR_100, PUBLISHED, beyond_figure, beyond_table
 from apportion.report.claims import claims
 from apportion.report.collect import Cell, collect, same_seeds, spread
+from apportion.report.curves import curves_figure
 from apportion.report.figures import figure_3, figure_4, save
 from apportion.report.page import results_page
 from apportion.report.profile import profile_table
@@ -22,6 +23,7 @@ from apportion.report.tables import (
     held_out_table,
     own_table,
     paper_table,
+    run_table,
 )
 
 
@@ -188,6 +190,33 @@ def test_the_epoch_that_held_out_bags_choose_stands_between_the_last_and_the_ora
     (folder / "result.json").write_text(json.dumps(result))
     row = held_out_table(collect(tmp_path)).splitlines()[2:]
     assert row == ["| `table1-held-out/dllp/16` | 87.00 (–, 1) | 87.50 (–, 1) | 88.00 (–, 1) |"]
+
+
+def test_the_table_of_runs_has_a_column_for_each_number_of_a_result(tmp_path):
+    for seed, last, best in ((1, 88.0, 91.0), (2, 90.0, 94.0)):
+        folder = make_run(tmp_path, "table1/dllp/16", seed, last)
+        result = json.loads((folder / "result.json").read_text()) | {"epochs": 40}
+        result["test_accuracy"]["oracle"] = best
+        result["seconds"] = {"train": 100.0, "label": 20.0, "evaluate": 3.0}
+        (folder / "result.json").write_text(json.dumps(result))
+    make_run(tmp_path, "table2/dllp/16", 1, 70.0)
+    assert run_table(collect(tmp_path), "table1").splitlines()[2:] == [
+        "| `table1/dllp/16` | 89.00 (1.41, 2) | 92.50 | 40 | 123 | 20 | 3 |",
+    ]
+
+
+def test_the_band_of_a_curve_is_from_the_least_to_the_most_of_its_seeds_at_each_epoch(tmp_path):
+    seeds = {1: (10.0, 50.0, 90.0), 2: (30.0, 20.0, 80.0), 3: (20.0, 80.0, 85.0)}
+    for seed, values in seeds.items():
+        folder = make_run(tmp_path, "table1/dllp/16", seed, values[-1])
+        log = [{"epoch": epoch, "test_accuracy": value} for epoch, value in enumerate(values, 1)]
+        (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    (panel,) = curves_figure(collect(tmp_path)).axes
+    (band,), (line,) = panel.collections, panel.lines
+    edge = band.get_paths()[0].vertices.tolist()
+    ends = {epoch: {y for x, y in edge if x == epoch} for epoch in (1, 2, 3)}
+    assert ends == {1: {10.0, 30.0}, 2: {20.0, 80.0}, 3: {80.0, 90.0}}
+    assert line.get_ydata().tolist() == [20.0, 50.0, 85.0]
 
 
 def test_the_command_writes_a_page_from_folders_alone(tmp_path):
@@ -389,6 +418,17 @@ def test_sentences_about_several_methods_wait_for_all_of_them_and_are_judged_by_
     assert "PLOT gains in every cell.* **Holds**: DLLP +2.00 / +4.00 / +9.00 / +8.00; LLP-VAT +0.50" in said
     assert "LLP-VAT gains least at small bags (16 and 32).* **Holds**" in said
     assert "stays the best after PLOT.* **Does not hold**: LLP-VAT, then DLLP / LLP-VAT, then LLP-GAN" in said
+
+
+def test_methods_are_compared_by_the_seeds_that_all_of_them_have(tmp_path):
+    for first in ("dllp", "vat", "gan"):
+        made_table(tmp_path, "table1", {first: (60.0, 59.0, 58.0, 57.0)})
+        made_table(tmp_path, "table1", {f"{first}+plot": (61.0, 60.0, 59.0, 58.0)})
+        for size in (16, 32, 64, 128):
+            make_run(tmp_path, f"table1/{first}/{size}", 2, 90.0)
+    said = claims(collect(tmp_path))
+    assert "PLOT gains at every bag size (after DLLP).* **Holds**: +1.00 / +1.00 / +1.00 / +1.00" in said
+    assert "PLOT gains in every cell.* **Holds**: DLLP +1.00 / +1.00 / +1.00 / +1.00; LLP-VAT" in said
 
 
 def test_the_margin_of_transport_is_compared_where_both_tables_have_the_run(tmp_path):

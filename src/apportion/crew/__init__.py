@@ -23,9 +23,13 @@ from apportion.learner import Learner
 from apportion.pipeline import Moment
 from apportion.plans import SoftLabels
 from apportion.randomness import key
+from apportion.recipes import Recipe
 from apportion.second_stage import Memory
 
-__all__ = ["Crew", "CrewError", "Group", "Share", "joined", "own_batch", "own_device", "own_seed"]
+__all__ = [
+    "Crew", "CrewError", "Group", "Share", "joined", "own_batch", "own_device", "own_seed",
+    "refuse_strangers",
+]  # fmt: skip
 
 
 def own_seed(seed: int, rank: int) -> int:
@@ -121,3 +125,15 @@ class Crew:
 def _defaults(stage: Callable[..., Any]) -> dict[str, Any]:
     named = signature(stage).parameters.items()
     return {name: given.default for name, given in named if given.default is not given.empty}
+
+
+def refuse_strangers(group: Group, here: dict[str, Any], recipe: Recipe) -> None:
+    """All processes of a training have the same data, version and arithmetic, and step by whole gradients."""
+    # a clip would shorten before the others' gradients are added, a memory would lack the others' rows
+    alone = {"clip": recipe.first.clip if recipe.second is None else None, "batches": recipe.first.batches}
+    for name in (each for each, value in alone.items() if value is not None):
+        raise CrewError(f"first.{name} is for one process; leave it out, or start one")
+    for name in ("apportion", "torch", "exact", "data"):
+        said = group.heard(here[name])
+        for rank in (rank for rank, value in enumerate(said) if value != said[0]):
+            raise CrewError(f"'{name}' is {said[rank]} in process {rank}, {said[0]} in 0; make them one")

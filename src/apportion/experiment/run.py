@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion import pipeline, runs
-from apportion.crew import Crew, CrewError, Group, joined, own_batch, own_device
+from apportion.crew import Crew, Group, joined, own_batch, own_device, refuse_strangers
 from apportion.data.views import PAIRS
 from apportion.evaluate import predict
 from apportion.experiment import sample
@@ -15,7 +15,7 @@ from apportion.experiment.task import Task, augmentation, fingerprint, load_task
 from apportion.experiment.where import where
 from apportion.labelling import Labeller
 from apportion.randomness import reseed
-from apportion.recipes import First, Recipe, Second, to_json
+from apportion.recipes import Recipe, Second, to_json
 from apportion.recipes.building import (
     build_labeller,
     build_learner,
@@ -98,7 +98,7 @@ def run(
     here = where(place, exact) | {"data": fingerprint(task), "processes": 1 if group is None else group.size}
     runs.refuse_other_data(teacher, here["data"])
     if group is not None:
-        refuse_strangers(group, here, recipe.first)
+        refuse_strangers(group, here, recipe)
         if group.rank:
             return follow(recipe, task, teacher, exact, group)
     with arithmetic(exact), runs.opened(folder) as keeper:
@@ -132,17 +132,6 @@ def follow(recipe: Recipe, task: Task, teacher: Path | None, exact: bool, group:
         for _ in moments(recipe, task, teacher, group.told(None), label, group):
             pass
     group.wait()
-
-
-def refuse_strangers(group: Group, here: dict[str, Any], first: First) -> None:
-    """All processes of a training have the same data, version and arithmetic, and step by whole gradients."""
-    # a clip would shorten before the others' gradients are added, a memory would lack the others' rows
-    for name in (each for each in ("clip", "batches") if getattr(first, each) is not None):
-        raise CrewError(f"first.{name} is for one process; leave it out, or start one")
-    for name in ("apportion", "torch", "exact", "data"):
-        said = group.heard(here[name])
-        for rank in (rank for rank, value in enumerate(said) if value != said[0]):
-            raise CrewError(f"'{name}' is {said[rank]} in process {rank}, {said[0]} in 0; make them one")
 
 
 def refuse_finished(folder: Path) -> None:

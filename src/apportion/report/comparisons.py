@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from apportion.report.collect import same_seeds
 from apportion.report.paper import SIZES, title_of
 from apportion.report.tables import Cells
 
@@ -13,10 +14,13 @@ Rows = dict[str, list[float]]  # by method, at every bag size
 def comparisons(cells: Cells, table: str) -> Iterator[Claim]:
     """Every claim whose runs are all there."""
     methods = [method for first in FIRST for method in (first, f"{first}+plot")]
-    if all(f"{table}/{method}/{size}" in cells for method in methods for size in SIZES):
+    found = {  # by the seeds that all methods have
+        size: same_seeds(cells, [f"{table}/{method}/{size}" for method in methods]) for size in SIZES
+    }
+    if all(len(each) == len(methods) for each in found.values()):
         last = "test_accuracy", "last"
         yield from _first_stages(
-            {method: [cells[f"{table}/{method}/{size}"].mean(*last) for size in SIZES] for method in methods}
+            {method: [found[s][f"{table}/{method}/{s}"].mean(*last) for s in SIZES] for method in methods}
         )
     if table == "table2":
         yield from _margins(cells)

@@ -92,7 +92,8 @@ def _claims(cells: dict[str, Cell]) -> list[str]:
         "the predictions of the last epoch.\n",
     ]
     parts += [f"{name}:\n\n{rows}\n" for table, name in SETS.items() if (rows := claims_table(cells, table))]
-    head = "## The paper's sentences, {}\n\nFrom the means of the seeds above.\n\n{}\n"
+    seeds = "From the means of the seeds above; methods are compared by the seeds that all of them have."
+    head = f"## The paper's sentences, {{}}\n\n{seeds}\n\n{{}}\n"
     return parts + [head.format(name, said) for table, name in SETS.items() if (said := claims(cells, table))]
 
 

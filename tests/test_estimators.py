@@ -1,5 +1,6 @@
 """The estimator: scikit-learn's checks, the four forms of fit, routing, honesty, randomness left alone."""
 
+import math
 import os
 import pickle
 import re
@@ -36,7 +37,7 @@ from apportion.pipeline import Moment
 from apportion.train import Epoch
 
 X, TRUTH = make_moons(240, noise=0.1, random_state=0)
-TOWNS = np.array([f"town {i}" for i in np.random.default_rng(0).integers(24, size=240)])
+TOWNS = np.array([f"town {i:02d}" for i in np.random.default_rng(0).integers(24, size=240)])
 TABLE = {town: [(TRUTH[town == TOWNS] == c).mean() for c in (0, 1)] for town in np.unique(TOWNS).tolist()}
 COUNTS = {town: [(TRUTH[town == TOWNS] == c).sum() for c in (0, 1)] for town in TABLE}
 FRAME = pd.DataFrame.from_dict(TABLE, orient="index", columns=["no", "yes"])
@@ -431,12 +432,6 @@ def test_what_cannot_be_used_is_refused_by_name_and_with_a_remedy():
     town = TOWNS[7]
     refusal(rf"bag '{town}' has rows that disagree: .*0.25, 0.75\]; .* see expand", X, off, bags=TOWNS)
     refusal(
-        "bag 'nowhere' is in the table but has no instance",
-        X,
-        bags=TOWNS,
-        proportions=TABLE | {"nowhere": [1, 0]},
-    )
-    refusal(
         rf"bag '{town}' has proportions summing to 1.5", X, bags=TOWNS, proportions=TABLE | {town: [0.5, 1.0]}
     )
     refusal(rf"bag '{town}' has counts that sum to 999", X, bags=TOWNS, counts=COUNTS | {town: [0, 999]})
@@ -699,3 +694,31 @@ def test_features_of_a_usual_size_or_for_a_network_of_ones_own_are_not(caplog):
     model = make_pipeline(StandardScaler(), quick(backbone="mlp"))
     model.fit(1e6 * X, TRUTH, proportionclassifier__bags=TOWNS)
     assert caplog.records == []
+
+
+def test_the_share_of_one_class_on_every_row_is_refused_with_those_of_both():
+    share = np.array([TABLE[town][1] for town in TOWNS.tolist()])
+    with pytest.raises(BagError, match=r"the shares of one class; pass those of both, numpy.column_stack"):
+        quick().fit(X, share, bags=TOWNS)
+
+
+@pytest.mark.parametrize("table", [TABLE, FRAME.set_axis([0, 1], axis=1)], ids=["dict", "frame"])
+@pytest.mark.parametrize("score", [BagScore(), BagCorrelation()], ids=["likelihood", "correlation"])
+def test_a_score_takes_a_table_of_the_bags(table, score):
+    model, rows, some = quick().fit(X, TRUTH, bags=TOWNS), expand(TABLE, TOWNS), TOWNS < "town 12"
+    for part in (slice(None), some):
+        given = X[part], rows[part]
+        right = score(model, *given, bags=TOWNS[part])
+        assert score(model, X[part], table, bags=TOWNS[part]) == pytest.approx(right)
+
+
+def test_a_bag_that_the_table_lacks_or_has_none_for_is_without_shares_where_that_is_allowed():
+    first, *_ = sorted(TABLE)
+    rows = TABLE | {first: [math.nan, math.nan]}
+    right = quick(unlabelled=True).fit(X, bags=TOWNS, proportions=rows)
+    lacking = {town: shares for town, shares in TABLE.items() if town != first}
+    for table in (lacking, lacking | {first: None}, FRAME.drop(first).set_axis([0, 1], axis=1)):
+        assert same(quick(unlabelled=True).fit(X, bags=TOWNS, proportions=table), right)
+    refusal(f"bag '{first}' has instances but no row in the table", X, bags=TOWNS, proportions=lacking)
+    strange = {town.upper(): shares for town, shares in TABLE.items()}
+    refusal("write both alike", X, bags=TOWNS, proportions=strange, settings={"unlabelled": True})

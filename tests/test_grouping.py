@@ -1,5 +1,7 @@
 """Users' ids and tables: every form gives the same bags, every refusal names bag, value and remedy."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -9,7 +11,7 @@ from conftest import learner_of, network, trained
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.intake.forms import bags_from
+from apportion.intake.forms import bags_from, expand
 from apportion.intake.grouping import BagError, group_bags
 from apportion.intake.ids import keys_of
 
@@ -262,10 +264,6 @@ REFUSED = {
         {"a": [0, 50]},
         r"bag 'a' has 50 as the proportion of class 1, which is more than one; divide perc",
     ),
-    "no instance": (
-        {"d": [0.5, 0.5]},
-        r"bag 'd' is in the table but has no instance; drop it from the table",
-    ),
     "another width": ({"c": [0, 0, 1]}, r"bag 'c' has 3 classes, others have 2; give all"),
     "a bare number": ({"b": 0.3}, r"bag 'b' has 0.3 for proportions; give a number for each class, such as"),
 }
@@ -276,6 +274,14 @@ def test_a_table_that_cannot_be_right_is_refused_with_bag_value_and_remedy(what)
     change, message = REFUSED[what]
     with pytest.raises(BagError, match=message):
         group_bags(X, IDS, SHARES | change)
+
+
+@pytest.mark.parametrize("more", [{"d": [0.5, 0.5]}, {"d": [math.nan, 0.5]}, {"d": [50, 50]}])
+def test_a_table_may_have_bags_of_which_no_row_is_there(more):
+    whole, part = group_bags(X, IDS, SHARES | more), group_bags(X, IDS, SHARES)
+    assert whole.ids == part.ids
+    assert torch.equal(whole.proportions, part.proportions)
+    np.testing.assert_array_equal(expand(SHARES | more, IDS), expand(SHARES, IDS))
 
 
 def test_a_bag_missing_from_the_table_is_refused():
@@ -342,6 +348,38 @@ def test_texts_of_numbers_do_not_order_the_rows_of_an_array():
     assert group_bags(X[:4], ids, named).ids == ["10", "2", "9"]
     assert group_bags(X[:3], ["2", "9", "3"], rows).ids == ["2", "3", "9"]
     assert group_bags(X[:3], ["02", "10", "x1"], rows).ids == ["02", "10", "x1"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "pair"),
+    [
+        (["b1", "b10", "b2"], "'b10' comes before 'b2'"),
+        (["10 north", "9 north", "a"], "'10 north' comes before '9 north'"),
+        (["b10", "b1x", "b2"], "'b10' comes before 'b2'"),
+    ],
+)
+def test_texts_that_count_do_not_order_the_rows_of_an_array(ids, pair):
+    rows = [[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]]
+    with pytest.raises(BagError, match=f"{pair}; pass a dict"):
+        group_bags(X[:3], ids, rows)
+    assert group_bags(X[:3], ids, dict(zip(ids, rows, strict=True))).ids == ids
+
+
+@pytest.mark.parametrize("ids", [["a b", "a1", "ab"], ["b01", "b02", "b10"], ["12a3", "1a23", "1b2"]])
+def test_texts_in_an_order_of_their_own_do(ids):
+    assert group_bags(X[:3], ids, [[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]]).ids == ids
+
+
+def test_what_rounding_leaves_of_a_share_is_nought_and_less_is_refused():
+    left = [0.9, 0.6, 0.8]
+    table = pd.DataFrame({"x": left, "y": [1 - a for a in left]}, index=list("abc"))
+    table["z"] = 1 - table["x"] - table["y"] - 1e-16
+    assert (table["z"] < 0).all()
+    assert group_bags(X, IDS, table).proportions[:, 2].tolist() == [0, 0, 0]
+    assert bags_from(X, expand(table, IDS), IDS)[0].proportions[:, 2].tolist() == [0, 0, 0]
+    table["z"] = -1e-6
+    with pytest.raises(BagError, match="has -1e-06 as the proportion of class 'z', which is negative"):
+        group_bags(X, IDS, table)
 
 
 def test_a_flat_table_is_refused_for_proportions_and_for_counts():
@@ -419,3 +457,30 @@ def test_what_is_no_number_in_a_mapped_file_is_named(tmp_path):
     values[2, 1] = np.nan
     with pytest.raises(BagError, match="instance 2 has the value nan"):
         group_bags(mapped(tmp_path, values), np.array([0, 0, 1, 1]), np.full((2, 2), 0.5))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [lambda ids: pd.DataFrame({"b": ids}), lambda ids: pl.DataFrame({"b": ids}), lambda ids: ids[:, None]],
+    ids=["pandas", "polars", "array"],
+)
+def test_ids_in_a_table_of_one_column_are_ids(form):
+    assert group_bags(X, form(np.array(IDS)), SHARES).ids == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ("town", r"bags is the text 'town'; pass the ids themselves, such as X.pop\('town'\)"),
+        (pd.DataFrame({"a": IDS, "b": IDS}), r"shape \(6, 2\); pass a column of them, or pandas.MultiIndex"),
+        (np.array([IDS, IDS]).T, r"shape \(6, 2\); pass one id an instance"),
+    ],
+)
+def test_what_are_no_ids_is_refused_with_what_to_pass(ids, message):
+    with pytest.raises(BagError, match=message):
+        group_bags(X, ids, SHARES)
+
+
+def test_one_share_a_bag_is_refused_with_those_of_both():
+    with pytest.raises(BagError, match=r"shape \(3,\); .*numpy.column_stack\(\[1 - s, s\]\)"):
+        group_bags(X, IDS, np.array([0.1, 0.2, 0.3]))

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from conftest import ragged
@@ -164,3 +165,24 @@ def test_bags_without_shares_stay_as_they_are_and_noisy_ones_are_met_half_way():
     known = bags.proportions[0]
     assert (after - known).abs().sum() < (before - known).abs().sum()
     assert (after - known).abs().sum() > 1e-3
+
+
+@pytest.mark.parametrize("classes", [[5, 10], [0.5, 10.0], [-2, -1], [9, 10, 11], [False, True]])
+def test_numbers_that_name_classes_are_in_the_order_of_numbers(classes):
+    """As those of `classes_` are, by which the columns of predictions stand."""
+    k, ids = len(classes), np.repeat(np.arange(6), 5)
+    probs = np.random.default_rng(0).dirichlet(np.ones(k), 30)
+    counts = np.random.default_rng(1).multinomial(5, np.ones(k) / k, 6)
+    table = pd.DataFrame(counts, columns=pd.Index(classes, dtype=object))
+    found = meet(probs, ids, counts=table)
+    np.testing.assert_array_equal(found, meet(probs, ids, counts=counts))
+    turned = table.iloc[:, ::-1]
+    with pytest.raises(BagError, match="predictions may have another order; pass classes="):
+        meet(probs, ids, counts=turned)
+    np.testing.assert_array_equal(found, meet(probs, ids, counts=turned, classes=classes))
+
+
+def test_classes_of_several_kinds_have_no_order():
+    table = pd.DataFrame([[2, 3], [4, 1]], columns=["no", 1])
+    with pytest.raises(BagError, match="predictions may have another order; pass classes="):
+        meet(np.full((10, 2), 0.5), np.repeat([0, 1], 5), counts=table)

@@ -25,6 +25,7 @@ def validated(estimator: Any, X: Any, y: Any, table: bool) -> tuple[Any, Any]:
     X, y = _checked(estimator, X, y, multi_output=True)
     if y.ndim == 1 or y.shape[1] == 1:
         y = column_or_1d(y, warn=True)
+        _refuse_one_share(y)
         check_classification_targets(y)
     return X, y
 
@@ -56,6 +57,13 @@ def _refuse_gaps(y: Any) -> None:
     for row in (i for i, label in enumerate(y) if label is None):
         remedy = "leave such rows out, or pass bags and their proportions instead of y"
         raise BagError(f"y has no label in row {row}; {remedy}")
+
+
+def _refuse_one_share(y: np.ndarray) -> None:
+    """The share of one class on every row: shares are those of all classes."""
+    if y.dtype.kind == "f" and ((y >= 0) & (y <= 1)).all() and (y % 1 != 0).any():
+        remedy = "pass those of both, numpy.column_stack([1 - y, y])"
+        raise BagError(f"y has numbers from {y.min():g} to {y.max():g}, the shares of one class; {remedy}")
 
 
 def warn_of_sizes(X: np.ndarray, names: Any = None) -> None:

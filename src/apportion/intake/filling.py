@@ -4,6 +4,13 @@ import math
 
 import numpy as np
 
+RESIDUE = 1e-9  # below nought: what rounding leaves of 1 - 0.9 - 0.1
+
+
+def without_residue(values: np.ndarray) -> np.ndarray:
+    """The numbers with nought where rounding alone has made them negative."""
+    return np.where((values < 0) & (values > -RESIDUE), 0.0, values)
+
 
 def partly(values: np.ndarray) -> np.ndarray:
     """(m,) bags with some numbers and some missing (NaN) ones."""

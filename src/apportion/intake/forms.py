@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from apportion.bags import Bags
+from apportion.intake.filling import without_residue
 from apportion.intake.grouping import bags_of, table_rows
 from apportion.intake.ids import Groups, groups_of
 from apportion.intake.instances import BagError, as_instances, check_classes, library_of, unmasked
@@ -64,13 +65,10 @@ def expand(proportions: Any, bags: Any, *, counts: Any = None, classes: Any = No
 
 
 def table_shares(
-    proportions: Any, counts: Any, groups: Groups, classes: Any, *, gap: float = 0.0, scaled: bool = True
+    proportions: Any, counts: Any, groups: Groups, classes: Any, **form: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shares (m, k) of the bags in their order, with columns sorted by class, and the classes.
-
-    A class that a bag of {bag: {class: number}} does not name has `gap`; counts stay so if not `scaled`.
-    """
-    rows, classes = table_rows(proportions, counts, groups, classes, gap=gap, scaled=scaled)
+    """`table_rows`, which takes `form`, with columns sorted by class, and the classes."""
+    rows, classes = table_rows(proportions, counts, groups, classes, **form)
     if rows.ndim != 2 or classes is None:
         return rows, np.arange(rows.shape[-1])
     found = _checked_classes(classes, rows.shape[1])
@@ -124,8 +122,7 @@ def _agreed(rows: np.ndarray, groups: Groups) -> np.ndarray:
     names, number, _ = groups
     if len(rows) != len(number):
         raise BagError(f"there are {len(number)} instances but {len(rows)} rows of shares; pass one each")
-    first = np.unique(number, return_index=True)[1]
-    shares = rows[first].astype(np.float64)
+    shares = without_residue(rows[np.unique(number, return_index=True)[1]].astype(np.float64))
     for i in np.flatnonzero((np.abs(rows - shares[number]) > 1e-6).any(1))[:1].tolist():
         one, other = (np.round(each.astype(float), 6).tolist() for each in (shares[number[i]], rows[i]))
         both = f"{one} and, in row {i}, {other}"

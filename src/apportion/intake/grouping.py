@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
+from apportion.intake.filling import without_residue
 from apportion.intake.ids import Groups, groups_of
 from apportion.intake.instances import BagError, as_instances, library_of
 from apportion.intake.matching import check_names, check_order
@@ -55,13 +56,14 @@ def table_rows(
     proportions: Any, counts: Any, groups: Groups, classes: Any = None, *, gap: float = 0.0,
     key: str | None = None, scaled: bool = True, way: Way = ESTIMATOR,
 ) -> tuple[np.ndarray, list[Any] | None]:  # fmt: skip
-    """Numbers (m, k) in the order of the bags, and the names of their columns; `scaled` counts are shares."""
+    """Numbers (m, k) in the order of the bags, and the names of their columns; `scaled` counts are shares. A
+    class that a bag of {bag: {class: number}} does not name has `gap`."""
     names, _, sizes = groups
     if (proportions is None) == (counts is None):
         raise BagError("pass either proportions or counts, one row a bag")
     table = counts if proportions is None else proportions
     table, found, key = by_name(table, names, classes, gap=gap, key=key, subset=way.subset)
-    rows = rows_by_id(table, list(names), key, way)
+    rows = without_residue(rows_by_id(table, list(names), key, way))
     if rows.ndim != 2:
         return rows, found
     if counts is not None:
@@ -94,7 +96,8 @@ def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None, way: W
         return values
     check_names(keys, names, way)
     place = {name: i for i, name in enumerate(keys)}
-    return values[[place[name] for name in names]]
+    values = np.concatenate([values, np.full((1, *values.shape[1:]), np.nan)])  # the last is of absent bags
+    return values[[place.get(name, -1) for name in names]]
 
 
 def _rows(table: Mapping[Hashable, Any]) -> np.ndarray:

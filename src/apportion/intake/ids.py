@@ -22,6 +22,7 @@ def groups_of(ids: Any, n: int) -> Groups:
 
 
 def keys_of(ids: Any) -> Sequence[Hashable] | np.ndarray:
+    ids = _one_each(ids)
     whole: Any = ids.cpu().numpy() if isinstance(ids, Tensor) else ids
     whole = whole.to_numpy() if library_of(ids) in ("pandas", "polars") else whole
     if isinstance(whole, np.ndarray) and whole.dtype.kind in "iu" and whole.ndim == 1:
@@ -36,6 +37,22 @@ def keys_of(ids: Any) -> Sequence[Hashable] | np.ndarray:
         if is_missing(value):
             raise BagError(f"instance {i} has no bag id ({value!r}); name its bag or drop the instance")
     return values
+
+
+def _one_each(ids: Any) -> Any:
+    """Ids in one column, as a vector; errors for what would be taken for other ids than it has."""
+    if isinstance(ids, str):
+        raise BagError(f"bags is the text {ids!r}; pass the ids themselves, such as X.pop({ids!r})")
+    shape = tuple(getattr(ids, "shape", ()))
+    if len(shape) < 2:
+        return ids
+    if shape[1:] != (1,):
+        frame = library_of(ids) in ("pandas", "polars")
+        remedy = "a column of them, or pandas.MultiIndex.from_frame(bags)" if frame else "one id an instance"
+        raise BagError(f"bags have shape {shape}; pass {remedy}")
+    if library_of(ids) == "polars":
+        return ids.to_series()
+    return ids.iloc[:, 0] if library_of(ids) == "pandas" else ids.reshape(-1)
 
 
 def numbered(keys: Sequence[Hashable] | np.ndarray) -> tuple[list[Hashable], np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
-"""The bags of a table are those of the instances: each stands in both, once."""
+"""The bags of the instances stand in a table of bags, each once."""
 
+import re
 from collections.abc import Hashable, Sequence
-from itertools import pairwise
 
 from apportion.intake.instances import BagError
 from apportion.intake.remedies import ESTIMATOR, Way
@@ -9,7 +9,7 @@ from apportion.intake.twins import written_otherwise
 
 
 def check_names(keys: Sequence[Hashable], names: Sequence[Hashable], way: Way = ESTIMATOR) -> None:
-    """Refuse a table whose bags are not those of the instances, each once."""
+    """Refuse a table without a bag of the instances, or with one twice; it may have bags of others."""
     seen, known = set(), set(names)
     _refuse_other_form(keys, known)
     if keys and known.isdisjoint(keys):
@@ -19,22 +19,24 @@ def check_names(keys: Sequence[Hashable], names: Sequence[Hashable], way: Way = 
     for name in keys:
         if name in seen:
             raise BagError(f"bag {name!r} stands twice in the table; keep one row a bag")
-        if name not in known and not way.subset:
-            raise BagError(f"bag {name!r} is in the table but has no instance; drop it from the table")
         seen.add(name)
-    for name in (name for name in names if name not in seen):
+    for name in (name for name in names if name not in seen and not way.absent):
         raise BagError(f"bag {name!r} has instances but no row in the table; {way.lost}")
 
 
 def check_order(names: Sequence[Hashable]) -> None:
-    """Refuse sorted ids that are texts of numbers in another order than the numbers', where rows of a table
-    without names are to follow them: '10' comes before '2'."""
-    numbers = [name for name in names if isinstance(name, str) and name.isdecimal()]
-    for one, other in pairwise(numbers):
-        if int(one) > int(other):
-            what = f"the table has no names, and the bags are texts, of which {one!r} comes before {other!r}"
-            remedy = "pass a dict, a DataFrame with the bags in its index, or ids as numbers"
-            raise BagError(f"{what}; {remedy}")
+    """Refuse sorted ids that count in another order, where rows of a table without names are to follow them:
+    '10' comes before '2', and 'town 10' before 'town 2'."""
+    last: dict[tuple[str, str], tuple[int, str]] = {}
+    for name in (name for name in names if isinstance(name, str)):
+        if found := re.fullmatch(r"(\D*)(\d+)(\D*)", name, re.DOTALL):
+            kind, number = (found[1], found[3]), int(found[2])
+            before, other = last.get(kind, (number, name))
+            if before > number:
+                what = f"and the bags are texts, of which {other!r} comes before {name!r}"
+                remedy = "pass a dict, a DataFrame with the bags in its index, or ids as numbers"
+                raise BagError(f"the table has no names, {what}; {remedy}")
+            last[kind] = number, name
 
 
 def _refuse_other_form(keys: Sequence[Hashable], known: set[Hashable]) -> None:

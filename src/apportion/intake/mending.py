@@ -17,6 +17,7 @@ from apportion.intake.given import given_rows, placed_labels, with_given
 from apportion.intake.grouping import bags_of
 from apportion.intake.ids import groups_of
 from apportion.intake.instances import BagError, as_instances
+from apportion.intake.remedies import ESTIMATOR
 from apportion.intake.sound import check_numbers, check_shape, checked_shares, shares_of_counts
 from apportion.labelling import Labeller, hard_labels
 from apportion.means import exact_means
@@ -39,9 +40,9 @@ def mended_bags(
     """`bags_from` for tables that need an option; without any it is the same.
 
     `noise` is the standard deviation of the error of each number in the table, or "estimate". `normalise`
-    rescales numbers of another total, and their noise. `unlabelled` takes bags whose row is all NaN. `fill`
-    takes rows of which some are: these classes have what is left. `given` are classes of single rows:
-    {row: class}, or a pandas series by the index of `x`.
+    rescales numbers of another total, and their noise. `unlabelled` takes bags whose row is all NaN, is None
+    or is not there. `fill` takes rows of which some are: these classes have what is left. `given` are classes
+    of single rows: {row: class}, or a pandas series by the index of `x`.
     """
     relax, known = math.inf, None
     table = counts if proportions is None else proportions
@@ -52,19 +53,19 @@ def mended_bags(
             raise BagError("noise, normalise, unlabelled, fill are for tables; pass proportions= or counts=")
         one_source(y, table)
         names, _, sizes = groups = groups_of(ids, len(x))
-        gap = math.nan if fill else 0.0
-        values, classes = table_shares(proportions, counts, groups, classes, gap=gap, scaled=False)
+        proportions, counts = _without_none(proportions), _without_none(counts)
+        gap, way = math.nan if fill else 0.0, ESTIMATOR._replace(absent=unlabelled)
+        values, classes = table_shares(proportions, counts, groups, classes, gap=gap, scaled=False, way=way)
         check_shape(values)
-        whole = counts is not None
         if fill:
-            values = complete(values, sizes, names, whole=whole, normalise=normalise)
+            values = complete(values, sizes, names, whole=counts is not None, normalise=normalise)
         known = ~np.isnan(values).all(1) if unlabelled else np.ones(len(values), bool)
         if not known.any():
             raise BagError("no bag has proportions, so that there is nothing to learn from")
         shares, there = np.full_like(values, 1 / values.shape[1]), np.flatnonzero(known)
         names = [names[i] for i in there.tolist()]
         shares[there], relax = mended_shares(
-            values[there], sizes[there], names, noise, classes, normalise=normalise, whole=whole
+            values[there], sizes[there], names, noise, classes, normalise=normalise, whole=counts is not None
         )
         bags = bags_of(as_instances(x), groups, checked_shares(shares, groups, False, classes))
     else:
@@ -76,6 +77,11 @@ def mended_bags(
         bags = with_given(bags, given, classes, sure=noise is None)
     refuse_alike(bags)
     return Mended(bags, classes, relax)
+
+
+def _without_none(table: Any) -> Any:
+    """A dict without the bags that have None for their numbers."""
+    return {k: v for k, v in table.items() if v is not None} if isinstance(table, dict) else table
 
 
 def mended_shares(

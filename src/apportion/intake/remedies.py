@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Way(NamedTuple):
-    """Remedies for a table that is read in one way; `subset`: it may have bags of which no row is there."""
+    """Remedies for a table that is read in one way; `subset`: its bags may be far more than the rows'."""
 
     rescale: str  # shares of another sum
     lacking: str  # the same, where a class may lack its share
@@ -14,6 +14,7 @@ class Way(NamedTuple):
     noisy: str  # a negative number
     lost: str  # a bag that the table lacks
     subset: bool = False
+    absent: bool = False  # bags that the table lacks have no numbers
 
 
 _ITSELF = "it is taken by ProportionClassifier"

@@ -34,7 +34,10 @@ def numbers_of(values: Any, who: str) -> np.ndarray:
 
 def check_shape(values: np.ndarray) -> None:
     if values.ndim != 2 or values.shape[1] < 2:
-        raise BagError(f"proportions have shape {values.shape}; pass a row a bag and at least two classes")
+        such = ", such as numpy.column_stack([1 - s, s]) of shares s" if values.ndim == 1 else ""
+        raise BagError(
+            f"proportions have shape {values.shape}; pass a row a bag and at least two classes{such}"
+        )
 
 
 def check_numbers(

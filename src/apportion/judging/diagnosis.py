@@ -1,7 +1,9 @@
 """Is an answer any good? What predictions for bags that the network has not seen say, without any label."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -75,12 +77,20 @@ def predictions_in_bags(
     x = as_instances(probabilities)
     groups = groups_of(ids, len(x))
     rows, there = table_rows(proportions, counts, groups, classes, way=way)
-    if classes is None and there is not None and there != sorted(there, key=str):
+    if classes is None and there is not None and not _ascend(there):  # as those of model.classes_ do
         remedy = "pass classes=, in the order of the predictions' columns (model.classes_)"
         raise BagError(f"the table has the classes {there}, predictions may have another order; {remedy}")
     bags = bags_of(x, groups, checked_shares(rows, groups, False, there, way))
     check_probabilities(bags.x, bags.n_classes)
     return bags
+
+
+def _ascend(names: Sequence[Any]) -> bool:
+    """Whether names are in their order; False where they are not of one kind, and have none."""
+    try:
+        return all(one < other for one, other in pairwise(names))
+    except TypeError:
+        return False
 
 
 def check_probabilities(x: Tensor, k: int) -> None:

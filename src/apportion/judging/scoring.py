@@ -1,5 +1,6 @@
 """Scores for choosing among classifiers without labels, as scikit-learn's searches take them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ class BagCorrelation:
     """
 
     def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any = None) -> float:
-        """`y` (n, k) holds the shares of each row's bag, or (n,) labels, which are counted."""
+        """`y` (n, k) holds the shares of each row's bag, or (n,) labels, which are counted; or is a table."""
         held = held_bags(estimator, estimator.predict_proba(X), y, bags)
         found = bag_correlation(bag_means(held.x, held.sizes), held.proportions)
         if found is None:
@@ -44,7 +45,7 @@ class BagScore:
         self.name = name
 
     def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any = None) -> float:
-        """`y` (n, k) holds the shares of each row's bag, or (n,) labels, which are counted."""
+        """`y` (n, k) holds the shares of each row's bag, or (n,) labels, which are counted; or is a table."""
         probabilities = np.maximum(estimator.predict_proba(X), 1e-38)
         held = held_bags(estimator, probabilities, y, bags)
         return SCORES[self.name](torch.log(held.x), held)
@@ -62,4 +63,6 @@ def held_bags(estimator: Any, probabilities: np.ndarray, y: Any, bags: Any) -> B
             "a score of bags needs the bag of each row: call sklearn.set_config(enable_metadata_routing=True)"
             " and pass bags= to the search's fit, or to the scorer"
         )
+    if isinstance(y, Mapping) or len(y) != len(probabilities):  # a table of the bags
+        return bags_from(probabilities, None, bags, proportions=y, classes=estimator.classes_)[0]
     return bags_from(probabilities, y, bags, classes=estimator.classes_)[0]

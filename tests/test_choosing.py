@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import multinomial
+from scipy.linalg import null_space
+from scipy.stats import multinomial, multivariate_normal
 from sklearn import config_context
 from sklearn.datasets import make_moons
 from sklearn.model_selection import GridSearchCV, GroupKFold
@@ -64,6 +65,26 @@ def test_the_likelihood_of_rows_that_are_all_alike_is_the_multinomial_one():
     log_probs = torch.from_numpy(np.log(p)).expand(900, 3)
     found = count_log_likelihood(log_probs, torch.full((3,), 300), torch.from_numpy(counts / 300))
     np.testing.assert_allclose(found, multinomial(300, p).logpmf(counts), atol=0.05)
+
+
+def test_the_likelihood_is_the_normal_density_on_the_plane_of_counts_blurred_by_a_cell_of_width_one():
+    """The oracle has axes of its own in the plane; a number spread over a width of one varies by 1/12."""
+    log_probs, _, bags = bags_of(6, 5, 4, sure=3.0)
+    found = count_log_likelihood(log_probs, bags.sizes, bags.proportions)
+    axes = null_space(np.ones((1, 4)))
+    for i, p in enumerate(log_probs.exp().numpy().reshape(6, 5, 4)):
+        counts = np.round(5 * bags.proportions[i].double().numpy())
+        covariance = np.diag(p.sum(0)) - p.T @ p + np.eye(4) / 12
+        law = multivariate_normal(p.sum(0) @ axes, axes.T @ covariance @ axes)
+        assert found[i] == pytest.approx(law.logpdf(counts @ axes) + math.log(4) / 2, abs=1e-5)
+
+
+def test_sure_predictions_have_the_likelihood_of_a_cell_alone():
+    log_probs = torch.log(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])).repeat(2, 1)
+    shares = torch.tensor([[2 / 3, 1 / 3], [1 / 3, 2 / 3]])
+    right, wrong = count_log_likelihood(log_probs, torch.tensor([3, 3]), shares).tolist()
+    assert right == pytest.approx(math.log(12 / math.pi) / 2, abs=1e-5)
+    assert wrong == pytest.approx(right - 12, abs=1e-5)
 
 
 def test_true_probabilities_are_likelier_than_sharper_and_than_vaguer_ones():

@@ -730,3 +730,54 @@ def test_times_of_day_are_told_of_since_their_hours_are_no_features(folder):
         people.with_columns(ts=days.dt.offset_by(f"{hours}h")).write_parquet("timed.parquet")
         result = run("check", "timed.parquet", "--bag", "town", "--counts", "counts.csv")
         assert ("column 'ts' has times of day, of which the day and the season" in result.output) is told
+
+
+def test_numbers_that_begin_with_a_zero_or_may_be_days_are_noted(folder):
+    people = pl.read_csv("people.csv", infer_schema=False)
+    codes = pl.Series("occ", [f"{i % 40:04d}" for i in range(600)])
+    days = pl.Series("born", [f"19{60 + i % 30}0{1 + i % 9}15" for i in range(600)])
+    people.with_columns(codes, days).write_csv("codes.csv")
+    said = run("check", "codes.csv", *SOURCES["counts"][1:]).output
+    what = "texts such as '0000' in column 'occ' begin with a zero, which numbers lose: --categorical occ if"
+    assert what in said
+    assert "texts such as '19600115' in column 'born' are taken as numbers: write 20201225 as" in said
+    said = run("check", "codes.csv", *SOURCES["counts"][1:], "--categorical", "occ,born").output
+    assert "texts such as" not in said
+    assert "texts such as" not in run("check", *SOURCES["counts"]).output
+
+
+def test_notes_on_many_columns_are_folded_and_so_are_their_kinds(folder):
+    people = pl.read_csv("people.csv", infer_schema=False)
+    gaps = [pl.Series(f"g{i}", [None, *range(599)]) for i in range(50)]
+    people.with_columns(gaps).write_csv("wide.csv")
+    lines = run("check", "wide.csv", *SOURCES["counts"][1:]).output.splitlines()
+    assert sum("is missing in 1 of 600 rows" in line for line in lines) == 3
+    assert "and 47 more columns with gaps" in lines
+    assert lines[-1].startswith("nothing is wrong: 52 columns (number) -> ")
+    whole = [column.fill_null(0) for column in gaps]
+    people.with_columns(whole).write_csv("whole.csv")
+    run("fit", "whole.csv", *SOURCES["counts"][1:], "--out", "model", *QUICK)
+    lines = run("predict", "model", "wide.csv", "--out", "scored.csv").output.splitlines()
+    assert len(lines) == 5
+    assert lines[3] == "and 47 more columns with gaps that training had not"
+
+
+def test_a_training_of_many_short_epochs_prints_few_lines(folder):
+    words = ("--first-epochs", "400", "--second-epochs", "2", "--instances-per-batch", "600")
+    lines = run("fit", *SOURCES["counts"], "--out", "model", *words).output.splitlines()
+    told = [line for line in lines if "stage, epoch" in line]
+    assert told[0].startswith("first stage, epoch 1 of 400")
+    assert any(line.startswith("first stage, epoch 400 of 400") for line in told)
+    assert told[-1].startswith("second stage, epoch 2 of 2")
+    assert len(told) < 100
+
+
+def test_a_file_of_more_bags_than_the_table_serves_a_part_of_it(folder):
+    run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
+    people = pl.read_csv("people.csv", infer_schema=False)
+    some = people.filter(pl.col("town").is_in(people["town"].unique().sort()[:5].implode()))
+    some.write_csv("some.csv")
+    words = ("some.csv", *SOURCES["counts"][1:])
+    run("predict", "model", *words, "--out", "scored.csv")
+    assert pl.read_csv("scored.csv").height == some.height
+    assert "has 25 bags of which some.csv has no row, such as" in run("check", *words).output

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from apportion import runs
 from apportion.optimizers import make_optimizer
 from apportion.randomness import stream
-from apportion.runs import files
+from apportion.runs import files, locks
 from apportion.runs.checkpoints import check_fit, held, pack, unpack
 from apportion.runs.layout import by_lines
 
@@ -333,6 +333,24 @@ def test_a_second_process_is_refused_and_the_lock_of_a_killed_one_is_no_hindranc
 def test_one_folder_is_not_opened_twice_by_one_process_either(tmp_path):
     with runs.opened(tmp_path), pytest.raises(runs.RunError, match="is in use"), runs.opened(tmp_path):
         pass
+
+
+def test_a_lock_whose_name_another_took_before_it_was_held_is_not_that_folders(tmp_path, monkeypatch):
+    path, flock, others = tmp_path / "lock", locks.fcntl.flock, []
+
+    def late(file, how):
+        if not others:  # its owner ends, and another begins
+            path.unlink()
+            others.append(path.open("w"))
+            flock(others[0], how)
+        flock(file, how)
+
+    monkeypatch.setattr(locks.fcntl, "flock", late)
+    with pytest.raises(locks.InUse, match="is in use by another process"), locks.locked(tmp_path):
+        pytest.fail("two held one folder")
+    others[0].close()
+    with locks.locked(tmp_path):
+        assert locks.in_use(tmp_path)
 
 
 # --- a full disk

@@ -18,6 +18,7 @@ from apportion.evaluate import calibration
 from apportion.experiment import run as experiment
 from apportion.experiment import sample
 from apportion.experiment.run import run
+from apportion.experiment.sample import strangers
 from apportion.experiment.sample.packing import bits_for, pack, unpack
 from apportion.experiment.sample.pieces import grid_points, regions, sparse
 from apportion.experiment.task import Task, load_task
@@ -106,6 +107,11 @@ def test_a_sample_of_random_labels_over_all_its_epochs_stays_below_its_limit(tmp
     assert [len(kept["epochs"]), len(kept["bags"])] == [20, 12]
     shares = unpack(kept["epochs"][-1]["shares"], 7, sum(len(bag["classes"]) for bag in kept["bags"]))
     assert 0 < shares.sum() <= 12 * 106  # rounded to whole per cents
+
+
+def test_a_strangers_sample_may_be_as_large_as_our_own_and_no_larger():
+    assert sample.BAGS == strangers.BAGS
+    assert sample.BITS // bits_for(2) == strangers.SHOWN
 
 
 def test_what_is_too_large_loses_epochs_but_not_the_last(tmp_path, monkeypatch):

@@ -63,6 +63,12 @@ def test_the_usual_lengths_are_those_of_most_batches_of_an_epoch_and_of_predicti
         assert sum(found) >= len(found) - 2
 
 
+@pytest.mark.parametrize(("alike", "lengths"), [(91, {1024, 1000}), (89, {1024}), (50, {1024})])
+def test_more_than_nine_bags_in_ten_of_one_size_give_training_a_usual_length(alike, lengths):
+    sizes = torch.tensor([100] * alike + list(range(1, 101 - alike)))
+    assert lengths_of(sizes, 1024) == lengths
+
+
 def test_the_two_views_of_an_image_are_one_piece_for_the_compiler():
     """Where it had to break off, or to wait for a number, nothing would be gained."""
     augment, _ = views((0.5,) * 3, (0.25,) * 3, torch.device("cpu"), "weak+strong")

@@ -153,6 +153,18 @@ def test_the_rate_follows_the_schedule_from_batch_to_batch():
     assert rates == [(p, 0.5 * (1 - p), 0.5 * (1 - p)) for p in (0.0, 0.25, 0.5, 0.75)]
 
 
+def test_progress_goes_evenly_to_the_end_of_an_epoch_of_bags_that_are_larger_than_a_batch():
+    learner, asked = Turns({"a": 1e-3}), []
+
+    def rate(progress: float) -> float:
+        asked.append(progress)
+        return steady(progress)
+
+    trained(learner, ragged((100, 10, 50)), 2, rate=rate, instances_per_batch=10)
+    assert asked == pytest.approx([i / 6 for i in range(6)])
+    assert [progress for _, progress in learner.seen] == asked
+
+
 def test_augmentation_is_what_the_learner_sees_and_the_bags_stay_as_they_were():
     bags, learner = moon_bags()[0], Turns({"a": 1.0})
     before = bags.x.clone()

@@ -1,6 +1,10 @@
 """apportion check TABLE"""
 
+from collections import Counter
+
 from apportion.cli import tabling
+
+MOST = 40  # columns that are named
 
 
 def command(
@@ -30,8 +34,12 @@ def command(
     for note in found.notes:
         print(note)
     refuse(found)
-    print("nothing is wrong: ", end="")
-    print(
-        ", ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
-        + f" -> {', '.join(found.classes)}"
-    )
+    print(f"nothing is wrong: {columns(found.kinds)} -> {', '.join(found.classes)}")
+
+
+def columns(kinds: dict[str, str]) -> str:
+    """Each column with its kind; where there are many, how many of each kind."""
+    if len(kinds) <= MOST:
+        return ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+    counts = Counter(kinds.values())
+    return ", ".join(f"{n:,} columns ({kind})" for kind, n in counts.items())

@@ -1,6 +1,7 @@
 """apportion fit TABLE"""
 
 import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ HeldOut = Annotated[float, typer.Option(help="A share of the bags to measure the
 Choose = Annotated[
     str, typer.Option(metavar="SCORE", help="Keep the epoch that is best on held-out bags, by likelihood, …")
 ]
+SECONDS = 1.0  # between lines
 Calibrate = Annotated[bool, typer.Option("--calibrate", help="Fit a temperature on held-out bags.")]
 
 
@@ -96,7 +98,7 @@ def command(
 
 
 def trained(asked: "Asked", found: "Found", settings: dict[str, Any], device: str) -> "Model":
-    """The model of checked tables; a line an epoch is printed."""
+    """The model of checked tables; a line of an epoch is printed, though not of each where they are short."""
     from apportion.fitting.telling import words_of
     from apportion.judging.choosing import Chosen, part_of
     from apportion.tables.holding import hold_parts
@@ -113,7 +115,10 @@ def trained(asked: "Asked", found: "Found", settings: dict[str, Any], device: st
 
     made, columns = hold_parts(asked, found, divide)
     parts = made[0], made[1] if len(made) > 1 else None
-    chosen = Chosen(parts[1], settings["choose"])
+    chosen, printed = Chosen(parts[1], settings["choose"]), -math.inf
     for moment in train_table(parts[0], device, settings, relax):
-        print(words_of(moment, chosen.see(moment)), flush=True)
+        line = words_of(moment, chosen.see(moment))
+        if moment.epoch.number == 1 or moment.last or time.monotonic() - printed > SECONDS:
+            print(line, flush=True)
+            printed = time.monotonic()
     return model_of(chosen, parts, columns, asked, found, settings)

@@ -110,7 +110,8 @@ def _sum_remedy(asked: Asked, whole: bool) -> str:
         rescale = "rescale counts of a larger group, and" if whole else "divide percentages by 100, and"
         return f"noise of {asked.noise} does not explain it; mend them, or {rescale} --noise with them"
     reason = "the counts are of a larger group" if whole else "they are rounded"
-    return f"mend them, or pass --normalise if {reason}"
+    noisy = "--noise estimate if noise was added to them" if whole else "--noise DEVIATION if they are noisy"
+    return f"mend them, or pass --normalise if {reason}, {noisy}"
 
 
 def shares_of(values: np.ndarray, sizes: np.ndarray, asked: Asked) -> np.ndarray:

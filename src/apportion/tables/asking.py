@@ -54,6 +54,12 @@ def listed(names: Iterable[str]) -> str:
     return quote(line.getvalue())
 
 
+def folded(notes: list[str], what: str) -> list[str]:
+    """Notes of one kind on columns: the first few, and how many more columns there are."""
+    more = len(notes) - SHOWN
+    return notes if more < 1 else [*notes[:SHOWN], f"and {more:,} more column{'s' * (more > 1)} {what}"]
+
+
 def told(cases: Iterable[str], n: int, remedy: str) -> str:
     """One line for a thing that is wrong in n cases: the first few of them, how many more, what to do."""
     more = f"; and {n - SHOWN:,} more" if n > SHOWN else ""

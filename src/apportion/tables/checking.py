@@ -40,7 +40,7 @@ def check(asked: Asked, *, learn: bool = True) -> Found:
         table = separate_table(asked, bags[asked.bag], problems, notes)
     if table is None or not bags.height:
         return Found(problems, notes)
-    place = check_names(table, bags, asked, problems, notes)
+    table, place = check_names(table, bags, asked, problems, notes)
     sizes = bags["len"].to_numpy().astype(np.int64)
     table = without_strangers(table, place, sizes, asked, problems, notes)
     check_values(table, asked, problems)

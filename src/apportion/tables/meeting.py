@@ -1,4 +1,4 @@
-"""The bags of both tables meet by their ids: each stands in both, once."""
+"""The bags of both tables meet by their ids: those of the instances stand in the other, each once."""
 
 import numpy as np
 
@@ -10,37 +10,47 @@ from apportion.tables.shares import BagTable, strange_ids
 
 def check_names(
     table: BagTable, bags: pl.DataFrame, asked: Asked, problems: list[str], notes: list[str]
-) -> np.ndarray:
-    """The row of each bag in the table of proportions, -1 for none: both have the same bags, each once."""
+) -> tuple[BagTable, np.ndarray]:
+    """The table of proportions with the rows of these bags alone, and which is each bag's, -1 for none."""
     key = asked.bag
-    given = pl.DataFrame({key: table.bags, "at": pl.int_range(len(table.bags), eager=True)})
-    known = bags.join(given.unique(key, keep="first"), on=key, how="left", maintain_order="left")
-    lost = known.filter(pl.col("at").is_null())
-    strange = given.filter(~pl.col(key).is_in(bags[key].implode()))[key]
-    if strange.dtype == pl.String and (pairs := written_otherwise(lost[key], strange)):
+    there, lost = table.bags.is_in(bags[key].implode()), ~bags[key].is_in(table.bags.implode())
+    strange = table.bags.filter(~there)
+    if strange.dtype == pl.String and (pairs := written_otherwise(bags[key].filter(lost), strange)):
         cases = [f"bag {name!r} of {table.place} {how} in {asked.table.name}" for name, how in pairs[:SHOWN]]
         problems.append(told(cases, len(pairs), "write both alike"))
-        return known["at"].fill_null(-1).to_numpy()
-    if lost.height == known.height:
+        return table, _places(table, bags, key)
+    if lost.all():
         problems.append(strange_ids(asked, bags[key], table.place, table.bags[0]))
-        return np.full(known.height, -1)
-    twice = given.filter(pl.col(key).is_duplicated()).sort(key, "at")
-    if twice.height:
-        cases = (table.case(i) for i in twice["at"].head(SHOWN).to_list())
-        problems.append(told(cases, twice.height, "these bags stand in several rows; keep one row a bag"))
-    if lost.height and asked.unlabelled:
-        notes.append(f"{lost.height:,} bags have no row in {table.place}; they are without proportions")
-    elif lost.height:
-        cases = (
+        return table, np.full(bags.height, -1)
+    if len(strange):
+        what = f"{table.place} has {len(strange):,} bags of which {asked.table.name} has no row"
+        notes.append(f"{what}, such as {strange[0]!r}; they are left out")
+        table = _rows(table, there.to_numpy())
+    twice = np.flatnonzero(table.bags.is_duplicated().to_numpy())
+    if len(twice):
+        named = sorted(twice.tolist(), key=lambda i: (table.bags[i], i))
+        cases = [table.case(i) for i in named[:SHOWN]]
+        problems.append(told(cases, len(twice), "these bags stand in several rows; keep one row a bag"))
+    without = bags.filter(lost)
+    if without.height and asked.unlabelled:
+        notes.append(f"{without.height:,} bags have no row in {table.place}; they are without proportions")
+    elif without.height:
+        cases = [
             f"bag {row[key]!r} ({row['len']} rows of {asked.table.name}, first row {row[ROW]})"
-            for row in lost.head(SHOWN).to_dicts()
-        )
+            for row in without.head(SHOWN).to_dicts()
+        ]
         remedy = "add it, leave these rows out, or pass --unlabelled"
-        problems.append(told(cases, lost.height, f"no row in {table.place}; {remedy}"))
-    empty = given.join(bags, on=key, how="anti").sort("at")
-    if empty.height:
-        cases = (table.case(i) for i in empty["at"].head(SHOWN).to_list())
-        problems.append(
-            told(cases, empty.height, f"no row in {asked.table.name}; drop it from {table.place}")
-        )
-    return known["at"].fill_null(-1).to_numpy()  # -1: no row
+        problems.append(told(cases, without.height, f"no row in {table.place}; {remedy}"))
+    return table, _places(table, bags, key)
+
+
+def _rows(table: BagTable, kept: np.ndarray) -> BagTable:
+    parts = {"rows": table.rows[kept], "values": table.values[kept], "told": table.told[kept]}
+    return table._replace(bags=table.bags.filter(pl.Series(kept)), **parts)
+
+
+def _places(table: BagTable, bags: pl.DataFrame, key: str) -> np.ndarray:
+    """(m,) the first row of each bag in the table, -1 for none."""
+    given = pl.DataFrame({key: table.bags, "at": pl.int_range(len(table.bags), eager=True)})
+    known = bags.join(given.unique(key, keep="first"), on=key, how="left", maintain_order="left")
+    return known["at"].fill_null(-1).to_numpy()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from apportion.intake.filling import without_residue
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.columns import TableError, is_nameless
 from apportion.tables.looks import DECIMAL, PERCENT, check_points
@@ -65,7 +66,7 @@ def separate_table(asked: Asked, bags: pl.Series, problems: list[str], notes: li
         problems.append(f"{path.name} has no row with a bag of {asked.table.name}; give a row a bag")
         return None
     columns = [frame[name].cast(pl.Float64, strict=False).to_numpy() for name in classes]
-    values = np.column_stack(columns) if columns else np.zeros((frame.height, 0))
+    values = without_residue(np.column_stack(columns)) if columns else np.zeros((frame.height, 0))
     table = BagTable(path.name, ids, frame[ROW].to_numpy(), values, classes, np.zeros(len(values), bool))
     _name_texts(frame, table, problems)
     return table
@@ -123,7 +124,7 @@ def shares_in_table(asked: Asked, frame: pl.LazyFrame, problems: list[str]) -> B
         *((pl.col(name).null_count()).alias(f"{ROW}{ROW}{name}") for name in asked.shares),
     )
     found = grouped.sort(asked.bag).collect(engine="streaming")
-    values = np.column_stack([found[name].to_numpy() for name in asked.shares])
+    values = without_residue(np.column_stack([found[name].to_numpy() for name in asked.shares]))
     no = np.zeros(len(values), bool)
     table = BagTable(asked.table.name, found[asked.bag], found[ROW].to_numpy(), values, asked.shares, no)
     for name in asked.shares:

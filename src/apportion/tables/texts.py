@@ -8,7 +8,7 @@ from typing import Any
 
 from apportion.tables.asking import listed
 from apportion.tables.columns import TableError
-from apportion.tables.dialect import Dialect, names_of, refuse_twice, why
+from apportion.tables.dialect import Dialect, dialect_of, names_of, refuse_twice, why
 from apportion.tables.lines import refuse_cut_off, trailing
 
 try:
@@ -34,6 +34,11 @@ def read_csv(
     if frame.width > 1:
         frame = frame.head(frame.height - min(frame.height, trailing(path, dialect)))
     return frame.rename(_plain_names(path, dialect, frame.columns)).lazy()
+
+
+def first_texts(path: Path, missing: Sequence[str]) -> pl.DataFrame:
+    """The first rows as they are written."""
+    return pl.read_csv(path, infer_schema=False, n_rows=FIRST, **_about(dialect_of(path), tuple(missing)))
 
 
 def _plain_names(path: Path, dialect: Dialect, header: Sequence[str]) -> dict[str, str]:

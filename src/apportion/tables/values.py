@@ -2,7 +2,8 @@
 
 from datetime import time
 
-from apportion.tables.asking import SHOWN, Asked, listed, told
+from apportion.tables.asking import SHOWN, Asked, folded, listed, told
+from apportion.tables.codes import codes
 from apportion.tables.columns import KEPT
 from apportion.tables.dialect import is_csv
 from apportion.tables.looks import advice, check_points, seen_in
@@ -31,13 +32,16 @@ def check_features(
     if not kinds:
         problems.append(f"{asked.table.name} has no column for features beside the bags and their shares")
     empty: list[str] = []
+    gaps: list[str] = []
     read = [name for name in kinds if name not in asked.categorical]
     pointed = check_points(asked.table, read, problems, notes, missing=asked.missing)
     for name, kind in [(name, kind) for name, kind in kinds.items() if name not in pointed]:
         # of the one column: plans over thousands of columns take long to make
         both = frame.select(*dict.fromkeys(c for c in (asked.bag, name) if c in schema))
-        if not _check_column(asked, both, name, kind, problems, notes, empty):
+        if not _check_column(asked, both, name, kind, problems, notes, empty, gaps):
             del kinds[name]
+    notes += folded(gaps, "with gaps")
+    notes += codes(asked.table, [name for name, kind in kinds.items() if kind == "number"], asked.missing)
     if empty:
         cases = (f"column {name!r}" for name in empty)
         problems.append(
@@ -48,7 +52,7 @@ def check_features(
 
 def _check_column(
     asked: Asked, frame: pl.LazyFrame, name: str, kind: str, problems: list[str], notes: list[str],
-    empty: list[str],
+    empty: list[str], gaps: list[str],
 ) -> bool:  # fmt: skip
     """Whether the column says anything; what is wrong with it is added to the problems."""
     column, dtype = pl.col(name), frame.collect_schema()[name]
@@ -75,7 +79,7 @@ def _check_column(
         what = "of which the day and the season become features, the hour and the weekday do not"
         notes.append(f"column {name!r} has times of day, {what}: add columns of these if they matter")
     if seen["gone"]:
-        notes.append(f"column {name!r} is missing in {seen['gone']:,} of {seen['rows']:,} rows")
+        gaps.append(f"column {name!r} is missing in {seen['gone']:,} of {seen['rows']:,} rows")
     if meant and not mixed:
         notes.append(f"column {name!r} becomes categories; {meant}")
     elif kind == "category" and seen["distinct"] > KEPT:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from apportion.tables.asking import folded
 from apportion.tables.columns import Column
 from apportion.tables.reading import pl
 from apportion.tables.transforms import has_other
@@ -26,20 +27,24 @@ def unlike(frame: pl.LazyFrame, columns: Sequence[Column]) -> list[str]:
             far = ((number - column.mean).abs() > FAR * column.scale) & number.is_not_nan()
             asks += [far.sum().alias(f"far {i}"), number.filter(far).first().alias(f"such {i}")]
     found = frame.select(asks).collect(engine="streaming").row(0, named=True)
-    rows, notes = found["rows"], []
+    rows, gone, strange, distant = found["rows"], [], [], []
     for i, column in enumerate(columns):
-        gaps, new = found[f"gaps {i}"], found.get(f"new {i}", 0)
+        gaps, new, far = (found.get(f"{what} {i}", 0) for what in ("gaps", "new", "far"))
         if gaps and not column.flag:
             what = f"column {column.name!r} is missing in {gaps:,} of {rows:,} rows, training had none"
-            notes.append(f"{what}; {_taken_for(column)}")
+            gone.append(f"{what}; {_taken_for(column)}")
         if new and (new == rows or not has_other(column)):
             what = f"column {column.name!r} has texts that training had not in {new:,} of {rows:,} rows"
-            notes.append(f"{what}, such as {_beside(found[f'such {i}'], column)}; {_taken_for(column)}")
-        if found.get(f"far {i}", 0) > rows / FAR**2:
-            what = f"column {column.name!r} is far from training's in {found[f'far {i}']:,} of {rows:,} rows"
+            strange.append(f"{what}, such as {_beside(found[f'such {i}'], column)}; {_taken_for(column)}")
+        if far > rows / FAR**2:
+            what = f"column {column.name!r} is far from training's in {far:,} of {rows:,} rows"
             told = f"mean {column.mean:.4g}, deviation {column.scale:.4g}"
-            notes.append(f"{what}, such as {found[f'such {i}']:.4g} ({told}); is its unit the same?")
-    return notes
+            distant.append(f"{what}, such as {found[f'such {i}']:.4g} ({told}); is its unit the same?")
+    return [
+        *folded(gone, "with gaps that training had not"),
+        *folded(strange, "with texts that training had not"),
+        *folded(distant, "that are far from training's"),
+    ]
 
 
 def _taken_for(column: Column) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import scipy.sparse
 import torch
 from sklearn import config_context
 from sklearn.base import clone
@@ -722,3 +723,28 @@ def test_a_bag_that_the_table_lacks_or_has_none_for_is_without_shares_where_that
     refusal(f"bag '{first}' has instances but no row in the table", X, bags=TOWNS, proportions=lacking)
     strange = {town.upper(): shares for town, shares in TABLE.items()}
     refusal("write both alike", X, bags=TOWNS, proportions=strange, settings={"unlabelled": True})
+
+
+def test_sparse_matrices_and_texts_are_refused_with_what_makes_rows_of_them():
+    sparse = scipy.sparse.csr_array(X)
+    refusal(
+        r"X is a sparse matrix of 2 columns.*make_pipeline\(TruncatedSVD\(50\)", sparse, TRUTH, bags=TOWNS
+    )
+    texts = [f"text {i}" for i in range(len(X))]
+    for given in (texts, np.array(texts)):
+        refusal(r"X has texts, such as 'text 0'; .*TfidfVectorizer\(\), Trunc", given, TRUTH, bags=TOWNS)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([0.5, 0.6], "summing to 1.1; divide them by their sum"),
+        ([math.nan, math.nan], "leave its rows out of folds and searches, .* with unlabelled=True"),
+    ],
+)
+def test_shares_that_folds_cannot_take_are_refused_with_what_can_be_done(row, message):
+    with pytest.raises(BagError, match=message):
+        expand(TABLE | {str(TOWNS[0]): row}, TOWNS)
+    lacking = {town: shares for town, shares in TABLE.items() if town != TOWNS[0]}
+    with pytest.raises(BagError, match="no row in the table; add it, or leave its rows out of folds"):
+        expand(lacking, TOWNS)

@@ -286,7 +286,8 @@ def test_a_table_may_have_bags_of_which_no_row_is_there(more):
 
 def test_a_bag_missing_from_the_table_is_refused():
     with pytest.raises(
-        BagError, match=r"bag 'c' has instances but no row in the table; add it \(a row of NaN, with unlab"
+        BagError,
+        match=r"bag 'c' has instances but no row in the table; add it, drop its instances, or pass unlab",
     ):
         group_bags(X, IDS, {i: SHARES[i] for i in "ab"})
 

@@ -250,7 +250,7 @@ def test_the_one_bag_that_a_table_lacks_is_named(lost, text, library):
     shares = [0.1, 0.2, 0.3, 0.4, 0.5]
     table = library.DataFrame({"town": there, "no": shares, "yes": [1 - share for share in shares]})
     words = (
-        f"bag {names[lost]!r} has instances but no row in the table; add it .a row of NaN, with unlabelled"
+        f"bag {names[lost]!r} has instances but no row in the table; add it, or leave its rows out of folds"
     )
     with pytest.raises(BagError, match=words):
         expand(table, names * 2)

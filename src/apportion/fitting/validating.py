@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data  # type: ignore[attr-defined]
@@ -31,6 +32,12 @@ def validated(estimator: Any, X: Any, y: Any, table: bool) -> tuple[Any, Any]:
 
 
 def _checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+    if issparse(X):
+        remedy = "reduce it before, such as by make_pipeline(TruncatedSVD(50), ProportionClassifier())"
+        raise BagError(f"X is a sparse matrix of {X.shape[1]:,} columns, networks take dense rows; {remedy}")
+    if isinstance(X, list | np.ndarray) and len(X) and isinstance(X[0], str):
+        steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
+        raise BagError(f"X has texts, such as {X[0][:40]!r}; make numbers of them, make_pipeline({steps})")
     try:
         return validate_data(estimator, X, *y, **options, **_ACCEPTED)
     except (TypeError, ValueError):  # which do not say in which column

@@ -10,6 +10,7 @@ from apportion.intake.grouping import bags_of, table_rows
 from apportion.intake.ids import Groups, groups_of
 from apportion.intake.instances import BagError, as_instances, check_classes, library_of, unmasked
 from apportion.intake.named import column_names, framed
+from apportion.intake.remedies import EXPANDING
 from apportion.intake.sound import checked_shares
 
 
@@ -59,8 +60,8 @@ def expand(proportions: Any, bags: Any, *, counts: Any = None, classes: Any = No
     The columns follow the sorted classes; of a DataFrame it is a DataFrame, which keeps their names.
     """
     groups = groups_of(bags, len(bags))
-    shares, classes = table_shares(proportions, counts, groups, classes)
-    rows = checked_shares(shares, groups, False, classes)[groups[1]]
+    shares, classes = table_shares(proportions, counts, groups, classes, way=EXPANDING)
+    rows = checked_shares(shares, groups, False, classes, EXPANDING)[groups[1]]
     return framed(rows, counts if proportions is None else proportions, classes)
 
 

@@ -25,12 +25,22 @@ ESTIMATOR = Way(
     gaps="give all; ProportionClassifier(fill=True) gives these what is left of the bag",
     missing=f"give one or drop the bag; {_ITSELF}(unlabelled=True)",
     noisy=f"; if noise was added, {_ITSELF}(noise=)",
-    lost="add it (a row of NaN, with unlabelled=True, if its shares are not known) or drop its instances",
+    lost="add it, drop its instances, or pass unlabelled=True if its shares are not known",
 )
 GROUPING = ESTIMATOR._replace(
     rescale="rescale them; normalise=True does",
     lacking="",
     larger="rescale counts of a larger group; normalise=True does",
+)
+_APART = "leave its rows out of folds and searches, and let a last fit on the table take them, with"
+EXPANDING = ESTIMATOR._replace(
+    rescale="divide them by their sum",
+    lacking="",
+    larger="divide counts of a larger group by their sum, and pass proportions",
+    gaps=f"give all, or {_APART} fill=True",
+    missing=f"give one, or {_APART} unlabelled=True",
+    noisy="",
+    lost=f"add it, or {_APART} unlabelled=True",
 )
 MEETING = Way(
     rescale="divide them by their sum",

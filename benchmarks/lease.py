@@ -77,6 +77,8 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("words", nargs="+", metavar="NAME@SEED=SECONDS")
     given = parser.parse_args()
+    if given.set and given.out == Path("results"):
+        parser.error("--set makes trials: name an --out for them, so that no result is taken for another's")
     end, worst = time.monotonic() + given.seconds, 0
     words = [asked(word) for word in given.words]
     recipes = {name: changed(RECIPES[name], settings(given.set)) for name, _, _ in words}

@@ -780,4 +780,7 @@ def test_a_file_of_more_bags_than_the_table_serves_a_part_of_it(folder):
     words = ("some.csv", *SOURCES["counts"][1:])
     run("predict", "model", *words, "--out", "scored.csv")
     assert pl.read_csv("scored.csv").height == some.height
-    assert "has 25 bags of which some.csv has no row, such as" in run("check", *words).output
+    assert "counts.csv has 25 rows of bags that some.csv has not, such as" in run("check", *words).output
+    text = Path("counts.csv").read_text()
+    Path("counts.csv").write_text(f"{text}Total,n/a,n/a\nTotal,600,n/a\n")
+    assert "has 27 rows of bags that some.csv has not" in run("check", *words).output

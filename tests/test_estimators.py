@@ -726,12 +726,12 @@ def test_a_bag_that_the_table_lacks_or_has_none_for_is_without_shares_where_that
 
 
 def test_sparse_matrices_and_texts_are_refused_with_what_makes_rows_of_them():
-    sparse = scipy.sparse.csr_array(X)
-    refusal(
-        r"X is a sparse matrix of 2 columns.*make_pipeline\(TruncatedSVD\(50\)", sparse, TRUTH, bags=TOWNS
-    )
+    sparse, wide = scipy.sparse.csr_array(X), scipy.sparse.csr_array((len(X), 5_000))
+    refusal(r"X is a sparse matrix of 2 columns.*pass X.toarray\(\)", sparse, TRUTH, bags=TOWNS)
+    refusal(r"X is a sparse matrix of 5,000 columns.*TruncatedSVD\(50\)", wide, TRUTH, bags=TOWNS)
+    refusal("Expected 2D array, got scalar array", np.array(5.0), TRUTH, bags=TOWNS)
     texts = [f"text {i}" for i in range(len(X))]
-    for given in (texts, np.array(texts)):
+    for given in (texts, tuple(texts), np.array(texts), pd.Series(texts, index=range(1, 241))):
         refusal(r"X has texts, such as 'text 0'; .*TfidfVectorizer\(\), Trunc", given, TRUTH, bags=TOWNS)
 
 
@@ -748,3 +748,14 @@ def test_shares_that_folds_cannot_take_are_refused_with_what_can_be_done(row, me
     lacking = {town: shares for town, shares in TABLE.items() if town != TOWNS[0]}
     with pytest.raises(BagError, match="no row in the table; add it, or leave its rows out of folds"):
         expand(lacking, TOWNS)
+
+
+def test_a_score_tells_a_table_from_shares_of_rows_where_every_row_is_a_bag():
+    model, ids = quick().fit(X, TRUTH, bags=TOWNS), [f"{i:02d}" for i in range(12)][::-1]
+    rows = np.random.default_rng(0).dirichlet([1, 1], 12)
+    table = pd.DataFrame(rows, index=ids).sort_index()  # in another order than the rows
+    right = BagScore()(model, X[:12], rows, bags=ids)
+    assert BagScore()(model, X[:12], table, bags=ids) == pytest.approx(right)
+    assert BagScore()(model, X[:12], dict(zip(ids, rows, strict=True)), bags=ids) == pytest.approx(right)
+    with pytest.raises(BagError, match="there are 12 instances but 10 labels"):
+        BagScore()(model, X[:12], TRUTH[:10], bags=ids)

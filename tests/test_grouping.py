@@ -287,7 +287,7 @@ def test_a_table_may_have_bags_of_which_no_row_is_there(more):
 def test_a_bag_missing_from_the_table_is_refused():
     with pytest.raises(
         BagError,
-        match=r"bag 'c' has instances but no row in the table; add it, drop its instances, or pass unlab",
+        match="bag 'c' has instances but no row in the table; add it or drop its instances; without shares",
     ):
         group_bags(X, IDS, {i: SHARES[i] for i in "ab"})
 
@@ -485,3 +485,24 @@ def test_what_are_no_ids_is_refused_with_what_to_pass(ids, message):
 def test_one_share_a_bag_is_refused_with_those_of_both():
     with pytest.raises(BagError, match=r"shape \(3,\); .*numpy.column_stack\(\[1 - s, s\]\)"):
         group_bags(X, IDS, np.array([0.1, 0.2, 0.3]))
+
+
+def test_a_frame_whose_rows_only_count_themselves_does_not_name_bags_that_are_counted_otherwise():
+    table = pd.DataFrame([[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]])
+    assert group_bags(X[:4], [0, 1, 2, 2], table).ids == [0, 1, 2]
+    for ids in ([1, 2, 1, 2], [1, 2, 3, 3]):
+        with pytest.raises(BagError, match=r"rows are numbered 0 to 2, and the bags are not.*set_index"):
+            group_bags(X[:4], ids, table)
+    assert group_bags(X[:4], [1, 2, 1, 2], table.rename_axis("town")).ids == [1, 2]
+
+
+def test_a_bag_of_others_may_stand_twice_in_a_table():
+    total = pd.DataFrame([[0.5, 0.5]] * 2, index=["Total"] * 2)
+    table = pd.concat([pd.DataFrame.from_dict(SHARES, orient="index"), total])
+    assert group_bags(X, IDS, table).ids == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("table", [{}, {"a": None, "b": None, "c": None}])
+def test_a_table_without_any_number_is_told_so(table):
+    with pytest.raises(BagError, match="no bag has proportions, so that there is nothing to learn from"):
+        group_bags(X, IDS, table)

@@ -91,3 +91,5 @@ def test_a_trial_changes_a_setting_of_all_its_runs(lease, lent, tmp_path):
     assert (recipe["first"]["epochs"], recipe["data"]["held_out"], recipe["seed"]) == (2, 0.2, 1)
     with pytest.raises(ValueError, match="no setting 'first.epoch'"):
         lent(600, f"{name}@2", "--set", "first.epoch=2")
+    with pytest.raises(SystemExit):
+        lent(600, f"{name}@2", "--set", "first.epochs=2", "--out", "results")

@@ -419,6 +419,9 @@ def test_a_file_that_ends_within_a_row_is_refused(tmp_path, end):
     path.write_text(whole[:-2], newline="")
     with pytest.raises(TableError, match="ends within a row: the last line has 2 fields, the header 3; copy"):
         open_table(path)
+    for text in (["a,b,", "1,2", "5,6"], ["a,b,c", "1,2,3", "5,6,7", ","], ["a,b", "1,2", "5,6", "\x1a"]):
+        path.write_text(end.join(text), newline="")
+        open_table(path)
     path.write_text(end.join(["a,b,c", '1,"2', '3",4']), newline="")  # a text of two lines
     assert open_table(path).collect().row(0)[::2] == (1, 4)
     path.write_text(end.join(["a,b", f"1,{'x' * 200_000}"]), newline="")  # too long for Python's reader
@@ -815,7 +818,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path):
     ):
         assert part in text
     assert len(found.problems) == 8
-    note = "shares.csv has 1 bags of which people.parquet has no row, such as 'd'; they are left out"
+    note = "shares.csv has 1 rows of bags that people.parquet has not, such as 'd'; they are left out"
     assert note in found.notes
     with pytest.raises(TableError, match="8 things are wrong; nothing was written\n  people"):
         refuse(found)

@@ -18,7 +18,7 @@ class BagBatch:
     sizes: Tensor  # (b,) of the bags, which sum to n
     proportions: Tensor  # (b, k)
     row: Tensor  # (n,) which row of Bags.x
-    left: float = 0.0  # share of its bag that was not drawn: a bag larger than a batch is one of its own
+    left: float = 0.0  # share that was not drawn of a bag larger than a batch; a lone row may be beside it
 
 
 @dataclass(frozen=True)

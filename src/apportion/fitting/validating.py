@@ -33,11 +33,14 @@ def validated(estimator: Any, X: Any, y: Any, table: bool) -> tuple[Any, Any]:
 
 def _checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     if issparse(X):
-        remedy = "reduce it before, such as by make_pipeline(TruncatedSVD(50), ProportionClassifier())"
+        few = X.shape[1] <= 1000
+        remedy = f"pass {'X.toarray()' if few else 'it through TruncatedSVD(50), as a pipeline does'}"
         raise BagError(f"X is a sparse matrix of {X.shape[1]:,} columns, networks take dense rows; {remedy}")
-    if isinstance(X, list | np.ndarray) and len(X) and isinstance(X[0], str):
+    if (isinstance(X, list | tuple) or getattr(X, "ndim", 0) == 1) and isinstance(
+        text := next(iter(X), 0), str
+    ):
         steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
-        raise BagError(f"X has texts, such as {X[0][:40]!r}; make numbers of them, make_pipeline({steps})")
+        raise BagError(f"X has texts, such as {text[:40]!r}; make numbers of them, make_pipeline({steps})")
     try:
         return validate_data(estimator, X, *y, **options, **_ACCEPTED)
     except (TypeError, ValueError):  # which do not say in which column

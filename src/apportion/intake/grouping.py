@@ -62,6 +62,10 @@ def table_rows(
     if (proportions is None) == (counts is None):
         raise BagError("pass either proportions or counts, one row a bag")
     table = counts if proportions is None else proportions
+    if isinstance(table, dict):
+        table = {name: row for name, row in table.items() if row is not None}
+        if not table:
+            raise BagError("no bag has proportions, so that there is nothing to learn from")
     table, found, key = by_name(table, names, classes, gap=gap, key=key, subset=way.subset)
     rows = without_residue(rows_by_id(table, list(names), key, way))
     if rows.ndim != 2:
@@ -86,6 +90,8 @@ def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None, way: W
         keys, values = list(table), _rows(table)
     elif library in ("pandas", "polars"):
         keys = list(table.index) if bag_column is None else list(table[bag_column])
+        if bag_column is None and not way.subset:
+            _refuse_default_index(table.index, names)
         columns = [name for name in table.columns if name != bag_column]
         values = np.column_stack([numbers_of(table[name], f"the column {name!r}") for name in columns])
     else:
@@ -98,6 +104,14 @@ def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None, way: W
     place = {name: i for i, name in enumerate(keys)}
     values = np.concatenate([values, np.full((1, *values.shape[1:]), np.nan)])  # the last is of absent bags
     return values[[place.get(name, -1) for name in names]]
+
+
+def _refuse_default_index(index: Any, names: list[Hashable]) -> None:
+    """Rows that only count themselves name no bags, unless these are counted alike, all of them."""
+    counting = type(index).__name__ == "RangeIndex" and index.name is None and index[:1].tolist() == [0]
+    for name in set(names).symmetric_difference(index) if counting else ():
+        what = f"the table's rows are numbered 0 to {len(index) - 1}, and the bags are not, such as {name!r}"
+        raise BagError(f"{what}; name the bags by table.set_index(...)")
 
 
 def _rows(table: Mapping[Hashable, Any]) -> np.ndarray:

@@ -17,7 +17,7 @@ def check_names(keys: Sequence[Hashable], names: Sequence[Hashable], way: Way = 
         remedy = "write both alike, such as by map(str, ...)"
         raise BagError(f"no bag of the table is one of the instances': {one} there, {other} here; {remedy}")
     for name in keys:
-        if name in seen:
+        if name in seen and name in known:
             raise BagError(f"bag {name!r} stands twice in the table; keep one row a bag")
         seen.add(name)
     for name in (name for name in names if name not in seen and not way.absent):

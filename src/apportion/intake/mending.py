@@ -53,7 +53,6 @@ def mended_bags(
             raise BagError("noise, normalise, unlabelled, fill are for tables; pass proportions= or counts=")
         one_source(y, table)
         names, _, sizes = groups = groups_of(ids, len(x))
-        proportions, counts = _without_none(proportions), _without_none(counts)
         gap, way = math.nan if fill else 0.0, ESTIMATOR._replace(absent=unlabelled)
         values, classes = table_shares(proportions, counts, groups, classes, gap=gap, scaled=False, way=way)
         check_shape(values)
@@ -77,11 +76,6 @@ def mended_bags(
         bags = with_given(bags, given, classes, sure=noise is None)
     refuse_alike(bags)
     return Mended(bags, classes, relax)
-
-
-def _without_none(table: Any) -> Any:
-    """A dict without the bags that have None for their numbers."""
-    return {k: v for k, v in table.items() if v is not None} if isinstance(table, dict) else table
 
 
 def mended_shares(

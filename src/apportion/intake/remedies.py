@@ -25,7 +25,7 @@ ESTIMATOR = Way(
     gaps="give all; ProportionClassifier(fill=True) gives these what is left of the bag",
     missing=f"give one or drop the bag; {_ITSELF}(unlabelled=True)",
     noisy=f"; if noise was added, {_ITSELF}(noise=)",
-    lost="add it, drop its instances, or pass unlabelled=True if its shares are not known",
+    lost=f"add it or drop its instances; without shares {_ITSELF}(unlabelled=True)",
 )
 GROUPING = ESTIMATOR._replace(
     rescale="rescale them; normalise=True does",

@@ -18,4 +18,4 @@ def written_otherwise(lost: Iterable[str], strange: Iterable[str]) -> list[tuple
 
 
 def _plain(name: str) -> str:
-    return normalize("NFC", name).strip().lower().lstrip("0")
+    return normalize("NFC", name).strip().lower().lstrip("0") or "0"

@@ -10,6 +10,8 @@ from sklearn.utils.metadata_routing import MetadataRequest
 from apportion.bags import Bags
 from apportion.evaluate import bag_correlation
 from apportion.intake.forms import bags_from
+from apportion.intake.ids import groups_of
+from apportion.intake.instances import library_of
 from apportion.judging.bag_scores import SCORES
 from apportion.means import bag_means
 
@@ -63,6 +65,18 @@ def held_bags(estimator: Any, probabilities: np.ndarray, y: Any, bags: Any) -> B
             "a score of bags needs the bag of each row: call sklearn.set_config(enable_metadata_routing=True)"
             " and pass bags= to the search's fit, or to the scorer"
         )
-    if isinstance(y, Mapping) or len(y) != len(probabilities):  # a table of the bags
+    if _is_table(y, bags, len(probabilities)):
         return bags_from(probabilities, None, bags, proportions=y, classes=estimator.classes_)[0]
     return bags_from(probabilities, y, bags, classes=estimator.classes_)[0]
+
+
+def _is_table(y: Any, bags: Any, n: int) -> bool:
+    """Whether `y` has a row a bag: a dict, a frame whose index names the bags, or as many rows as bags."""
+    if isinstance(y, Mapping):
+        return True
+    if np.ndim(y) != 2 or (rows := len(y)) == 0:
+        return False
+    names = set(groups_of(bags, n)[0])
+    if library_of(y) == "pandas" and type(y.index).__name__ != "RangeIndex":
+        return names <= set(y.index)
+    return rows != n and (rows == len(names) or library_of(y) == "polars")

@@ -37,9 +37,10 @@ def refuse_cut_off(path: Path, dialect: Dialect) -> None:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - HEAD))
         _, end, line = file.read().rpartition(dialect.line_end.encode())
-    if not end or not line.strip() or line.count(b'"') % 2:
+    if not end or not line.strip(b"\x1a \t\r" + dialect.separator.encode()) or line.count(b'"') % 2:
         return
-    fields, width = 0, len(names_of(path, dialect.separator))
+    named = [i for i, name in enumerate(names_of(path, dialect.separator), 1) if name.strip()]
+    fields, width = 0, max(named, default=0)  # a separator after the last name makes no column
     with suppress(csv.Error):  # a field that is too long for Python's reader
         fields = len(next(csv.reader([line.decode(errors="replace")], delimiter=dialect.separator)))
     if 0 < fields < width:

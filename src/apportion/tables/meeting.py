@@ -23,14 +23,13 @@ def check_names(
         problems.append(strange_ids(asked, bags[key], table.place, table.bags[0]))
         return table, np.full(bags.height, -1)
     if len(strange):
-        what = f"{table.place} has {len(strange):,} bags of which {asked.table.name} has no row"
+        what = f"{table.place} has {len(strange):,} rows of bags that {asked.table.name} has not"
         notes.append(f"{what}, such as {strange[0]!r}; they are left out")
         table = _rows(table, there.to_numpy())
-    twice = np.flatnonzero(table.bags.is_duplicated().to_numpy())
-    if len(twice):
-        named = sorted(twice.tolist(), key=lambda i: (table.bags[i], i))
-        cases = [table.case(i) for i in named[:SHOWN]]
-        problems.append(told(cases, len(twice), "these bags stand in several rows; keep one row a bag"))
+    twice = pl.DataFrame({key: table.bags}).with_row_index("at").filter(pl.col(key).is_duplicated())
+    if twice.height:
+        cases = [table.case(i) for i in twice.sort(key, "at")["at"].head(SHOWN).to_list()]
+        problems.append(told(cases, twice.height, "these bags stand in several rows; keep one row a bag"))
     without = bags.filter(lost)
     if without.height and asked.unlabelled:
         notes.append(f"{without.height:,} bags have no row in {table.place}; they are without proportions")

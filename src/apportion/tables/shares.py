@@ -68,7 +68,7 @@ def separate_table(asked: Asked, bags: pl.Series, problems: list[str], notes: li
     columns = [frame[name].cast(pl.Float64, strict=False).to_numpy() for name in classes]
     values = without_residue(np.column_stack(columns)) if columns else np.zeros((frame.height, 0))
     table = BagTable(path.name, ids, frame[ROW].to_numpy(), values, classes, np.zeros(len(values), bool))
-    _name_texts(frame, table, problems)
+    _name_texts(frame, table, ids.is_in(bags.implode()).to_numpy(), problems)
     return table
 
 
@@ -97,10 +97,10 @@ def _as_ids(values: pl.Series, dtype: pl.DataType) -> pl.Series:
     return read_as(values, kind).cast(dtype, strict=False) if kind else values.cast(dtype, strict=False)
 
 
-def _name_texts(frame: pl.DataFrame, table: BagTable, problems: list[str]) -> None:
+def _name_texts(frame: pl.DataFrame, table: BagTable, known: np.ndarray, problems: list[str]) -> None:
     for j, name in enumerate(table.classes):
         column = frame[name]
-        bad = np.flatnonzero(np.isnan(table.values[:, j]) & column.is_not_null().to_numpy())
+        bad = np.flatnonzero(np.isnan(table.values[:, j]) & column.is_not_null().to_numpy() & known)
         if len(bad) and column.dtype == pl.String:
             cases = (f"{table.case(i)}, has {column[i]!r} for class {name!r}" for i in bad.tolist())
             remedy = f"give a number; if {name!r} is no class, name the classes with --classes"

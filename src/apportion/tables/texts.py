@@ -38,7 +38,9 @@ def read_csv(
 
 def first_texts(path: Path, missing: Sequence[str]) -> pl.DataFrame:
     """The first rows as they are written."""
-    return pl.read_csv(path, infer_schema=False, n_rows=FIRST, **_about(dialect_of(path), tuple(missing)))
+    dialect = dialect_of(path)
+    frame = pl.read_csv(path, infer_schema=False, n_rows=FIRST, **_about(dialect, tuple(missing)))
+    return frame.rename(_plain_names(path, dialect, frame.columns))
 
 
 def _plain_names(path: Path, dialect: Dialect, header: Sequence[str]) -> dict[str, str]:

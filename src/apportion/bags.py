@@ -67,7 +67,11 @@ class Bags:
         return BagBatch(self.x[row], sizes.to(device), self.proportions[which.to(device)], row)
 
     def batches(self, instances_per_batch: int, generator: torch.Generator) -> Iterator[BagBatch]:
-        """Bags in random order, filled up to a number of instances; of a larger bag rows are drawn anew."""
+        """Bags in random order, filled up to a number of instances: an epoch is every instance once.
+
+        A bag larger than a batch is one of its own, but for a lone row, and sampled anew in every epoch, so
+        that memory does not depend on it.
+        """
         order = torch.randperm(len(self.sizes), generator=generator)
         kept = self.sizes[order].clamp_max(instances_per_batch)
         row = self._rows(order, kept, generator)
@@ -80,7 +84,7 @@ class Bags:
         n_bags = [after - before for before, after in pairwise(cuts)]
         n_rows = [ends[after] - ends[before] for before, after in pairwise(cuts)]
         parts = ((row, n_rows), (kept, n_bags), (order, n_bags))
-        # they travel once an epoch, so that no step waits for a copy
+        # all indices travel once an epoch, so that no step waits for a copy
         on_device = (tensor.to(self.x.device).split(lengths) for tensor, lengths in parts)
         left = (1 - kept / self.sizes[order]).split(n_bags)
         for rows, sizes, which, undrawn in zip(*on_device, left, strict=True):

@@ -25,8 +25,8 @@ HeldOut = Annotated[float, typer.Option(help="A share of the bags to measure the
 Choose = Annotated[
     str, typer.Option(metavar="SCORE", help="Keep the epoch that is best on held-out bags, by likelihood, …")
 ]
-SECONDS = 1.0  # between lines
 Calibrate = Annotated[bool, typer.Option("--calibrate", help="Fit a temperature on held-out bags.")]
+SECONDS = 1.0  # between the lines of epochs
 
 
 def command(

@@ -36,9 +36,8 @@ def _checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
         few = X.shape[1] <= 1000
         remedy = f"pass {'X.toarray()' if few else 'it through TruncatedSVD(50), as a pipeline does'}"
         raise BagError(f"X is a sparse matrix of {X.shape[1]:,} columns, networks take dense rows; {remedy}")
-    if (isinstance(X, list | tuple) or getattr(X, "ndim", 0) == 1) and isinstance(
-        text := next(iter(X), 0), str
-    ):
+    flat = isinstance(X, list | tuple) or getattr(X, "ndim", 0) == 1
+    if flat and isinstance(text := next(iter(X), None), str):
         steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
         raise BagError(f"X has texts, such as {text[:40]!r}; make numbers of them, make_pipeline({steps})")
     try:

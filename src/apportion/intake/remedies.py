@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Way(NamedTuple):
-    """Remedies for a table that is read in one way; `subset`: its bags may be far more than the rows'."""
+    """Remedies for a table that is read in one way; `subset`: rows are often of a few of its bags."""
 
     rescale: str  # shares of another sum
     lacking: str  # the same, where a class may lack its share

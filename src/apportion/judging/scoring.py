@@ -74,9 +74,8 @@ def _is_table(y: Any, bags: Any, n: int) -> bool:
     """Whether `y` has a row a bag: a dict, a frame whose index names the bags, or as many rows as bags."""
     if isinstance(y, Mapping):
         return True
-    if np.ndim(y) != 2 or (rows := len(y)) == 0:
+    named = library_of(y) == "pandas" and type(getattr(y, "index", None)).__name__ != "RangeIndex"
+    if np.ndim(y) != 2 or (len(y) == n and not named):
         return False
     names = set(groups_of(bags, n)[0])
-    if library_of(y) == "pandas" and type(y.index).__name__ != "RangeIndex":
-        return names <= set(y.index)
-    return rows != n and (rows == len(names) or library_of(y) == "polars")
+    return names <= set(y.index) if named else len(y) == len(names) or library_of(y) == "polars"

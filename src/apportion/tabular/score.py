@@ -32,8 +32,8 @@ def score_table(
 
     What a CSV holds stays as it was written, but for decimal commas in numbers that the model takes. `typed`
     is for files that have types: columns that the model takes for numbers, dates or truth values become
-    such, and all others stay texts, as 007 is not 7. Gaps and categories that training had not are noted.
-    `shares` are the probabilities, where they are known already.
+    such, and all others stay texts, as 007 is not 7. Gaps, categories and numbers unlike training's are
+    noted. `shares` are the probabilities, where they are known already.
     """
     columns, texts = columns_of(model), tuple(dict.fromkeys((*missing_of(model), *missing)))
     with plainly(f"{table} cannot be read"):

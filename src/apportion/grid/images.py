@@ -74,6 +74,20 @@ TABLE_2 = {
     for name, recipe in TABLE_1.items()
 }
 
+# apportion run table2-256 --seeds 1     table 2 where batches of 1,024 end early (docs/log.md): two or four
+# bags a step, four times the steps, and rates of Adam that are lower by the root of that
+TABLE_2_256 = {
+    name.replace("table2", "table2-256"): replace(
+        recipe,
+        instances_per_batch=256,
+        first=replace(
+            recipe.first, rate=recipe.first.rate / 2, generator_rate=recipe.first.generator_rate / 2
+        ),
+    )
+    for name, recipe in TABLE_2.items()
+    if recipe.data.bag_size >= 64
+}
+
 # apportion run table1-paper/dllp+plot/16     as far as the paper says: Adam 1e-4 halved every 100 epochs,
 # β₁ = 0.5, SCE, no mixup, dropout 0.5. P1: its epochs and batches are not given.
 PAPER_FIRST = First(epochs=200, rate=1e-4, momentum=0.5, schedule="halving")

@@ -21,8 +21,8 @@ from apportion.report.tables import (
     accuracy_table,
     beside,
     held_out_table,
+    other_table,
     own_table,
-    paper_table,
     run_table,
 )
 
@@ -81,17 +81,28 @@ def test_ours_stands_beside_the_papers_number_with_the_difference(tmp_path):
 
 
 def test_the_papers_own_setting_stands_beside_its_numbers_with_what_became_of_the_labels(tmp_path):
-    assert paper_table(collect(tmp_path), "table1") == ""
+    assert other_table(collect(tmp_path), "table1", "table1-paper") == ""
     make_run(tmp_path, "table1-paper/dllp/16", 1, 87.69)
     folder = make_run(tmp_path, "table1-paper/dllp+plot/64", 1, 69.69)
     line = runs.read_log(folder)[0]
     log = [line | {"epoch": i, "label_accuracy": {"labels": n}} for i, n in enumerate((76.5, 74.0, 72.25), 1)]
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
-    assert paper_table(collect(tmp_path), "table1").splitlines()[2:] == [
+    assert other_table(collect(tmp_path), "table1", "table1-paper").splitlines()[2:] == [
         "| DLLP | **87.69 (–, 1)** / 87.69 / +0.00 | – / 82.88 | – / 71.11 | – / 46.68 |",
         "| DLLP + PLOT | – / 90.01 | – / 86.87 | **69.69 (–, 1)** / 79.69 / -10.00 | – / 55.21 |",
         "| DLLP + PLOT: labels right, first → last | – | – | 76.50 → 72.25 | – |",
     ]
+
+
+def test_a_table_in_another_setting_follows_the_table_on_the_page(tmp_path):
+    for name in ("table2/vat/64", "table2-long/vat/64", "table1-paper/dllp/16"):
+        make_run(tmp_path, name, 1, 50.0)
+    page = results_page(tmp_path, tmp_path / "page.md")
+    parts = ("In the paper's own", "## Table 2", "With longer first")
+    own, table, longer = (page.index(said) for said in parts)
+    assert own < table < longer < page.index("## Runs")
+    assert "| LLP-VAT | – / 65.21 | – / 58.65 | **50.00 (–, 1)** / 45.53 / +4.47 |" in page[longer:]
+    assert page.count("In the paper's own setting") == page.count("With longer first stages") == 1
 
 
 def test_a_group_without_numbers_of_the_paper_has_a_table_of_its_own(tmp_path):

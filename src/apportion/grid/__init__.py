@@ -8,7 +8,7 @@ from apportion.grid.images import (
     TABLE_1_HELD_OUT,
     TABLE_1_PAPER,
     TABLE_2,
-    TABLE_2_256,
+    TABLE_2_LONG,
     TABLE_3,
 )
 from apportion.grid.points import DIGITS_GRID, FIGURE_2, FIGURE_2_EARLY, SMOKE
@@ -22,7 +22,7 @@ RECIPES: dict[str, Recipe] = (
     | TABLE_1_HELD_OUT
     | TABLE_1_PAPER
     | TABLE_2
-    | TABLE_2_256
+    | TABLE_2_LONG
     | TABLE_3
     | FIGURE_4
     | MNIST

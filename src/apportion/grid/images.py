@@ -74,18 +74,14 @@ TABLE_2 = {
     for name, recipe in TABLE_1.items()
 }
 
-# apportion run table2-256 --seeds 1     table 2 where batches of 1,024 end early (docs/log.md): two or four
-# bags a step, four times the steps, and rates of Adam that are lower by the root of that
-TABLE_2_256 = {
-    name.replace("table2", "table2-256"): replace(
-        recipe,
-        instances_per_batch=256,
-        first=replace(
-            recipe.first, rate=recipe.first.rate / 2, generator_rate=recipe.first.generator_rate / 2
-        ),
+# apportion run table2-long --seeds 1     the first stages of table 2 end before they have learnt their bags
+LONG_EPOCHS = {16: 80, 32: 120, 64: 160, 128: 300}
+TABLE_2_LONG = {
+    name.replace("table2", "table2-long"): replace(
+        recipe, first=replace(recipe.first, epochs=LONG_EPOCHS[recipe.data.bag_size])
     )
     for name, recipe in TABLE_2.items()
-    if recipe.data.bag_size >= 64
+    if recipe.data.bag_size in LONG_EPOCHS
 }
 
 # apportion run table1-paper/dllp+plot/16     as far as the paper says: Adam 1e-4 halved every 100 epochs,

@@ -31,9 +31,8 @@ def method_row(cells: Cells, table: str, group: str, method: str) -> list[str]:
     return [title_of(method), *(beside(c, mean) for c, mean in zip(cell, known, strict=True))]
 
 
-def paper_table(cells: Cells, table: str) -> str:
-    """The methods that were run in the paper's own setting, and what became of their labels; or nothing."""
-    group = f"{table}-paper"
+def other_table(cells: Cells, table: str, group: str) -> str:
+    """The methods that were run in another setting, a group, and what became of their labels; or nothing."""
     there = [method for method in TABLES[table] if any(n.startswith(f"{group}/{method}/") for n in cells)]
     rows = [method_row(cells, table, group, method) for method in there]
     for method in (each for each in there if each.endswith("+plot")):

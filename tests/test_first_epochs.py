@@ -1,5 +1,6 @@
-"""How long the first stage learns: for less where bags lack proportions; or as bags say that it left out."""
+"""How long stages learn: less where bags lack proportions, more for many classes; or as left-out bags say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn.datasets import make_moons
 
 from apportion import ProportionClassifier
 from apportion.fitting.kinds import IMAGES, ROWS
+from apportion.fitting.lengths import epochs_for
 from apportion.intake.mending import known_bags, mended_bags
 
 X, TRUTH = make_moons(640, noise=0.1, random_state=0)
@@ -46,6 +48,28 @@ def test_for_images_nothing_is_shortened():
     known = bags.select(torch.arange(10))
     assert IMAGES.first_epochs(known, bags, 256) == IMAGES.first_epochs(known, known, 256)
     assert ROWS.first_epochs(known, bags, 256) == ROWS.first_epochs(known, known, 256) / 2
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "rows", "epochs"),
+    [
+        (2, 2560, 100),
+        (100, 2560, 100),  # seen often as it is
+        (10, 25600, 10),
+        (11, 25600, 11),
+        (15, 25600, 15),
+        (100, 25600, 20),  # and not 100
+        (30, 256000, 5),  # 3,000 steps are less than five epochs
+        (100, 256000, 10),
+        (2, 256000, 5),
+    ],
+)
+def test_many_classes_are_learnt_for_more_steps_until_their_rows_were_seen_often(n_classes, rows, epochs):
+    assert epochs_for(n_classes, torch.full((rows // 16,), 16), 256, 1000) == epochs
+    bags = replace(ragged((16,) * 40), proportions=torch.full((40, n_classes), 1 / n_classes))
+    assert ROWS.second_epochs(bags, 16) == epochs_for(n_classes, bags.sizes, 16, 500)
+    assert ROWS.first_epochs(bags, bags, 16) == epochs_for(n_classes, bags.sizes, 16, 1000)
+    assert IMAGES.second_epochs(bags, 16) == IMAGES.second_epochs(ragged((16,) * 40), 16)
 
 
 @pytest.mark.parametrize("method", ["dllp", "counts"])

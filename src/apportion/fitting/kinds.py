@@ -13,7 +13,7 @@ from apportion.bags import Bags
 from apportion.data.augment import crop_flip
 from apportion.data.views import weak_and_strong
 from apportion.first_stage import SCATTERED
-from apportion.fitting.lengths import LARGEST, batch_of, epochs_of, instances_needed
+from apportion.fitting.lengths import LARGEST, batch_of, epochs_for, epochs_of, instances_needed
 from apportion.fitting.shapes import is_images, misfits
 from apportion.grid.beyond import TWO_VIEWS
 from apportion.grid.images import FAST, FAST_SECOND
@@ -34,7 +34,7 @@ class Kind:
     fewest: float  # whole bags in a batch; where it would hold fewer, its rows are scattered
     first_steps: Callable[[float, float], float]  # by the mean size of the bags, the share that is known
     second_steps: float
-    most_epochs: int
+    epochs: Callable[[int, Tensor, int, float], int]  # by classes, sizes of bags, batch and steps
     view: Callable[[Tensor, bool], Tensor]  # what a stage sees of raw instances; mirrored?
     both_views: Callable[[Tensor, bool], Tensor]
 
@@ -67,11 +67,11 @@ class Kind:
     def first_epochs(self, known: Bags, bags: Bags, batch: int, scattered: bool = False) -> int:
         steps = self.first_steps(float(known.sizes.float().mean()), len(known.x) / len(bags.x))
         sizes = torch.ones(len(known.x)) if scattered else known.sizes
-        return epochs_of(sizes, batch, steps, most=self.most_epochs)
+        return self.epochs(bags.n_classes, sizes, batch, steps)
 
     def second_epochs(self, bags: Bags, batch: int, scattered: bool = False) -> int:
         sizes = torch.ones(len(bags.x)) if scattered else bags.sizes
-        return epochs_of(sizes, batch, self.second_steps, most=self.most_epochs)
+        return self.epochs(bags.n_classes, sizes, batch, self.second_steps)
 
     def seen(self, stage: str, mirror: bool) -> View:
         """What a method of either stage sees."""
@@ -90,7 +90,7 @@ ROWS = Kind(
     fewest=0.0,
     first_steps=lambda size, known: 1000 * known**0.5,  # fewer bags are sooner learnt by heart
     second_steps=500,
-    most_epochs=10**6,
+    epochs=epochs_for,
     view=lambda x, mirror: as_floats(x),
     both_views=weak_and_strong,
 )
@@ -111,7 +111,7 @@ IMAGES = Kind(
     fewest=4.0,
     first_steps=lambda size, known: 2400 * size**0.5,
     second_steps=8000,
-    most_epochs=400,
+    epochs=lambda k, sizes, batch, steps: epochs_of(sizes, batch, steps, most=400),
     view=lambda x, mirror: centred(crop_flip(x, mirror=mirror)),
     both_views=lambda x, mirror: centred(weak_and_strong(x, mirror)),
 )

@@ -7,6 +7,7 @@ from torch import Tensor
 from apportion.bags import Bags
 
 LARGEST = 4096  # instances that a bag may ask for
+SEEN = 20  # epochs up to which many classes lengthen a stage
 MOST = 8192  # instances that bags may ask for: 1,000 steps of them are a minute or two of one core
 
 
@@ -19,8 +20,18 @@ def epochs_of(
     sizes: Tensor, instances_per_batch: int, steps: float = 1000, least: int = 5, most: int = 10**6
 ) -> int:
     """Epochs that make about `steps` steps, `least` to `most`: small data is gone over more often."""
-    batches = int(sizes.clamp_max(instances_per_batch).sum()) / instances_per_batch
-    return min(most, max(least, math.ceil(steps / math.ceil(batches))))
+    batches = math.ceil(int(sizes.clamp_max(instances_per_batch).sum()) / instances_per_batch)
+    return min(most, max(least, math.ceil(steps / batches)))
+
+
+def epochs_for(n_classes: int, sizes: Tensor, instances_per_batch: int, steps: float) -> int:
+    """`epochs_of`, where `steps` are what up to ten classes need, and more classes need more.
+
+    They have fewer rows each. But where rows have been seen 20 times, more epochs may as well teach them by
+    heart: beyond that no epoch is for the sake of the classes (docs/log.md).
+    """
+    usual, more = (epochs_of(sizes, instances_per_batch, each) for each in (steps, steps * n_classes / 10))
+    return max(usual, min(SEEN, more))
 
 
 def instances_needed(bags: Bags) -> int:

@@ -153,7 +153,9 @@ def write_pack(folder: Path, name: str, arrays: Arrays, per_strip: int = 8) -> d
             strips = range(0, len(data), per_strip)
             own = {f"{key}_{i:05}.webp": webp(data[i : i + per_strip]) for i in strips}
         else:
-            own = {f"{key}.xz": lzma.compress(data.tobytes())}
+            half = data.nbytes // 2
+            halves = data.tobytes()[:half], data.tobytes()[half:]
+            own = {f"{key}_{i}.xz": lzma.compress(part) for i, part in enumerate(halves)}
         parts |= own
         manifest["arrays"][key] = {
             "shape": list(data.shape),

@@ -153,3 +153,12 @@ def test_small_images_are_shifted_less(size, shift):
     dot[:, :, size // 2] = 255
     rows = crop_flip(dot).nonzero()[:, 2] - size // 2
     assert (rows.min(), rows.max()) == (-shift, shift)
+
+
+def test_values_are_swapped_with_rows_of_their_own():
+    from apportion.data.views import swapped
+
+    torch.manual_seed(0)
+    rows = torch.arange(100.0).unsqueeze(1).expand(100, 5)
+    found = swapped(rows, share=1.0)
+    assert float((found == found[:, :1]).all(1).float().mean()) < 0.1

@@ -3,11 +3,13 @@
 import math
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from conftest import ragged
 from scipy.linalg import null_space
 from scipy.stats import multinomial, multivariate_normal
 from sklearn import config_context
@@ -358,3 +360,39 @@ def test_a_correlation_of_few_bags_chooses_nothing():
     with pytest.raises(BagError, match=words):
         quick(held_out=0.05, choose="correlation").fit(X, bags=TOWN, proportions=SHARES)
     assert quick(held_out=0.05, choose="likelihood").fit(X, bags=TOWN, proportions=SHARES).chosen_[1] > 0
+
+
+def test_of_two_valleys_the_deeper_temperature_is_found(monkeypatch):
+    from apportion.judging import calibration as judge
+
+    def likelihood(log_probs, sizes, proportions):  # of a logarithm of -2, in a narrow valley, or of 1
+        at = -math.log(float(log_probs[0, 0] - log_probs[0, 1]))
+        return -torch.tensor([min((at - 1) ** 2, 20 * (at + 2) ** 2 - 5)])
+
+    monkeypatch.setattr(judge, "count_log_likelihood", likelihood)
+    scores = torch.tensor([[1.0, 0.0]]).log_softmax(1)
+    found = judge.fitted_temperature(scores, torch.tensor([1]), torch.tensor([[1.0, 0.0]]))
+    assert math.log(found) == pytest.approx(-80 / 41, abs=1e-3)
+
+
+def test_of_epochs_with_one_score_the_first_is_chosen(monkeypatch):
+    monkeypatch.setitem(SCORES, "flat", lambda log_probs, bags: 0.5)
+    chosen, net = Chosen(ragged(), "flat"), nn.Linear(2, 3)
+    for number in (1, 2):
+        moment = SimpleNamespace(
+            learner=SimpleNamespace(classifier=net), stage="first", epoch=SimpleNamespace(number=number)
+        )
+        chosen.see(moment)
+    assert chosen.epoch == 1
+
+
+def test_scores_of_sure_labels_and_of_most_probable_classes_have_their_unit():
+    from apportion.bags import Bags
+
+    scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]]).log()
+    x, sizes = torch.zeros(4, 1), torch.tensor([2, 2])
+    known = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
+    bags = Bags(x, sizes, known, torch.arange(4), ["a", "b"])
+    assert SCORES["hard error"](scores, bags) == pytest.approx(-(0.5 + 0.0) / 2)  # one row of the first bag
+    pure = Bags(x, sizes, torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.arange(4), ["a", "b"])
+    assert SCORES["margin"](scores, pure) == 100  # and not infinite: all labels are certain

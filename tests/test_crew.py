@@ -11,10 +11,11 @@ from conftest import ONE_VIEW, learner_of, moon_bags, network, ragged
 from torch import nn
 
 from apportion.crew import Crew, CrewError, Share, own_batch, own_seed
-from apportion.crew.group import own_device
+from apportion.crew.group import MAX, own_device
 from apportion.crew.share import BAG_MEANS, ROW_MEANS, WHOLE
 from apportion.intake.grouping import group_bags
 from apportion.optimizers import make_optimizer
+from apportion.plans import SoftLabels
 from apportion.randomness import stream
 
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "processes.py"
@@ -181,3 +182,24 @@ def test_processes_draw_apart():
 def test_without_cuda_a_process_keeps_its_device(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert own_device(torch.device("cpu")) == torch.device("cpu")
+
+
+class Worse(Pretended):
+    """Another process has a plan that is further from converged."""
+
+    def reduced(self, value, how=None):
+        return value + 1 if how is MAX else value
+
+
+def test_the_error_of_plans_is_the_worst_of_all_processes():
+    (bags, _), given = moon_bags(), {"epochs": 1, "rate": lambda progress: 1.0, "seed": 0}
+    learner = learner_of("rot", network())
+    optimizer = make_optimizer(learner.classifier, "adam", 1e-3)
+    next(Crew(Worse()).first_stage(learner, bags, [optimizer], **given))
+    assert learner.label.taken() >= 1
+    label, net = SoftLabels(1.0), network()
+    optimizer = make_optimizer(net, "adam", 1e-3)
+    next(
+        Crew(Worse()).second_stage(torch.zeros(len(bags.x), 2), net, bags, [optimizer], label=label, **given)
+    )
+    assert float(label.last) >= 1

@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def test_an_imported_pack_is_read_as_the_set_it_was_made_from(tmp_path, spec):
     write_pack(tmp_path / "packs", spec.name, arrays)
     place = import_pack(spec, tmp_path / "packs", tmp_path / "data")
     assert sorted(path.name for path in place.iterdir()) == sorted(f"{key}.npy" for key in arrays)
+    assert os.name != "posix" or {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o644}
     got, expected = images.load(spec, tmp_path / "data"), images.in_order(spec, arrays)
     assert torch.equal(got.x.permute(0, 2, 3, 1), torch.from_numpy(expected["train_images"]))
     assert got.test_y.tolist() == expected["test_labels"].tolist()

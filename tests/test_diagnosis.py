@@ -411,6 +411,21 @@ def test_no_network_is_asked_about_a_bag_that_it_learnt_from(monkeypatch):
     assert set.union(*asked) == {tuple(row) for row in bags.x.tolist()}
 
 
+def test_long_trainings_of_the_judges_tell_how_far_they_are(monkeypatch, capsys):
+    from apportion.fitting import crossfit
+
+    data = moons(0, 200)
+    bags, _ = make_bags(data.x, data.y, 10, 2, seeded())
+    settings = quick() | {"first_epochs": 2}
+    silent = unseen_log_probs(bags, settings, folds=2)
+    assert torch.equal(unseen_log_probs(bags, settings, folds=2, verbose=True), silent)
+    assert capsys.readouterr().out == ""  # they took no five seconds
+    monkeypatch.setattr(crossfit, "SILENCE", -1.0)
+    assert torch.equal(unseen_log_probs(bags, settings, folds=2, verbose=True), silent)
+    said = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == [f"network {i} of 2, first stage, epoch {j} of 2" for i in (1, 2) for j in (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -472,3 +487,39 @@ def test_names_of_predictions_that_are_not_those_of_the_classes_are_refused():
         BagError, match="bag 0 has 25 as the proportion of class 'no', which is more than one"
     ):
         diagnose(np.full((4, 2), 0.5), ids, 100 * table.to_numpy(), classes=["no", "yes"])
+
+
+def test_spread_is_pearsons_statistic_over_its_degrees_of_freedom():
+    known = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+    assert spread_of(known, torch.tensor([10, 10, 20])) == pytest.approx((20 / 2, 3 * math.sqrt(2 / 2)))
+
+
+def test_mistakes_that_differ_between_bags_widen_the_interval_by_what_is_beyond_chance():
+    first = torch.tensor([0.2, 0.2, 0.8, 0.8], dtype=torch.float64).repeat(25)
+    odd = torch.tensor([0.1, -0.1, 0.1, -0.1], dtype=torch.float64).repeat(25)  # not along with the shares
+    known, told = (torch.stack([p, 1 - p], 1) for p in (first, 0.5 + 0.8 * (first - 0.5) + odd))
+    by_chance = 2 * 0.9 * 0.1  # each class is right in nine of ten
+    beyond = 100 * 100 * 2 * 0.1**2 / 99 - (1 + 2 * math.sqrt(2 / 99)) * by_chance
+    expected = math.sqrt(beyond / 100 / 0.18) * (1 - 0.5)
+    assert uneven(told, known, torch.full((100,), 100)) == pytest.approx(expected)
+
+
+def test_six_bags_are_enough_to_tell():
+    from apportion.judging.verdict import words_for
+
+    values = {"spread": 1.0, "p_value": 0.0015, "correlation": 1.0, "shuffled": 0.9, "accuracy": 0.9,
+              "low": 0.8, "largest": 0.5, "chance": 0.5, "noisy": False}  # fmt: skip
+    assert words_for(values, 6)[0]
+    assert not words_for(values, 5)[0]
+
+
+def test_shares_that_are_shuffled_onto_themselves_reach_the_correlation():
+    # two bags alike in what is predicted: exchanged, they are as good, though their products add up elsewise
+    for seed in range(40):
+        predicted = torch.rand(6, 3, generator=seeded(seed), dtype=torch.float64).softmax(1)
+        predicted[1] = predicted[0]
+        rows, known = predicted.repeat_interleave(50, 0), torch.randn(6, 3, generator=seeded(seed)).softmax(1)
+        known = 0.9 * predicted + 0.1 * known.double()
+        bags = Bags(rows, torch.full((6,), 50), known, torch.arange(300), list("abcdef"))
+        found = diagnosis_of(rows.log(), bags, shuffles=7199)
+        assert found.p_value > 1.2 / 720  # of 720 orders two are as good

@@ -26,7 +26,17 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
-from apportion import BagCorrelation, BagError, Bags, BagScore, ProportionClassifier, expand
+from apportion import (
+    BagCorrelation,
+    BagError,
+    Bags,
+    BagScore,
+    ProportionClassifier,
+    diagnose,
+    expand,
+    group_bags,
+    meet,
+)
 from apportion.backbones import mlp
 from apportion.first_stage import DLLP
 from apportion.fitting import two_stages
@@ -759,3 +769,30 @@ def test_a_score_tells_a_table_from_shares_of_rows_where_every_row_is_a_bag():
     assert BagScore()(model, X[:12], dict(zip(ids, rows, strict=True)), bags=ids) == pytest.approx(right)
     with pytest.raises(BagError, match="there are 12 instances but 10 labels"):
         BagScore()(model, X[:12], TRUTH[:10], bags=ids)
+
+
+@pytest.mark.parametrize("kind", ["array", "pandas", "polars"])
+def test_a_column_of_vectors_is_refused_with_the_remedy(kind):
+    rows = np.empty(240, object)
+    rows[:] = list(X)
+    given = {"array": rows, "pandas": pd.Series(list(X)), "polars": pl.Series(X.tolist())}[kind]
+    with pytest.raises(BagError, match=r"X is a column of vectors of 2 numbers; pass numpy.stack\(X\)"):
+        quick().fit(given, bags=TOWNS, proportions=TABLE)
+
+
+def test_bags_in_another_order_than_predictions_are_refused_by_all_who_take_both():
+    model = quick().fit(X, bags=TOWNS, proportions=TABLE)
+    frame = pd.DataFrame(model.predict_proba(X), columns=model.classes_)
+    moved = pd.Series(TOWNS).sample(frac=1, random_state=1)
+    for ask in (meet, diagnose):
+        with pytest.raises(BagError, match="rows of probabilities in another order, .* pass bags.loc"):
+            ask(frame, moved, TABLE)
+    with pytest.raises(BagError, match="bags has the rows of X in another order"):
+        BagScore()(model, pd.DataFrame(X), TABLE, bags=moved)
+    with pytest.raises(BagError, match="bags has the rows of x in another order"):
+        group_bags(pd.DataFrame(X), moved, TABLE)
+
+
+def test_noise_is_a_number_and_not_true():
+    with pytest.raises(BagError, match="noise is True; give a standard deviation, or 'estimate'"):
+        quick(noise=True).fit(X, bags=TOWNS, counts=COUNTS)

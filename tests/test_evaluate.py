@@ -8,7 +8,7 @@ import torch
 from conftest import network, normed, ragged, same_bits, weights_of
 from torch import nn
 
-from apportion.evaluate import accuracy, confusion, entropy, label_gap, predict, proportion_error
+from apportion.evaluate import accuracy, calibration, confusion, entropy, label_gap, predict, proportion_error
 from apportion.randomness import stream
 
 
@@ -95,3 +95,15 @@ def test_the_error_of_a_huge_bag_is_that_of_its_rows():
     known, sizes = torch.tensor([[share, 1 - share]]), torch.tensor([n])
     assert proportion_error(log_probs, sizes, known) < 1e-7
     assert label_gap(log_probs.exp(), sizes, known) < 1e-7
+
+
+def test_bags_that_differ_by_rounding_alone_have_no_correlation():
+    from apportion.evaluate import bag_correlation
+
+    known = torch.tensor([[0.3, 0.7], [0.3 + 1e-7, 0.7 - 1e-7]], dtype=torch.float64)
+    assert bag_correlation(torch.rand(2, 2), known) is None
+
+
+def test_the_calibration_of_millions_does_not_stray():
+    scores = torch.tensor([[0.73, 0.27]]).log().expand(4_000_000, 2)
+    assert calibration(scores, torch.zeros(4_000_000, dtype=torch.int64))[7] == [4_000_000, 0.73, 1.0]

@@ -389,3 +389,12 @@ def test_rot_with_all_weight_on_the_bag_loss_is_dllp():
     for each in (one, other):
         trained(each, bags, 2, rate=steady)
     torch.testing.assert_close(weights_of(one.classifier), weights_of(other.classifier))
+
+
+def test_a_norm_that_keeps_no_statistics_still_keeps_none():
+    from apportion.learner import still_batchnorm
+
+    norms = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2, track_running_stats=False))
+    with still_batchnorm(norms):
+        pass
+    assert [norm.track_running_stats for norm in norms] == [True, False]

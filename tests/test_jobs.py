@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 from typer.testing import CliRunner
 
 from apportion import jobs, runs
 from apportion.cli import app
 from apportion.grid import RECIPES
-from apportion.jobs import Job, JobError, do, first_jobs, run_all, waiting
+from apportion.jobs import Job, JobError, do, first_jobs, run_all, stopping, waiting
 from apportion.jobs.engines import cluster
 from apportion.jobs.stopping import signals_ask
 from apportion.recipes import First, RecipeError, Second
@@ -355,3 +357,51 @@ def test_a_cluster_that_loses_a_worker_loses_no_run(tmp_path, two_workers, capsy
     assert benchmark.attacked(grid, tmp_path / "cluster", address, workers), capsys.readouterr().out
     assert all(each.problem is None for each in run_all(grid, tmp_path / "plain", in_turn))
     assert contents(tmp_path / "cluster") == contents(tmp_path / "plain")
+
+
+def test_only_steps_of_the_thread_that_asks_are_stopped(monkeypatch):
+    monkeypatch.setattr(stopping, "LOOK_SECONDS", -1.0)
+    optimizer, raised = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), []
+
+    def other():
+        try:
+            optimizer.step()
+        except stopping.Stop as stop:
+            raised.append(stop)
+
+    with stopping.stop_when(lambda: True):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        with pytest.raises(stopping.Stop):
+            optimizer.step()
+    assert not raised
+
+
+def test_runs_that_were_asked_to_stop_are_not_told_of(monkeypatch, tmp_path):
+    from apportion.jobs import Done, Job, engines
+
+    job = Job(None, tmp_path)
+    ended = [Done(job, 1.0), Done(job, 1.0, "stopped", stopped=True)]
+
+    class Pool:
+        def __init__(self, **_):
+            pass
+
+        def __call__(self, calls):
+            return iter(ended)
+
+    monkeypatch.setattr(engines, "Parallel", Pool)
+    assert list(engines._made(iter(()), 2, tmp_path / "stop")) == ended[:1]
+
+
+def test_a_job_that_another_process_ends_meanwhile_is_told_of(tmp_path):
+    cells = [(f"g/{name}/50", replace(TINY, seed=seed)) for seed, name in enumerate("abc")]
+    folders = [tmp_path / name / f"seed={seed}" for seed, (name, _) in enumerate(cells)]
+    list(run_all(cells[1:2], tmp_path, in_turn))
+    told = []
+    for done in run_all(cells, tmp_path, in_turn):
+        if not told:
+            do(Job(cells[0][1], folders[0]), {})
+        told.append(done.job.folder)
+    assert sorted(told) == folders

@@ -18,7 +18,7 @@ from apportion.fitting import two_stages
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
 from apportion.grid import RECIPES
 from apportion.grid.beyond import EPOCHS9
-from apportion.intake.instances import as_floats, centred
+from apportion.intake.instances import as_floats, centred, stacked
 from apportion.labelling import hard_labels
 from apportion.randomness import stream
 from apportion.saving import _backbone
@@ -344,3 +344,20 @@ def test_a_student_after_scattered_batches_has_every_row_in_every_epoch(monkeypa
         short = {"first_epochs": 1, "second_epochs": 1, "instances_per_batch": 16}
         list(two_stages(bags, small, method=method, label=hard_labels, **short))
     assert [(given["scatter"], given["instances_per_batch"]) for given in told] == [(True, 16), (False, 16)]
+
+
+def test_lists_of_byte_tensors_are_images_and_arrays_of_several_are_slides():
+    images = [torch.full((3, 8, 8), i, dtype=torch.uint8) for i in range(4)]
+    got = stacked(images)
+    assert got.dtype == np.uint8
+    assert got.shape == (4, 3, 8, 8)
+    pictures = pytest.importorskip("PIL.Image")
+    assert stacked([pictures.fromarray(np.full((8, 9, 3), i, np.uint8)) for i in range(4)]).shape == (
+        4,
+        8,
+        9,
+        3,
+    )
+    slides = [np.zeros((n, 3, 8, 8), np.uint8) for n in (10, 20)]
+    with pytest.raises(BagError, match=r"X has 2 arrays of several images, .* pass np.concatenate\(X\), and"):
+        stacked(slides)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import network
 from safetensors.torch import load_file, save_file
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -390,3 +391,11 @@ def test_what_is_no_classifier_is_refused_with_what_to_save(tmp_path):
         ModelError, match=r"a Pipeline is no ProportionClassifier; .* pipeline\[-1\].* joblib"
     ):
         save(pipeline, tmp_path / "m")
+
+
+@pytest.mark.skipif(__import__("os").name != "posix", reason="modes of files")
+def test_a_models_folder_can_be_read_by_others(tmp_path):
+    from apportion.models import Model, save_model
+
+    save_model(Model(network(), "mlp", (2,), ("a", "b"), {"widths": [32, 32]}), tmp_path / "model")
+    assert (tmp_path / "model").stat().st_mode & 0o777 == 0o755

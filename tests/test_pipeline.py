@@ -28,7 +28,7 @@ from apportion.first_stage import DLLP
 from apportion.intake.grouping import group_bags
 from apportion.labelling import argmax_labels, hard_labels, predicted_labels, soft_labels
 from apportion.losses import cross_entropy, symmetric_cross_entropy
-from apportion.optimizers import make_optimizer
+from apportion.optimizers import make_optimizer, set_rate
 from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed, stream
 from apportion.second_stage import bag_weights
@@ -397,3 +397,68 @@ def test_the_order_of_the_table_of_proportions_does_not_matter_to_the_trained_we
         list(second(bags, predict(teacher.classifier, bags.x), student))
         ends.append(weights_of(student))
     assert same_bits(*ends)
+
+
+def steps(**given):
+    return {"epochs": 2, "rate": lambda progress: 1.0, "seed": 0} | given
+
+
+def test_an_optimiser_of_another_network_is_refused_before_the_first_step():
+    (bags, _), student, teacher = moon_bags(), network(), network()
+    optimizer = make_optimizer(teacher, "adam", 1e-3)
+    with pytest.raises(ValueError, match="optimiser 0 has no weight of player 0, a Sequential, which would"):
+        next(second_stage(torch.zeros(len(bags.x), 2), student, bags, [optimizer], **steps()))
+    with pytest.raises(ValueError, match="optimiser 0 has no weight"):
+        next(first_stage(learner_of("dllp", student), bags, [optimizer], **steps()))
+
+
+def test_a_state_of_the_other_stage_is_refused_before_anything_is_loaded():
+    bags, _ = moon_bags()
+    guess, net = torch.zeros(len(bags.x), 2), network()
+    learner, optimizer = learner_of("dllp", net), make_optimizer(net, "adam", 1e-3)
+    first = next(first_stage(learner, bags, [optimizer], **steps())).state()
+    second = next(second_stage(guess, net, bags, [optimizer], **steps())).state()
+    before = weights_of(net)
+    with pytest.raises(ValueError, match="a state of the second stage; pass one of the first, or None"):
+        next(first_stage(learner, bags, [optimizer], **steps(resume=second)))
+    with pytest.raises(ValueError, match="a state of the first stage; pass one of the second, or None"):
+        next(second_stage(guess, net, bags, [optimizer], **steps(resume=first)))
+    assert same_bits(before, weights_of(net))
+
+
+def test_bags_without_proportions_are_refused_by_a_first_stage_and_leave_the_network():
+    bags, _ = moon_bags()
+    shares = bags.proportions.clone()
+    shares[3] = math.nan
+    net = network()
+    before, optimizer = weights_of(net), make_optimizer(net, "adam", 1e-3)
+    with pytest.raises(ValueError, match=r"bag .* has no proportions, .* train on known_bags\(bags\)"):
+        next(first_stage(learner_of("dllp", net), replace(bags, proportions=shares), [optimizer], **steps()))
+    assert same_bits(before, weights_of(net))
+
+
+def test_batches_of_no_instance_and_a_mixup_below_nought_are_refused():
+    bags, _ = moon_bags()
+    net = network()
+    optimizer = make_optimizer(net, "adam", 1e-3)
+    with pytest.raises(ValueError, match="instances_per_batch is 0; pass one or more"):
+        next(first_stage(learner_of("dllp", net), bags, [optimizer], **steps(instances_per_batch=0)))
+    with pytest.raises(ValueError, match="mixup is -1.0; pass the Beta's parameter, or 0 for none"):
+        next(second_stage(torch.zeros(len(bags.x), 2), net, bags, [optimizer], **steps(mixup=-1.0)))
+
+
+def test_a_rate_that_somebody_else_sets_is_the_new_peak():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    falling, rates = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), []
+    for _ in range(3):
+        for share in (1.0, 0.5, 1.0):
+            set_rate([optimizer], share)
+            rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        falling.step()
+    assert rates == pytest.approx([0.1, 0.05, 0.1, 0.05, 0.025, 0.05, 0.025, 0.0125, 0.025])
+    again = torch.optim.SGD([weight], lr=1.0)
+    again.load_state_dict(optimizer.state_dict())
+    set_rate([again], 1.0)
+    assert again.param_groups[0]["lr"] == pytest.approx(0.0125)  # the scheduler's last

@@ -413,3 +413,11 @@ def test_methods_that_need_whole_bags_and_several_processes_refuse_scattered_bat
     for priced, options in ((True, {"transport": False}), (False, {}), (True, {"counts": True})):
         with pytest.raises(ValueError, match="no likelihood of counts, and have prices for transport"):
             TwoViews(normed(), normed(), projector(16), remembered=Remembered(bags, priced), **options)
+
+
+def test_a_bag_of_millions_does_not_move_the_means_of_others():
+    shares, sizes = torch.tensor([[0.9, 0.1]] * 2), torch.tensor([2_000_000, 1000])
+    bags = Bags(torch.zeros(2_001_000, 1), sizes, shares, torch.arange(2_001_000), ["large", "small"])
+    rows = torch.arange(1_999_990, 2_000_010)
+    means = Remembered(bags).means(shares[0].repeat(20, 1), rows)
+    torch.testing.assert_close(means, shares, atol=1e-4, rtol=0)

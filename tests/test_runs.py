@@ -384,3 +384,19 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_the_layout_changes_no_value(values):
     assert json.loads(by_lines(values)) == values
+
+
+def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_its_lines(tmp_path, monkeypatch):
+    import os
+
+    from apportion import runs
+
+    runs.append(tmp_path, {"epoch": 1})
+    log, seen = (tmp_path / "log.jsonl").stat().st_ino, []
+
+    def sync(descriptor):
+        seen.append((os.fstat(descriptor).st_ino == log, (tmp_path / "last.safetensors").exists()))
+
+    monkeypatch.setattr(runs, "sync", sync)
+    runs.checkpoint(tmp_path, {"epoch": 1})
+    assert seen == [(True, False)]

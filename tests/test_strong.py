@@ -20,24 +20,24 @@ def images(n: int = 3, channels: int = 3, size: int = SIZE) -> torch.Tensor:
 
 def slow_moved(image: torch.Tensor, angle: float, shear: float, zoom: float) -> torch.Tensor:
     """Pixel by pixel: where did it come from, and what is there between four pixels."""
-    size, out = image.shape[1], torch.zeros_like(image)
-    centre = (size - 1) / 2
+    height, width, out = *image.shape[1:], torch.zeros_like(image)
+    middle, centre = (height - 1) / 2, (width - 1) / 2
 
     def at(row: int, column: int) -> torch.Tensor:
-        inside = 0 <= row < size and 0 <= column < size
+        inside = 0 <= row < height and 0 <= column < width
         return image[:, row, column] if inside else torch.zeros(len(image))
 
-    for row in range(size):
-        for column in range(size):
-            right, down = (column - centre) / zoom, (row - centre) / zoom
+    for row in range(height):
+        for column in range(width):
+            right, down = (column - centre) / zoom, (row - middle) / zoom
             # turned back clockwise, then sheared back
             right, down = (
                 right * math.cos(angle) - down * math.sin(angle),
                 right * math.sin(angle) + down * math.cos(angle),
             )
             right -= shear * down
-            top, left = math.floor(down + centre), math.floor(right + centre)
-            below, beside = down + centre - top, right + centre - left
+            top, left = math.floor(down + middle), math.floor(right + centre)
+            below, beside = down + middle - top, right + centre - left
             out[:, row, column] = (1 - below) * ((1 - beside) * at(top, left) + beside * at(top, left + 1))
             out[:, row, column] += below * ((1 - beside) * at(top + 1, left) + beside * at(top + 1, left + 1))
     return out
@@ -45,8 +45,9 @@ def slow_moved(image: torch.Tensor, angle: float, shear: float, zoom: float) -> 
 
 @settings(max_examples=15)
 @given(st.floats(-0.6, 0.6), st.floats(-0.3, 0.3), st.floats(0.7, 1.3))
-def test_a_moved_image_equals_a_slow_loop_over_its_pixels(angle, shear, zoom):
-    x = images(2)
+@pytest.mark.parametrize("cut", [0, 5])
+def test_a_moved_image_of_any_shape_equals_a_slow_loop_over_its_pixels(cut, angle, shear, zoom):
+    x = images(2)[:, :, cut:]
     numbers = [torch.tensor([value, -value / 2]) for value in (angle, shear)] + [torch.tensor([zoom, 1.1])]
     fast = moved(x, *numbers)
     for i in range(2):

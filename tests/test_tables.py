@@ -1129,3 +1129,99 @@ def test_rows_of_a_bag_that_disagree_are_told(tmp_path):
 
 def test_nothing_is_refused_where_nothing_is_wrong():
     refuse(Found())
+
+
+@pytest.mark.parametrize("gap", ["", "nan"])
+def test_a_row_without_the_share_that_its_bags_first_row_has_is_told(tmp_path, gap):
+    from apportion.tables.asking import Asked
+    from apportion.tables.checking import check
+
+    rows = f"bag,x,left,right\na,1,0.5,0.5\na,2,{gap},0.5\nb,3,0.2,0.8\nb,4,0.2,0.8\n"
+    (tmp_path / "t.csv").write_text(rows)
+    found = check(Asked(tmp_path / "t.csv", "bag", shares=("left", "right")))
+    assert any("row 2, bag 'a', has None for class 'left'" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize(("share", "fine"), [(0.5001, True), (0.5002, False), (0.505, False)])
+def test_shares_sum_to_one_up_to_four_printed_digits(tmp_path, share, fine):
+    from apportion.tables.asking import Asked
+    from apportion.tables.checking import check
+
+    (tmp_path / "t.csv").write_text("bag,x\na,1\na,2\nb,3\nb,4\n")
+    (tmp_path / "p.csv").write_text(f"bag,left,right\na,{share},0.49999\nb,0.2,0.8\n")
+    found = check(Asked(tmp_path / "t.csv", "bag", proportions=tmp_path / "p.csv"))
+    assert any("sums to" in problem for problem in found.problems) != fine
+
+
+def test_a_look_that_only_half_of_the_texts_have_is_not_that_of_most():
+    import polars as pl
+
+    from apportion.tables.looks import PERCENT, seen_in
+
+    assert seen_in(pl.LazyFrame({"x": ["35%", "low"]}), "x").look is None
+    assert seen_in(pl.LazyFrame({"x": ["35%", "40%", "low"]}), "x").look is PERCENT
+
+
+def test_a_column_of_which_half_are_numbers_is_told_of(tmp_path):
+    from apportion.tables.asking import Asked
+    from apportion.tables.checking import check
+
+    (tmp_path / "t.csv").write_text("bag,x,z\na,1,1\na,low,2\nb,3,3\nb,high,4\n")
+    (tmp_path / "p.csv").write_text("bag,left,right\na,0.5,0.5\nb,0.2,0.8\n")
+    found = check(Asked(tmp_path / "t.csv", "bag", proportions=tmp_path / "p.csv"))
+    assert any("column 'x', has 'low'" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["08-01-2020", "09-02-2020"], True),
+        (["8/1/2020", ""], True),
+        (["08-01-2020", "25-12-2020"], False),  # which shows that the day is first
+        (["2020-08-01", "2020-09-02"], False),
+    ],
+)
+def test_dates_that_do_not_show_what_is_first_are_told_of(tmp_path, caplog, texts, told):
+    (tmp_path / "t.csv").write_text("bag,when\n" + "".join(f"a,{text}\n" for text in texts))
+    for _ in range(2):
+        assert open_table(tmp_path / "t.csv").collect()["when"].dtype.is_temporal()
+    said = [f"has dates such as {texts[0]}, and none shows" in message for message in caplog.messages]
+    assert said == [True] * told  # once
+
+
+def test_texts_of_which_none_is_a_date_are_all_spoilt():
+    texts = pl.Series("when", ["20200102", "soon", None])
+    assert read_as(texts, "date").to_list() == [None, None, None]
+    assert spoilt(texts, "date").tolist() == [0, 1]
+
+
+def test_a_column_of_categories_may_be_named_count():
+    column = fit_column(pl.Series("count", ["a", "b", "a"]), "category")
+    assert column.categories == ("a", "b")
+
+
+def test_whole_numbers_are_the_same_categories_with_gaps_between_them():
+    codes = pl.Series("code", [3, 1, 3])
+    assert fit_column(codes, "category").categories == ("1", "3")
+    gaps = pl.Series("code", [3.0, None, 1.0, 2.5, float("nan"), 1e300])
+    assert read_as(gaps, "category").to_list() == ["3", None, "1", "2.5", "NaN", "1e+300"]
+
+
+@pytest.mark.parametrize(("key", "fine"), [([1.0, 2.0], True), ([1.0, 2.5], False), ([1.5, 2.5], False)])
+def test_ids_with_a_fraction_are_no_whole_ones(tmp_path, key, fine):
+    pl.DataFrame({"bag": [1, 1, 2, 2], "x": [0.1, 0.2, 0.3, 0.4]}).write_parquet(tmp_path / "t.parquet")
+    table = pl.DataFrame({"bag": key, "left": [0.5, 0.2], "right": [0.5, 0.8]})
+    table.write_parquet(tmp_path / "p.parquet")
+    found = check(Asked(tmp_path / "t.parquet", "bag", proportions=tmp_path / "p.parquet"))
+    assert (found.problems == []) == fine
+
+
+def test_times_are_no_ids_of_days(tmp_path):
+    days = [date(2020, 1, day) for day in (2, 2, 3, 3)]
+    pl.DataFrame({"bag": days, "x": [0.1, 0.2, 0.3, 0.4]}).write_parquet(tmp_path / "t.parquet")
+    for hour, fine in ((0, True), (7, False)):
+        times = [datetime(2020, 1, 2), datetime(2020, 1, 3, hour)]
+        table = pl.DataFrame({"bag": times, "left": [0.5, 0.2], "right": [0.5, 0.8]})
+        table.write_parquet(tmp_path / "p.parquet")
+        found = check(Asked(tmp_path / "t.parquet", "bag", proportions=tmp_path / "p.parquet"))
+        assert (found.problems == []) == fine

@@ -149,6 +149,7 @@ def test_the_rate_follows_the_schedule_from_batch_to_batch():
             yield from Turns.steps(self, batch, progress)
 
     watching = Watching({"a": 1e-3})
+    watching.classifier = learner.classifier
     trained(watching, bags, 2, optimizers=[optimizer], rate=lambda p: 1 - p, instances_per_batch=20)
     assert rates == [(p, 0.5 * (1 - p), 0.5 * (1 - p)) for p in (0.0, 0.25, 0.5, 0.75)]
 

@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from apportion.randomness import stream
 from apportion.transport import Plan, assign, certified, entropic, whole_counts
 from apportion.transport.chunks import announce, bounds
 from apportion.transport.newton import residual
@@ -504,3 +505,23 @@ def test_whole_counts_of_huge_bags_sum_to_their_sizes_from_float32_proportions(k
     counts = whole_counts(shares / shares.sum(1, keepdim=True), torch.full((51,), size))
     assert (counts.sum(1) == size).all()
     assert (counts >= 0).all()
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_weight_of_each_bag_is_that_of_the_bag_alone(on_device):
+    log_probs = torch.randn(60, 4, generator=stream(3), dtype=torch.float64).log_softmax(1)
+    sizes, relax = torch.tensor([10, 30, 20]), torch.tensor([0.3, math.inf, 7.0])
+    shares = torch.rand(3, 4, generator=stream(4), dtype=torch.float64)
+    shares = shares / shares.sum(1, keepdim=True)
+    solve = solve_on_device if on_device else solve_entropically
+    mass, errors, _ = solve(log_probs, sizes, shares, 0.5, relax, 1e-9, 200)
+    assert float(errors.max()) < 1e-9
+    for i, (part, own) in enumerate(
+        zip(log_probs.split(sizes.tolist()), mass.split(sizes.tolist()), strict=True)
+    ):
+        alone = entropic(part, sizes[i : i + 1], shares[i : i + 1], reg=0.5, relax=float(relax[i]), tol=1e-9)
+        torch.testing.assert_close(own, alone.mass, atol=1e-7, rtol=0)
+    with pytest.raises(ValueError, match="relax is -1.0 for bag 1; it must be above zero"):
+        entropic(log_probs, sizes, shares, reg=1.0, relax=[1.0, -1.0, 2.0])
+    with pytest.raises(ValueError, match=r"shape \(2,\); pass a number, or one for each of 3 bags"):
+        entropic(log_probs, sizes, shares, reg=1.0, relax=np.ones(2))

@@ -72,6 +72,8 @@ class Bags:
         A bag larger than a batch is one of its own, but for a lone row, and sampled anew in every epoch, so
         that memory does not depend on it.
         """
+        if instances_per_batch < 1:
+            raise ValueError(f"instances_per_batch is {instances_per_batch}; pass one or more")
         order = torch.randperm(len(self.sizes), generator=generator)
         kept = self.sizes[order].clamp_max(instances_per_batch)
         row = self._rows(order, kept, generator)

@@ -71,6 +71,7 @@ def calibration(log_probs: Tensor, y: Tensor, bins: int = 10) -> list[list[float
     confidence, predicted = log_probs.exp().max(1)
     number = (confidence * bins).long().clamp_max(bins - 1)
     values = torch.stack([confidence, (predicted == y).to(confidence)], 1)
+    values = values if values.device.type == "mps" else values.double()  # sums of millions in single stray
     counts = torch.bincount(number, minlength=bins)
     sums = values.new_zeros(bins, 2).index_add_(0, number, values)
     means = (sums / counts.clamp_min(1).unsqueeze(1)).tolist()

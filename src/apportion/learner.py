@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from apportion.bags import BagBatch
+from apportion.bags import BagBatch, Bags
 
 # named, already weighted; the loss is their sum, so what is logged is what is optimised
 Terms = dict[str, Tensor]
@@ -40,7 +40,19 @@ def checked_players(
     if len(optimizers) != len(players):
         what = f"there are {len(optimizers)} optimisers for {len(players)} players"
         raise ValueError(f"{what}; pass one for each of learner.players(), in a list")
+    for i, (player, optimizer) in enumerate(zip(players, optimizers, strict=True)):
+        own = {id(weight) for weight in player.parameters()}
+        if own and own.isdisjoint(id(w) for group in optimizer.param_groups for w in group["params"]):
+            what = f"optimiser {i} has no weight of player {i}, a {type(player).__name__}"
+            raise ValueError(f"{what}, which would learn nothing; make it from that network's parameters")
     return players
+
+
+def refuse_unknown(bags: Bags) -> None:
+    """Bags without proportions teach a first stage nothing, and would make all weights NaN."""
+    for i in bags.proportions.isnan().any(1).nonzero().flatten()[:1].tolist():
+        remedy = "train on known_bags(bags), of apportion.intake.mending"
+        raise ValueError(f"bag {bags.ids[i]!r} has no proportions, which a first stage learns from; {remedy}")
 
 
 def turns_of(learner: Learner, batch: BagBatch, progress: float) -> Iterator[Terms]:

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.intake.mending import believed
+from apportion.intake.mending import Relax, believed, weights_of
 from apportion.intake.remedies import MEETING
 from apportion.judging.diagnosis import predictions_in_bags
 from apportion.transport import entropic
@@ -29,12 +29,12 @@ def meet(
     return rows
 
 
-def met(log_probs: Tensor, bags: Bags, relax: float = math.inf) -> Tensor:
+def met(log_probs: Tensor, bags: Bags, relax: Relax = math.inf) -> Tensor:
     """`meet` for log-probabilities in the order of the bags.
 
     Entropic transport with λ = 1: of all that have a bag's shares, the nearest to the predictions by KL
     divergence. Rows of bags without proportions stay as they are, and of noisy ones, which weigh `relax`,
     what they and the predictions agree on is met.
     """
-    shares = believed(log_probs, bags.sizes, bags.proportions, relax)
+    shares = believed(log_probs, bags.sizes, bags.proportions, weights_of(bags, relax))
     return entropic(log_probs, bags.sizes, shares, reg=1.0).mass

@@ -22,10 +22,12 @@ class PlainAdam(Adam):
 
 
 def set_rate(optimizers: Sequence[Optimizer], share: float) -> None:
+    """A share of the peak: of the rate with which any torch optimiser comes, or that was set since."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            # the rate with which any torch optimiser comes is its peak
-            group["lr"] = group.setdefault("peak", group["lr"]) * share
+            if group["lr"] != group.get("set", group["lr"]):  # by a scheduler, or by hand
+                group["peak"] = group["lr"]
+            group["lr"] = group["set"] = group.setdefault("peak", group["lr"]) * share
 
 
 def make_optimizer(

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from apportion.bags import Bags
 from apportion.evaluate import predict
 from apportion.labelling import Labeller, hard_labels
-from apportion.learner import Learner
+from apportion.learner import Learner, refuse_unknown
 from apportion.losses import cross_entropy
 from apportion.remembered import scattered
 from apportion.second_stage import PLOT, Loss, Memory, prediction_change
@@ -68,7 +68,8 @@ def first_stage(
     resume: dict[str, Any] | None = None,
 ) -> Iterator[Moment]:
     """Train any learner on the bags; its classifier is the teacher."""
-    done = restore(learner, optimizers, resume)
+    refuse_unknown(bags)
+    done = restore(learner, optimizers, resume, "first")
     for epoch in train(
         learner, bags, optimizers, epochs=epochs, rate=rate, seed=seed, stage="first",
         instances_per_batch=instances_per_batch, augment=augment, done=done,
@@ -108,7 +109,7 @@ def second_stage(
     belief, before = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device), None
     labels = Memory(label(belief, bags.sizes, bags.proportions), memory)
     learner = PLOT(student, labels, loss, mixup, weights)
-    done = restore(learner, optimizers, resume)
+    done = restore(learner, optimizers, resume, "second")
     if resume is not None and done:
         labels.restore([each.to(belief) for each in resume["rounds"]])  # a checkpoint is read to the CPU
         before = None if resume["before"] is None else resume["before"].to(belief)
@@ -133,10 +134,14 @@ def second_stage(
             return
 
 
-def restore(learner: Learner, optimizers: Sequence[Optimizer], state: dict[str, Any] | None) -> int:
+def restore(
+    learner: Learner, optimizers: Sequence[Optimizer], state: dict[str, Any] | None, stage: str
+) -> int:
     """Put a saved state back into the players and their optimisers; the number of epochs that are done."""
     if state is None:
         return 0
+    if state["stage"] != stage:
+        raise ValueError(f"resume is a state of the {state['stage']} stage; pass one of the {stage}, or None")
     for player, saved in zip(learner.players(), state["players"], strict=True):
         player.load_state_dict(saved)
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):

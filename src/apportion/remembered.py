@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from apportion.bags import Bags
+from apportion.means import exact_means
 from apportion.speed import sent
 from apportion.transport import certified, whole_counts
 
@@ -99,9 +100,9 @@ class Remembered(nn.Module):
     @torch.no_grad()
     def _begin(self) -> None:
         """A round: every row once. Sums are made anew, since adding to them loses digits."""
-        last = self.log_probs.exp()
-        self.sums = torch.zeros_like(self.prices).index_add_(0, self.bag, last)
-        self.before, self.unseen = last.mean(0), len(self.bag)
+        sums = exact_means(self.log_probs.exp(), self.lengths) * self.sizes
+        self.sums, self.before = sums.float(), (sums.sum(0) / len(self.bag)).float()
+        self.unseen = len(self.bag)
 
 
 def forget_round(remembered: Remembered, _: Any) -> None:

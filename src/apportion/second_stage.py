@@ -40,6 +40,8 @@ class PLOT:
         mixup: float = 0.0,
         weights: Tensor | None = None,
     ) -> None:
+        if not mixup >= 0:
+            raise ValueError(f"mixup is {mixup}; pass the Beta's parameter, or 0 for none")
         self.classifier = classifier
         self.labels = labels
         self.loss = loss

@@ -55,7 +55,9 @@ def command(
     found = check(asked)
     refuse(found)
     bags, relax = mended(bags_for(loaded, asked, found), asked)
-    diagnosis, bags, which = judged(loaded, bags, folds=folds, new=new, device=device, relax=relax)
+    diagnosis, bags, which = judged(
+        loaded, bags, folds=folds, new=new, device=device, relax=relax, verbose=True
+    )
     for line in report(diagnosis, which):
         print(line)
     if bags_out is not None:

@@ -11,6 +11,7 @@ from apportion.cli import tabling
 
 if TYPE_CHECKING:
     from apportion.bags import Bags
+    from apportion.intake.mending import Relax
     from apportion.models import Model
     from apportion.tables.asking import Asked, Found
 
@@ -104,7 +105,7 @@ def trained(asked: "Asked", found: "Found", settings: dict[str, Any], device: st
     from apportion.tables.holding import hold_parts
     from apportion.tabular.fit import mended, model_of, train_table, with_labels
 
-    relax = math.inf
+    relax: Relax = math.inf
 
     def divide(bags: "Bags") -> "list[Bags]":
         nonlocal relax

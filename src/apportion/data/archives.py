@@ -108,11 +108,12 @@ def read_zip(path: Path, member: str, limit: int) -> bytes:
 
 
 def unxz(data: bytes, size: int, what: str) -> bytes:
-    """Exactly `size` bytes, unpacked from xz."""
+    """At most `size` bytes, unpacked from xz."""
     try:
-        unpacked = lzma.LZMADecompressor(memlimit=1 << 28).decompress(data, max_length=size + 1)
+        stream = lzma.LZMADecompressor(memlimit=1 << 28)
+        unpacked = stream.decompress(data, max_length=size + 1)
     except BROKEN as error:
         raise DataError(f"{what} cannot be unpacked: {error}") from None
-    if len(unpacked) != size:
-        raise DataError(f"{what} does not unpack to {size} bytes")
+    if len(unpacked) > size or not stream.eof:
+        raise DataError(f"{what} does not unpack to {size} bytes, or to fewer")
     return unpacked

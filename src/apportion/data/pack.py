@@ -44,6 +44,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
+                os.chmod(stream.name, 0o644)  # a folder of data may be shared
                 os.replace(stream.name, path)
             except BaseException:
                 os.unlink(stream.name)

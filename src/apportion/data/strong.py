@@ -45,8 +45,9 @@ def moved(images: Tensor, angle: Tensor, shear: Tensor, zoom: Tensor) -> Tensor:
     """Each image sheared along its rows, turned counter-clockwise and enlarged, black beyond its edge."""
     cos, sin = angle.cos() / zoom, angle.sin() / zoom
     # what the output shows at (u, v) is the input at matrix · (u, v): the change undone
-    first = torch.stack([cos - shear * sin, -sin - shear * cos], 1)
-    second = torch.stack([sin, cos], 1)
+    wide = images.shape[3] / images.shape[2]  # u and v run from -1 to 1 in an image of any shape
+    first = torch.stack([cos - shear * sin, (-sin - shear * cos) / wide], 1)
+    second = torch.stack([sin * wide, cos], 1)
     matrix = torch.stack([first, second], 1)
     matrix = torch.cat([matrix, matrix.new_zeros(len(matrix), 2, 1)], 2)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)

@@ -16,7 +16,7 @@ from apportion.fitting.kinds import kind_of
 from apportion.fitting.networks import Backbone, check_new, check_scores
 from apportion.fitting.start import overall_shares, starting_at
 from apportion.intake.instances import as_floats
-from apportion.intake.mending import known_bags, on_belief
+from apportion.intake.mending import Relax, known_bags, on_belief
 from apportion.labelling import Labeller
 from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed
@@ -85,7 +85,7 @@ def two_stages(
     rate: float | None = None,
     second_rate: float | None = None,
     instances_per_batch: int | None = None,
-    relax: float = math.inf,
+    relax: Relax = math.inf,
     mirror: bool = True,
     seed: int = 0,
 ) -> Iterator[Moment]:
@@ -125,7 +125,7 @@ def two_stages(
     student, second = new_network("second"), kind.student(second_epochs, second_rate)
     yield from second_stage(
         log_probs, student, bags, build_optimizers([student], second), epochs=second_epochs,
-        rate=build_rate(second), label=on_belief(label, relax), mixup=second.mixup,
+        rate=build_rate(second), label=on_belief(label, bags, relax), mixup=second.mixup,
         hold=math.ceil(kind.hold * second_epochs), running=second.running, prepare=as_floats,
         augment=kind.seen("plot", mirror), seed=seed, instances_per_batch=batch, scatter=scattered,
     )  # fmt: skip

@@ -1,7 +1,9 @@
 """Predictions for bags by networks that have not seen them: each part of the bags in turn is left out."""
 
+import sys
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,11 +12,17 @@ from torch import Tensor
 from apportion.bags import Bags
 from apportion.evaluate import predict
 from apportion.fitting import two_stages
+from apportion.fitting.telling import words_of
 from apportion.intake.instances import as_floats
+from apportion.pipeline import Moment
 from apportion.randomness import kept_randomness, stream
 
+SILENCE = 5.0  # seconds between lines
 
-def unseen_log_probs(bags: Bags, settings: Mapping[str, Any], folds: int = 4, seed: int = 0) -> Tensor:
+
+def unseen_log_probs(
+    bags: Bags, settings: Mapping[str, Any], folds: int = 4, seed: int = 0, verbose: bool = False
+) -> Tensor:
     """Log-probabilities (N, k) in the order of the bags, on the CPU.
 
     For each of `folds` parts of the bags a network learns from all others; `settings` are those of
@@ -29,8 +37,20 @@ def unseen_log_probs(bags: Bags, settings: Mapping[str, Any], folds: int = 4, se
     found = torch.empty(len(bags.x), bags.n_classes)
     with kept_randomness(bags.x.device):
         for fold in range(folds):
-            others = bags.select((part != fold).nonzero().flatten())
-            moment = deque(two_stages(others, **settings), maxlen=1).pop()
+            others, name = bags.select((part != fold).nonzero().flatten()), f"network {fold + 1} of {folds}"
+            moments = two_stages(others, **settings)
+            moment = deque(_told(moments, name) if verbose else moments, maxlen=1).pop()
             mine = bags.x[(row == fold).to(bags.x.device)]
             found[row == fold] = predict(moment.learner.classifier, mine, as_floats).cpu()
     return found
+
+
+def _told(moments: Iterable[Moment], name: str) -> Iterator[Moment]:
+    """The same moments, with a line about one of them now and then; none of a training of seconds."""
+    said = time.monotonic()
+    for moment in moments:
+        if time.monotonic() - said > SILENCE:
+            sys.stdout.write(f"{name}, {words_of(moment, {})}\n")
+            sys.stdout.flush()
+            said = time.monotonic()
+        yield moment

@@ -40,6 +40,9 @@ def _checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     if flat and isinstance(text := next(iter(X), None), str):
         steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
         raise BagError(f"X has texts, such as {text[:40]!r}; make numbers of them, make_pipeline({steps})")
+    column = getattr(X, "ndim", 0) == 1 or (library_of(X) == "polars" and type(X).__name__ == "Series")
+    if column and len(X) and (first := np.asarray(next(iter(X)))).ndim == 1:
+        raise BagError(f"X is a column of vectors of {len(first)} numbers; pass numpy.stack(X)")
     try:
         return validate_data(estimator, X, *y, **options, **_ACCEPTED)
     except (TypeError, ValueError):  # which do not say in which column

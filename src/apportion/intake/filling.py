@@ -66,11 +66,12 @@ def strayed(values: np.ndarray, totals: np.ndarray, noise: float | str | np.ndar
 
 def denoised(
     values: np.ndarray, sizes: np.ndarray, noise: float | str | np.ndarray, *, whole: bool
-) -> tuple[np.ndarray, float]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Shares (m, k) that sum to one, each drawn to the overall shares as far as noise explains its distance.
 
     The variance of true shares is that of random bags and what the bags show beyond it and beyond noise. The
-    second result weighs such shares in transport as their remaining error deserves. Noise may be (m, 1).
+    second result (m,) weighs each bag's in transport as their remaining error deserves: predictions are as
+    far off as bags differ, for all that is known. Noise may be (m, 1).
     """
     n, k = sizes[:, None].astype(float), values.shape[1]
     unit = n if whole else np.ones_like(n)
@@ -85,6 +86,7 @@ def denoised(
     beyond = np.clip(((shares - overall) ** 2 - chance - error).mean(0), 0, None)
     weight = (chance + beyond) / np.maximum(chance + beyond + error, 1e-30)
     clean = np.clip(overall + weight * (shares - overall), least, None)
-    left = float((weight * error * n).sum(1).mean())  # remaining variance of a share, times the bag's size
-    relax = float((overall * (1 - overall)).sum()) / left if left > 0 else math.inf
+    left = (weight * error).sum(1)  # variance that remains
+    relax = np.full(len(left), math.inf)
+    np.divide((chance + beyond).sum(1), left, out=relax, where=left > 0)
     return clean / clean.sum(1, keepdims=True), relax

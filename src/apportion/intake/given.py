@@ -46,14 +46,14 @@ def placed_labels(given: Any, x: Any, bags: Any = None) -> Any:
     return found
 
 
-def refuse_another_order(x: Any, bags: Any) -> None:
+def refuse_another_order(x: Any, bags: Any, who: str = "X") -> None:
     """Rows are matched by their places; two pandas indices with the same rows in another order say others."""
     if not (_has_index(x) and _has_index(bags)) or len(x) != len(bags) or x.index.equals(bags.index):
         return
     if x.index.is_unique and bags.index.isin(x.index).all() and bags.index.is_unique:
-        remedy = "pass bags.loc[X.index], or bags.to_numpy() if they are in the order of X"
+        remedy = f"pass bags.loc[{who}.index], or bags.to_numpy() if they are in the order of {who}"
         first = bags.index[:1].tolist()[0]
-        raise BagError(f"bags has the rows of X in another order, {first!r} first; {remedy}")
+        raise BagError(f"bags has the rows of {who} in another order, {first!r} first; {remedy}")
 
 
 def _has_index(values: Any) -> bool:

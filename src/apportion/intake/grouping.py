@@ -10,6 +10,7 @@ from torch import Tensor
 
 from apportion.bags import Bags
 from apportion.intake.filling import without_residue
+from apportion.intake.given import refuse_another_order
 from apportion.intake.ids import Groups, groups_of
 from apportion.intake.instances import BagError, as_instances, library_of
 from apportion.intake.matching import check_names, check_order
@@ -33,6 +34,7 @@ def group_bags(
     a row a bag (named in its index or in a column, `bag_column`), or an array whose rows follow the sorted
     ids. Classes keep the order of the table's columns, instances theirs inside a bag (see `Bags.source`).
     """
+    refuse_another_order(x, ids, "x")
     x = as_instances(x)
     groups = groups_of(ids, len(x))
     scaled, whole = not normalise, counts is not None

@@ -38,11 +38,16 @@ def stacked(x: Any) -> Any:
     """Images as bytes in a list or a tensor as an array, since scikit-learn would make them floats."""
     if isinstance(x, Tensor) and x.dtype == torch.uint8:
         return x.numpy(force=True)
+    if isinstance(x, list | tuple) and x and (isinstance(x[0], Tensor) or library_of(x[0]) == "PIL"):
+        x = [each.numpy(force=True) if isinstance(each, Tensor) else np.asarray(each) for each in x]
     if not isinstance(x, list | tuple) or not x or not isinstance(x[0], np.ndarray):
         return unmasked(x)
     if x[0].ndim < 2 or any(not isinstance(image, np.ndarray) or image.dtype != np.uint8 for image in x):
         return x
     for i in (i for i, image in enumerate(x) if image.shape != x[0].shape):
+        if x[0].ndim == 4:
+            remedy = "np.concatenate(X), and for bags np.repeat(bags, [len(each) for each in X])"
+            raise BagError(f"X has {len(x)} arrays of several images, such as {x[0].shape}; pass {remedy}")
         raise BagError(f"image {i} has shape {x[i].shape}, image 0 {x[0].shape}; resize them to be alike")
     return np.stack(x)
 

@@ -1,7 +1,7 @@
 """Proportions as they really are: noisy, rounded, of other totals, missing; and a few given labels."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,12 +24,13 @@ from apportion.means import exact_means
 from apportion.transport import entropic
 
 Noise = float | str | None
+Relax = float | Mapping[Hashable, float]  # by the name of a bag; of others it is infinite
 
 
 class Mended(NamedTuple):
     bags: Bags  # bags without proportions have NaN for them; given labels are bags of one class
     classes: np.ndarray  # (k,) sorted
-    relax: float  # how much the proportions weigh against predictions when labels are made; infinite: exact
+    relax: Relax  # how much the proportions weigh against predictions when labels are made; infinite: exact
 
 
 def mended_bags(
@@ -81,8 +82,8 @@ def mended_bags(
 def mended_shares(
     values: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable], noise: Noise, classes: Any = None, *,
     normalise: bool, whole: bool,
-) -> tuple[np.ndarray, float]:  # fmt: skip
-    """Shares (m, k) of numbers that are noisy or of other totals, and what they weigh in transport."""
+) -> tuple[np.ndarray, Relax]:  # fmt: skip
+    """Shares (m, k) of numbers that are noisy or of other totals, and what each bag's weigh in transport."""
     check_noise(noise)
     totals, level = sizes.astype(float) if whole else np.ones(len(sizes)), noise
     if noise is None:
@@ -95,7 +96,8 @@ def mended_shares(
     if level is None:
         return values, math.inf
     refuse_far(values, totals, names, level, whole=whole)
-    return denoised(values, sizes, level, whole=whole)
+    shares, weights = denoised(values, sizes, level, whole=whole)
+    return shares, dict(zip(names, weights.tolist(), strict=True))
 
 
 def known_bags(bags: Bags) -> Bags:
@@ -104,30 +106,41 @@ def known_bags(bags: Bags) -> Bags:
     return bags if bool(known.all()) else bags.select(known.cpu().nonzero().flatten())
 
 
-def on_belief(label: Labeller, relax: float) -> Labeller:
-    """The labeller with, for each bag, the shares that predictions and uncertain proportions agree on."""
+def weights_of(bags: Bags, relax: Relax) -> float | Tensor:
+    """Of these bags, (m,) in their order, or of them all."""
+    if not isinstance(relax, Mapping):
+        return relax
+    return torch.tensor([relax.get(name, math.inf) for name in bags.ids], dtype=torch.float64)
+
+
+def on_belief(label: Labeller, bags: Bags, relax: Relax) -> Labeller:
+    """The labeller of these bags with, for each, the shares that predictions and uncertain ones agree on."""
+    weights = weights_of(bags, relax)
     return lambda log_probs, sizes, proportions: label(
-        log_probs, sizes, believed(log_probs, sizes, proportions, relax)
+        log_probs, sizes, believed(log_probs, sizes, proportions, weights)
     )
 
 
-def believed(log_probs: Tensor, sizes: Tensor, proportions: Tensor, relax: float = math.inf) -> Tensor:
+def believed(
+    log_probs: Tensor, sizes: Tensor, proportions: Tensor, relax: float | Tensor = math.inf
+) -> Tensor:
     """Shares (m, k): the known ones; where there are none, the predicted; with finite `relax`, the masses of
     the relaxed plan. Labels that have their whole counts are then exact."""
     known = proportions.isfinite().all(1, keepdim=True)
-    if relax == math.inf and bool(known.all()):
+    exact = bool((torch.as_tensor(relax) == math.inf).all())
+    if exact and bool(known.all()):
         return proportions
     filled = torch.where(known, proportions, exact_means(log_probs.exp(), sizes).to(proportions))
     filled = filled / filled.sum(1, keepdim=True)
-    if relax == math.inf:
+    if exact:
         return filled
     mass = entropic(log_probs, sizes, filled, reg=1.0, relax=relax).mass.to(filled)
     return exact_means(mass, sizes).to(filled)
 
 
-def transduced(log_probs: Tensor, bags: Bags, relax: float = math.inf) -> np.ndarray:
+def transduced(log_probs: Tensor, bags: Bags, relax: Relax = math.inf) -> np.ndarray:
     """(N,) classes in the order of the user's rows: the likeliest that have the counts of every bag."""
-    labels = on_belief(hard_labels, relax)(log_probs, bags.sizes, bags.proportions)
+    labels = on_belief(hard_labels, bags, relax)(log_probs, bags.sizes, bags.proportions)
     found = np.empty(len(bags.x), np.int64)
     found[bags.source] = labels.argmax(1).cpu()
     return found

@@ -97,8 +97,9 @@ def _will_teach(folder: Path | None, recipe: Recipe) -> bool:
 
 def _handed(jobs: Sequence[Job], engine: Engine) -> Iterator[Done]:
     """What is finished is not handed on; what is said to be done must be there."""
-    yield from (Done(job) for job in jobs if runs.finished(job.folder))
-    for done in engine([job for job in jobs if not runs.finished(job.folder)]):
+    before = {job.folder for job in jobs if runs.finished(job.folder)}  # asked once: others may finish some
+    yield from (Done(job) for job in jobs if job.folder in before)
+    for done in engine([job for job in jobs if job.folder not in before]):
         if done.problem is None and not runs.finished(done.job.folder):
             what = f"{done.job.folder} was trained where this machine cannot see it"
             yield replace(done, problem=f"{what}; put --out on a file system that all workers share")

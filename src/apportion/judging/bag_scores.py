@@ -9,7 +9,7 @@ from apportion.bags import Bags
 from apportion.evaluate import bag_correlation, entropy, proportion_error
 from apportion.judging.bag_statistics import accuracy_from_bags, margins_of
 from apportion.likelihood import count_log_likelihood
-from apportion.means import bag_means
+from apportion.means import bag_means, exact_means
 from apportion.transport import assign, certified, whole_counts
 
 # (log-probabilities in the order of the bags, bags) -> more is better
@@ -40,7 +40,7 @@ def cross_entropy(log_probs: Tensor, bags: Bags) -> float:
 
 def correlation(log_probs: Tensor, bags: Bags) -> float:
     """Of predicted and known shares over bags, each less its class's mean."""
-    return bag_correlation(bag_means(log_probs.exp(), bags.sizes), bags.proportions) or 0.0
+    return bag_correlation(exact_means(log_probs.exp(), bags.sizes), bags.proportions) or 0.0
 
 
 def hard_correlation(log_probs: Tensor, bags: Bags) -> float:

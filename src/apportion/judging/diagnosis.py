@@ -12,6 +12,7 @@ from torch import Tensor
 from apportion.bags import Bags
 from apportion.evaluate import entropy
 from apportion.intake.forms import by_columns
+from apportion.intake.given import refuse_another_order
 from apportion.intake.grouping import bags_of, table_rows
 from apportion.intake.ids import groups_of
 from apportion.intake.instances import BagError, as_instances
@@ -23,6 +24,7 @@ from apportion.means import bag_means
 from apportion.transport import certified, whole_counts
 
 LEAST_SHUFFLES = 499  # fewer cannot show that something is as rare
+TIE = 1e-9  # the same products add up to other digits in another order
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def predictions_in_bags(
     probabilities: Any, ids: Any, proportions: Any, counts: Any, classes: Any, way: Way = ESTIMATOR
 ) -> Bags:
     """Bags whose instances are predictions (N, k), and shares of the same classes; errors advise `way`."""
+    refuse_another_order(probabilities, ids, "probabilities")
     probabilities, classes = by_columns(probabilities, classes, "the frame of predictions")
     x = as_instances(probabilities)
     groups = groups_of(ids, len(x))
@@ -131,7 +134,7 @@ def diagnosis_of(
         "chance": chance,
         "correlation": correlation,
         "shuffled": float(null.quantile(1 - RARE)),
-        "p_value": (1 + int((null >= correlation).sum())) / (1 + shuffles),
+        "p_value": (1 + int((null >= correlation - TIE).sum())) / (1 + shuffles),
         "accuracy": accuracy,
         "low": low,
         "high": high,

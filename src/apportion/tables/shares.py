@@ -91,10 +91,11 @@ def _class_columns(frame: pl.DataFrame, key: str, place: str, problems: list[str
 
 def _as_ids(values: pl.Series, dtype: pl.DataType) -> pl.Series:
     """Ids in the type of the instances' table; null where they cannot be."""
-    if values.dtype != pl.String or dtype == pl.String or dtype.is_numeric():
-        return values.cast(dtype, strict=False)
-    kind = kind_of(dtype)
-    return read_as(values, kind).cast(dtype, strict=False) if kind else values.cast(dtype, strict=False)
+    if values.dtype == pl.String and (kind := kind_of(dtype)) in ("date", "boolean"):
+        return read_as(values, kind).cast(dtype, strict=False)
+    ids, texts = values.cast(dtype, strict=False), pl.String in (values.dtype, dtype)
+    # 1.5 is not bag 1
+    return ids if texts else ids.set(ids.cast(values.dtype, strict=False) != values, None)
 
 
 def _name_texts(frame: pl.DataFrame, table: BagTable, known: np.ndarray, problems: list[str]) -> None:
@@ -115,7 +116,7 @@ def _name_texts(frame: pl.DataFrame, table: BagTable, known: np.ndarray, problem
 
 def shares_in_table(asked: Asked, frame: pl.LazyFrame, problems: list[str]) -> BagTable:
     """One row a bag from columns that repeat its shares; rows of a bag that disagree are a problem."""
-    numbers = [pl.col(name).cast(pl.Float64, strict=False) for name in asked.shares]
+    numbers = [pl.col(name).cast(pl.Float64, strict=False).fill_nan(None) for name in asked.shares]
     rows = numbered_rows(frame.select(asked.bag, *numbers)).filter(pl.col(asked.bag).is_not_null())
     grouped = rows.group_by(asked.bag).agg(
         pl.col(ROW).min(),

@@ -1,5 +1,6 @@
 """The texts of a CSV become values: numbers, truth values and dates, the same at every reading."""
 
+import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from io import BytesIO
@@ -116,4 +117,16 @@ def _dates(path: Path, frame: pl.DataFrame) -> list[pl.Series]:
             raise TableError(f"{path}, {what}: {remedy}") from problem
         if read.dtype.is_temporal():
             found.append(read.alias(column.name))
+            first = column.str.extract(r"^\s*(\d{1,2})[-/]\d{1,2}[-/]\d{4}").cast(pl.Int64)
+            there = first.is_not_null()
+            if there.any() and not (first > 12).any():
+                _tell_of_order(path, column.name, column.filter(there)[0])
     return found
+
+
+@lru_cache(100)  # once, though a table is read several times
+def _tell_of_order(path: Path, name: str, text: str) -> None:
+    logging.getLogger("apportion").warning(
+        "%s, column %r has dates such as %s, and none shows whether the day or the month is first: they are "
+        "read as day, month, year; write them as 2020-12-25 if that is wrong", path, name, text,
+    )  # fmt: skip

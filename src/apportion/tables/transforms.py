@@ -25,6 +25,10 @@ def kind_of(dtype: pl.DataType) -> str | None:
 def read_as(values: pl.Series, kind: str) -> pl.Series:
     """The values as the kind has them; null where they are missing, or are no such thing."""
     if kind == "category":
+        if values.dtype.is_float():  # as pandas makes of whole numbers with gaps: 1.0 is category 1
+            whole = values.cast(pl.Int64, strict=False)
+            text = whole.cast(pl.String)
+            return text.zip_with((whole == values).fill_null(False), values.cast(pl.String))
         return values.cast(pl.String)
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.cast(pl.String)
@@ -35,7 +39,10 @@ def read_as(values: pl.Series, kind: str) -> pl.Series:
         return lower.replace_strict(known, default=None, return_dtype=pl.Boolean)
     if kind == "date":
         if text:
-            return values.str.to_datetime(strict=False, time_unit="us")
+            try:
+                return values.str.to_datetime(strict=False, time_unit="us")
+            except pl.exceptions.ComputeError:  # not one of them is a date
+                return _none(values).cast(pl.Datetime("us"))
         return (
             values.cast(pl.Datetime("us"), strict=False) if kind_of(values.dtype) == kind else _none(values)
         )
@@ -68,9 +75,9 @@ def fit_column(values: pl.Series, kind: str) -> Column:
     """Medians and means, or the most frequent categories, of the rows of training."""
     name = values.name
     if kind == "category":
-        counts = read_as(values, kind).value_counts().drop_nulls()
-        counts = counts.sort(["count", name], descending=[True, False]).head(KEPT)
-        return Column(name, kind, categories=tuple(sorted(counts[name])), flag=values.has_nulls())
+        counts = read_as(values, kind).alias("category").value_counts().drop_nulls()
+        counts = counts.sort(["count", "category"], descending=[True, False]).head(KEPT)
+        return Column(name, kind, categories=tuple(sorted(counts["category"])), flag=values.has_nulls())
     floats = _floats(values, kind)
     missing = np.isnan(floats)
     there = floats[~missing] if missing.any() else floats

@@ -12,7 +12,7 @@ from apportion.evaluate import predict
 from apportion.fitting import SettingError
 from apportion.fitting.crossfit import unseen_log_probs
 from apportion.intake.instances import as_floats
-from apportion.intake.mending import known_bags
+from apportion.intake.mending import Relax, known_bags
 from apportion.judging.diagnosis import Diagnosis, diagnosis_of
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.models import Model
@@ -45,10 +45,11 @@ def bags_for(model: Model, asked: Asked, found: Found) -> Bags:
 
 
 def judged(
-    model: Model, bags: Bags, *, folds: int, new: bool, device: str = "cpu", relax: float = math.inf
-) -> tuple[Diagnosis, Bags, str]:
+    model: Model, bags: Bags, *, folds: int, new: bool, device: str = "cpu", relax: Relax = math.inf,
+    verbose: bool = False,
+) -> tuple[Diagnosis, Bags, str]:  # fmt: skip
     """The diagnosis, the bags it is of, and which these are, in words."""
-    noisy, left_out = relax < math.inf, _left_out(model, bags)
+    noisy, left_out = relax != math.inf, _left_out(model, bags)
     seed = settings_of(model).get("seed", 0)
     held = None if new else held_out_of(model.facts, bags, seed)
     if new and learnt_from(model.facts, bags, seed):
@@ -69,7 +70,7 @@ def judged(
         )
     known = settings_of(model)
     placed = bags.to(pick_device(device))
-    log_probs = unseen_log_probs(placed, checked(known) | {"relax": relax}, folds, seed)
+    log_probs = unseen_log_probs(placed, checked(known) | {"relax": relax}, folds, seed, verbose)
     which = f"{len(bags.sizes)} bags, each by one of {folds} networks trained alike on other bags{left_out}"
     return diagnosis_of(log_probs, bags, noisy=noisy), bags, which
 

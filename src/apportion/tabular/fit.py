@@ -14,7 +14,7 @@ from apportion.fitting import stage_settings, two_stages
 from apportion.intake.filling import denoised
 from apportion.intake.given import with_given
 from apportion.intake.instances import as_floats
-from apportion.intake.mending import known_bags
+from apportion.intake.mending import Relax, known_bags
 from apportion.judging.choosing import Chosen, check_choice
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.means import exact_means
@@ -44,16 +44,17 @@ DEFAULTS: Mapping[str, Any] = {
 }  # as ProportionClassifier has them for rows
 
 
-def mended(bags: Bags, asked: Asked) -> tuple[Bags, float]:
+def mended(bags: Bags, asked: Asked) -> tuple[Bags, Relax]:
     """Bags whose noisy shares are made good, and what they weigh when labels are made."""
     if not asked.noise:
         return bags, math.inf
     level, whole = asked.noise if asked.noise == "estimate" else float(asked.noise), asked.counts is not None
     values = bags.proportions.double() * (bags.sizes.unsqueeze(1) if whole else 1)
     known, shares = values.isfinite().all(1), torch.full_like(values, math.nan)
-    clean, relax = denoised(values[known].numpy(), bags.sizes[known].numpy(), level, whole=whole)
+    clean, weights = denoised(values[known].numpy(), bags.sizes[known].numpy(), level, whole=whole)
     shares[known] = torch.from_numpy(clean)
-    return replace(bags, proportions=shares.float()), relax
+    names = (bags.ids[i] for i in known.nonzero().flatten().tolist())
+    return replace(bags, proportions=shares.float()), dict(zip(names, weights.tolist(), strict=True))
 
 
 def with_labels(bags: Bags, asked: Asked, found: Found) -> Bags:
@@ -63,7 +64,7 @@ def with_labels(bags: Bags, asked: Asked, found: Found) -> Bags:
 
 
 def train_table(
-    bags: Bags, device: str, settings: Mapping[str, Any], relax: float = math.inf
+    bags: Bags, device: str, settings: Mapping[str, Any], relax: Relax = math.inf
 ) -> Iterator[Moment]:
     """Both stages on the bags of a table, a moment after every epoch."""
     return two_stages(bags.to(pick_device(device)), **checked(settings), relax=relax)

@@ -58,14 +58,15 @@ def entropic(
     proportions: ArrayLike,
     *,
     reg: float,
-    relax: float = math.inf,
+    relax: float | ArrayLike = math.inf,
     tol: float = 1e-6,
     max_iterations: int = 200,
 ) -> Plan:
     """Soft labels that meet `proportions` (m, k): the unique minimiser of eq. (5), `reg` being its 1/lambda.
 
-    A finite `relax` replaces the constraint by that weight times KL(class masses | proportions); the error is
-    then the largest violation of the optimality condition, mass = proportion x exp(-potential reg/relax).
+    A finite `relax`, of all bags or (m,) of each, replaces the constraint by that weight times
+    KL(class masses | proportions); the error is then the largest violation of the optimality condition,
+    mass = proportion x exp(-potential reg/relax).
     Non-convergence is returned in `error`, not hidden; CUDA tensors are solved on their device.
     """
     return Plan(*solve_entropically(log_probs, sizes, proportions, reg, relax, tol, max_iterations))

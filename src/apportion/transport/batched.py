@@ -13,11 +13,12 @@ RANGE, LOOSE, RIDGE, LONGEST = 40.0, 0.02, 1.0, 8.0  # as in newton.py, where th
 
 
 def solve(
-    scores: Tensor, sizes: Tensor, proportions: Tensor, scale: float, rho: float, tol: float, most: int
+    scores: Tensor, sizes: Tensor, proportions: Tensor, scale: float, rho: Tensor, tol: float, most: int
 ) -> tuple[Tensor, Tensor, int]:
     """Plan (N, k), errors (m,) and iterations, on the device of the scores; names as in newton.py.
 
-    Sizes (m,) are on the host, where groups are cut; the device is waited for once a group, never once a bag.
+    `rho` (m,) is on the device, sizes (m,) are on the host, where groups are cut; the device is waited for
+    once a group, never once a bag.
     """
     device, mass, slowest, at = scores.device, torch.empty_like(scores), 0, 0
     errors = torch.empty(len(sizes), dtype=torch.float64, device=device)
@@ -34,14 +35,15 @@ def solve(
             padded = start[:, None] + place.minimum(length[:, None] - 1)
             weight = real / length[:, None].double()
             x = scores[padded].double()  # (b, n, k)
-            plan, errors[which], steps = solve_group(x, weight, proportions[which], scale, rho, tol, most)
+            given = proportions[which], scale, rho[which].unsqueeze(1)
+            plan, errors[which], steps = solve_group(x, weight, *given, tol, most)
             mass[padded[real]] = plan[real].to(mass.dtype)
             slowest, at = max(slowest, steps), group.stop
     return mass, errors, slowest
 
 
 def solve_group(
-    x: Tensor, weight: Tensor, share: Tensor, scale: float, rho: float, tol: float, most: int
+    x: Tensor, weight: Tensor, share: Tensor, scale: float, rho: Tensor, tol: float, most: int
 ) -> tuple[Tensor, Tensor, int]:
     """Plan (b, n, k), errors (b,) and iterations of bags of equal padded size; stages as in newton.py."""
     x = x.masked_fill((share == 0)[:, None], -math.inf)
@@ -60,7 +62,7 @@ def solve_group(
 
 
 def stage(
-    x: Tensor, weight: Tensor, share: Tensor, g: Tensor, rho: float, tol: float, most: int
+    x: Tensor, weight: Tensor, share: Tensor, g: Tensor, rho: Tensor, tol: float, most: int
 ) -> tuple[Tensor, Tensor, Tensor, int]:
     """Newton's method at one regularisation: plan, potentials, errors, iterations."""
     plan, mass, slope, error = evaluate(x, weight, share, g, rho)
@@ -81,21 +83,20 @@ def stage(
     return plan, g, error, most
 
 
-def evaluate(x: Tensor, weight: Tensor, share: Tensor, g: Tensor, rho: float) -> tuple[Tensor, ...]:
+def evaluate(x: Tensor, weight: Tensor, share: Tensor, g: Tensor, rho: Tensor) -> tuple[Tensor, ...]:
     """Plan, class masses, gradient and its largest entry at potentials g."""
     plan = (x + g[:, None]).softmax(2)
     mass = torch.einsum("bn,bnk->bk", weight, plan)
-    slope = (share * torch.exp(-rho * g) if rho else share) - mass
+    slope = torch.where(rho > 0, share * torch.exp(-rho * g), share) - mass
     return plan, mass, slope, slope.abs().amax(1)
 
 
 def newton_step(
-    plan: Tensor, weight: Tensor, share: Tensor, mass: Tensor, slope: Tensor, rho: float, error: Tensor
+    plan: Tensor, weight: Tensor, share: Tensor, mass: Tensor, slope: Tensor, rho: Tensor, error: Tensor
 ) -> Tensor:
     """The regularised Newton step, no potential moving further than LONGEST."""
     hessian = -torch.einsum("bnk,bnl->bkl", plan * weight[:, :, None], plan)
-    if not rho:
-        hessian += share[:, :, None] * share[:, None]
+    hessian += (rho == 0)[:, None] * share[:, :, None] * share[:, None]
     # Absent classes have an empty row: a one on the diagonal leaves their potential where it is.
     diagonal = mass * (1 + RIDGE * error[:, None]) + rho * (slope + mass) + (share == 0) + 1e-14
     hessian.diagonal(dim1=1, dim2=2).add_(diagonal)

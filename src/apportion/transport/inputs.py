@@ -104,9 +104,20 @@ def proportions(table: ArrayLike, bags: int, classes: int | None) -> np.ndarray:
     return result / sums
 
 
-def check_settings(reg: float, relax: float, tol: float, max_iterations: int) -> None:
+def looseness(reg: float, relax: float | ArrayLike, m: int) -> np.ndarray:
+    """(m,) reg / relax of each bag: zero where the proportions are met."""
+    weights = np.asarray(relax.detach().cpu() if isinstance(relax, Tensor) else relax, np.float64)
+    if weights.ndim and weights.shape != (m,):
+        raise ValueError(f"relax has shape {weights.shape}; pass a number, or one for each of {m} bags")
+    for b in np.flatnonzero(~(weights > 0))[:1]:
+        of = f" for bag {b}" if weights.ndim else ""
+        raise ValueError(f"relax is {weights.ravel()[b]}{of}; it must be above zero")
+    return np.broadcast_to(reg / weights, m).copy()
+
+
+def check_settings(reg: float, tol: float, max_iterations: int) -> None:
     """An error for settings under which the entropic problem has no meaning."""
-    for name, value in (("reg", reg), ("relax", relax), ("tol", tol), ("max_iterations", max_iterations)):
+    for name, value in (("reg", reg), ("tol", tol), ("max_iterations", max_iterations)):
         if not value > 0:
             raise ValueError(f"{name} is {value}; it must be above zero")
     if math.isinf(reg):

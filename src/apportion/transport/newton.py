@@ -353,7 +353,10 @@ def write(scores, begin, n, scale, present, w, g, plan, held, total, mass, out):
 
 @jit_kept
 def solve_bags(scores, starts, proportions, first, last, scale, rho, tol, most, out, errors, memory):
-    """Plans and errors of bags first to last; (bag of a failure, status, steps of the slowest bag)."""
+    """Plans and errors of bags first to last; (bag of a failure, status, steps of the slowest bag).
+
+    `rho` (m,) is of each bag.
+    """
     plans, hessian, vectors, present, share, g = memory
     flat, k, slowest = scores.reshape(scores.size), scores.shape[1], 0
     for bag in range(first, last):
@@ -366,7 +369,7 @@ def solve_bags(scores, starts, proportions, first, last, scale, rho, tol, most, 
                 share[w] = proportions[bag, j]
                 w += 1
         error, steps, now, status = solve_bag(
-            scores, begin, n, scale, present, w, share, rho, tol, most, g, plans, hessian, vectors
+            scores, begin, n, scale, present, w, share, rho[bag], tol, most, g, plans, hessian, vectors
         )
         if status != OK:
             return bag, status, slowest

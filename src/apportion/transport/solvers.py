@@ -49,12 +49,12 @@ def solve_entropically(
     sizes: ArrayLike,
     proportions: ArrayLike,
     reg: float,
-    relax: float,
+    relax: float | ArrayLike,
     tol: float,
     max_iterations: int,
 ) -> tuple[Tensor, Tensor, int]:
     """Mass (N, k), errors (m,) and iterations of the slowest bag, on the device of log_probs."""
-    inputs.check_settings(reg, relax, tol, max_iterations)
+    inputs.check_settings(reg, tol, max_iterations)
     if isinstance(log_probs, Tensor) and log_probs.is_cuda:  # others (MPS) have no float64
         return solve_on_device(log_probs.detach(), sizes, proportions, reg, relax, tol, max_iterations)
     from apportion.transport import newton
@@ -62,6 +62,7 @@ def solve_entropically(
     scores = inputs.scores(log_probs)
     starts = inputs.starts(sizes, len(scores))
     table = inputs.proportions(proportions, len(starts) - 1, scores.shape[1])
+    rho = inputs.looseness(reg, relax, len(table))
     mass, errors = np.empty_like(scores), np.empty(len(table))
     announce(newton.solve_bags, "newton", seconds=15)
 
@@ -74,7 +75,7 @@ def solve_entropically(
             first,
             last,
             1 / reg,
-            reg / relax,
+            rho,
             tol,
             max_iterations,
             mass,
@@ -95,7 +96,7 @@ def solve_on_device(
     sizes: ArrayLike,
     proportions: ArrayLike,
     reg: float,
-    relax: float,
+    relax: float | ArrayLike,
     tol: float,
     max_iterations: int,
 ) -> tuple[Tensor, Tensor, int]:
@@ -114,7 +115,8 @@ def solve_on_device(
         if rows.any():
             at = int(bag[rows.nonzero()[0, 0]])
             raise TransportError(complaint(at, not_a_number, inputs.scores(scores), starts, table))
-    return batched.solve(scores, lengths, shares, 1 / reg, reg / relax, tol, max_iterations)
+    rho = torch.from_numpy(inputs.looseness(reg, relax, len(table))).to(scores.device)
+    return batched.solve(scores, lengths, shares, 1 / reg, rho, tol, max_iterations)
 
 
 def complaint(bag: int, not_a_number: bool, scores: np.ndarray, starts: np.ndarray, table: np.ndarray) -> str:

@@ -186,6 +186,8 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path):
         npz(tmp_path / "it.npz", 1000)
     with pytest.raises(DataError, match="does not unpack to 1000 bytes"):
         unxz(lzma.compress(zeros, preset=0), 1000, "it")
+    with pytest.raises(DataError, match="does not unpack to 20 bytes"):
+        unxz(2 * lzma.compress(bytes(10)), 20, "it")  # two in one part
 
 
 def test_a_sparse_file_of_a_terabyte_is_refused(tmp_path):

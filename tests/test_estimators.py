@@ -783,10 +783,17 @@ def test_a_column_of_vectors_is_refused_with_the_remedy(kind):
 def test_bags_in_another_order_than_predictions_are_refused_by_all_who_take_both():
     model = quick().fit(X, bags=TOWNS, proportions=TABLE)
     frame = pd.DataFrame(model.predict_proba(X), columns=model.classes_)
-    moved = pd.Series(TOWNS).sample(frac=1, random_state=1)
+    bags = pd.Series(
+        TOWNS, index=np.roll(np.arange(240), 7)
+    )  # in the order of the predictions, who count theirs
+    np.testing.assert_array_equal(meet(frame, bags, TABLE), meet(frame, TOWNS, TABLE))
+    frame.index = [f"row {i}" for i in range(240)]
+    bags.index = frame.index
+    moved = bags.sample(frac=1, random_state=1)
     for ask in (meet, diagnose):
         with pytest.raises(BagError, match="rows of probabilities in another order, .* pass bags.loc"):
             ask(frame, moved, TABLE)
+    moved = pd.Series(TOWNS).sample(frac=1, random_state=1)
     with pytest.raises(BagError, match="bags has the rows of X in another order"):
         BagScore()(model, pd.DataFrame(X), TABLE, bags=moved)
     with pytest.raises(BagError, match="bags has the rows of x in another order"):

@@ -16,7 +16,8 @@ from apportion.backbones import mlp
 from apportion.intake.beside import beside
 from apportion.intake.filling import filled, strayed
 from apportion.intake.given import placed_labels
-from apportion.intake.mending import believed, denoised, known_bags, mended_bags, on_belief, weights_of
+from apportion.intake.mending import believed, denoised, known_bags, mended_bags, on_belief
+from apportion.intake.weights import weights_of
 from apportion.labelling import hard_labels, soft_labels
 
 X, TRUTH = make_moons(400, noise=0.1, random_state=0)
@@ -548,3 +549,27 @@ def test_weights_go_with_the_names_of_bags():
     some = {bags.ids[2]: 5.0, bags.ids[0]: 3.0, "another": 1.0}
     assert weights_of(bags, some).tolist() == [3.0, math.inf, 5.0]
     assert weights_of(bags.select(torch.tensor([2, 1])), some).tolist() == [5.0, math.inf]
+
+
+def test_ends_of_intervals_are_not_taken_for_shares_of_two_classes():
+    ends = {town: (0.03 * i, 0.03 * i + 0.1) for i, town in enumerate(np.unique(TOWN).tolist())}
+    with pytest.raises(BagError, match=r"the ends of an interval\? pass \[1 - middle, middle\]"):
+        ProportionClassifier().fit(X, bags=TOWN, proportions=ends)
+
+
+def test_a_class_that_no_bag_names_is_told_how_it_gets_what_is_left():
+    table = {town: {"a": 0.01 * i, "b": 0.3} for i, town in enumerate(np.unique(TOWN).tolist())}
+    with pytest.raises(BagError, match="or fill=True what a class lacks that has a column of NaN"):
+        ProportionClassifier(fill=True).fit(X, bags=TOWN, proportions=table)
+    names = np.array(["a", "b", "other"])
+    with pytest.raises(BagError, match=r"class 'other' has no column .*: give it one, of NaN if what is"):
+        ProportionClassifier(fill=True).fit(X, bags=TOWN, proportions=table, classes=names)
+    whole = {town: row | {"other": math.nan} for town, row in table.items()}
+    bags, classes, _ = mended_bags(X, ids=TOWN, proportions=whole, fill=True)
+    assert classes.tolist() == ["a", "b", "other"]
+    assert bags.proportions[:, 2].tolist() == pytest.approx([0.7 - 0.01 * i for i in range(20)])
+
+
+def test_shares_without_noise_are_not_called_noisy():
+    assert mended_bags(X, ids=TOWN, proportions=SHARES, noise=0.0).relax == math.inf
+    assert mended_bags(X, ids=TOWN, counts=COUNTS, noise="estimate").relax == math.inf

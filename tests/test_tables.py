@@ -25,6 +25,7 @@ from apportion.tables.checking import check, refuse  # noqa: E402
 from apportion.tables.columns import KEPT, Column, TableError, from_values, to_values  # noqa: E402
 from apportion.tables.holding import hold, hold_parts  # noqa: E402
 from apportion.tables.reading import open_table, save_table  # noqa: E402
+from apportion.tables.shares import _as_ids  # noqa: E402
 from apportion.tables.transforms import features_of, fit_column, read_as, spoilt  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
@@ -1200,13 +1201,6 @@ def test_a_column_of_categories_may_be_named_count():
     assert column.categories == ("a", "b")
 
 
-def test_whole_numbers_are_the_same_categories_with_gaps_between_them():
-    codes = pl.Series("code", [3, 1, 3])
-    assert fit_column(codes, "category").categories == ("1", "3")
-    gaps = pl.Series("code", [3.0, None, 1.0, 2.5, float("nan"), 1e300])
-    assert read_as(gaps, "category").to_list() == ["3", None, "1", "2.5", "NaN", "1e+300"]
-
-
 @pytest.mark.parametrize(("key", "fine"), [([1.0, 2.0], True), ([1.0, 2.5], False), ([1.5, 2.5], False)])
 def test_ids_with_a_fraction_are_no_whole_ones(tmp_path, key, fine):
     pl.DataFrame({"bag": [1, 1, 2, 2], "x": [0.1, 0.2, 0.3, 0.4]}).write_parquet(tmp_path / "t.parquet")
@@ -1225,3 +1219,8 @@ def test_times_are_no_ids_of_days(tmp_path):
         table.write_parquet(tmp_path / "p.parquet")
         found = check(Asked(tmp_path / "t.parquet", "bag", proportions=tmp_path / "p.parquet"))
         assert (found.problems == []) == fine
+
+
+def test_ids_that_single_precision_has_not_are_those_that_it_has_nearest():
+    assert _as_ids(pl.Series([0.1, 0.5]), pl.Float32()).to_list() == pytest.approx([0.1, 0.5])
+    assert _as_ids(pl.Series(["1", "2.5"]), pl.Int64()).to_list() == [1, None]

@@ -7,8 +7,9 @@ import numpy as np
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.intake.mending import Relax, believed, weights_of
+from apportion.intake.mending import believed
 from apportion.intake.remedies import MEETING
+from apportion.intake.weights import Relax, weights_of
 from apportion.judging.diagnosis import predictions_in_bags
 from apportion.transport import entropic
 

@@ -22,11 +22,11 @@ class PlainAdam(Adam):
 
 
 def set_rate(optimizers: Sequence[Optimizer], share: float) -> None:
-    """A share of the peak: of the rate with which any torch optimiser comes, or that was set since."""
+    """A share of the peak: of the rate with which any torch optimiser comes, times what others made of it."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            if group["lr"] != group.get("set", group["lr"]):  # by a scheduler, or by hand
-                group["peak"] = group["lr"]
+            if group["lr"] != (before := group.get("set", group["lr"])):  # by a scheduler, or by hand
+                group["peak"] = group["peak"] * group["lr"] / before if before else group["lr"]
             group["lr"] = group["set"] = group.setdefault("peak", group["lr"]) * share
 
 

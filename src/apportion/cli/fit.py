@@ -11,7 +11,7 @@ from apportion.cli import tabling
 
 if TYPE_CHECKING:
     from apportion.bags import Bags
-    from apportion.intake.mending import Relax
+    from apportion.intake.weights import Relax
     from apportion.models import Model
     from apportion.tables.asking import Asked, Found
 

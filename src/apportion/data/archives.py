@@ -114,6 +114,6 @@ def unxz(data: bytes, size: int, what: str) -> bytes:
         unpacked = stream.decompress(data, max_length=size + 1)
     except BROKEN as error:
         raise DataError(f"{what} cannot be unpacked: {error}") from None
-    if len(unpacked) > size or not stream.eof:
+    if len(unpacked) > size or not stream.eof or stream.unused_data:
         raise DataError(f"{what} does not unpack to {size} bytes, or to fewer")
     return unpacked

@@ -16,7 +16,8 @@ from apportion.fitting.kinds import kind_of
 from apportion.fitting.networks import Backbone, check_new, check_scores
 from apportion.fitting.start import overall_shares, starting_at
 from apportion.intake.instances import as_floats
-from apportion.intake.mending import Relax, known_bags, on_belief
+from apportion.intake.mending import known_bags, on_belief
+from apportion.intake.weights import Relax
 from apportion.labelling import Labeller
 from apportion.pipeline import Moment, first_stage, second_stage
 from apportion.randomness import reseed

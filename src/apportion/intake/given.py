@@ -46,8 +46,13 @@ def placed_labels(given: Any, x: Any, bags: Any = None) -> Any:
     return found
 
 
-def refuse_another_order(x: Any, bags: Any, who: str = "X") -> None:
-    """Rows are matched by their places; two pandas indices with the same rows in another order say others."""
+def refuse_another_order(x: Any, bags: Any, who: str = "X", *, counted: bool = True) -> None:
+    """Rows are matched by their places; two pandas indices with the same rows in another order say others.
+
+    Unless `counted`, an index that only counts its rows says nothing, as that of a frame made of an array.
+    """
+    if not counted and type(getattr(x, "index", None)).__name__ == "RangeIndex":
+        return
     if not (_has_index(x) and _has_index(bags)) or len(x) != len(bags) or x.index.equals(bags.index):
         return
     if x.index.is_unique and bags.index.isin(x.index).all() and bags.index.is_unique:

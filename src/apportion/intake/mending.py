@@ -1,7 +1,7 @@
 """Proportions as they really are: noisy, rounded, of other totals, missing; and a few given labels."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,12 +19,12 @@ from apportion.intake.ids import groups_of
 from apportion.intake.instances import BagError, as_instances
 from apportion.intake.remedies import ESTIMATOR
 from apportion.intake.sound import check_numbers, check_shape, checked_shares, shares_of_counts
+from apportion.intake.weights import Relax, weights_by, weights_of
 from apportion.labelling import Labeller, hard_labels
 from apportion.means import exact_means
 from apportion.transport import entropic
 
 Noise = float | str | None
-Relax = float | Mapping[Hashable, float]  # by the name of a bag; of others it is infinite
 
 
 class Mended(NamedTuple):
@@ -97,20 +97,13 @@ def mended_shares(
         return values, math.inf
     refuse_far(values, totals, names, level, whole=whole)
     shares, weights = denoised(values, sizes, level, whole=whole)
-    return shares, dict(zip(names, weights.tolist(), strict=True))
+    return shares, weights_by(names, weights)
 
 
 def known_bags(bags: Bags) -> Bags:
     """The bags that have proportions: those that a first stage can learn from."""
     known = bags.proportions.isfinite().all(1)
     return bags if bool(known.all()) else bags.select(known.cpu().nonzero().flatten())
-
-
-def weights_of(bags: Bags, relax: Relax) -> float | Tensor:
-    """Of these bags, (m,) in their order, or of them all."""
-    if not isinstance(relax, Mapping):
-        return relax
-    return torch.tensor([relax.get(name, math.inf) for name in bags.ids], dtype=torch.float64)
 
 
 def on_belief(label: Labeller, bags: Bags, relax: Relax) -> Labeller:

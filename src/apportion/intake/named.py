@@ -41,7 +41,9 @@ def by_name(
     else:
         return Named(table, asked)
     for name in (name for name in asked or () if name not in there):
-        raise BagError(f"class {name!r} has no column in the table; it has {there}")
+        name = name.item() if isinstance(name, np.generic) else name
+        remedy = "give it one, of NaN if what is left is its share (fill=True)"
+        raise BagError(f"class {name!r} has no column in the table; it has {there}: {remedy}")
     chosen = there if asked is None else asked
     places = [there.index(name) for name in chosen]
     if isinstance(table, Mapping):

@@ -20,7 +20,7 @@ class Way(NamedTuple):
 _ITSELF = "it is taken by ProportionClassifier"
 ESTIMATOR = Way(
     rescale="rescale them; ProportionClassifier(normalise=True) does",
-    lacking=", fill=True if a class lacks its share",
+    lacking=", or fill=True what a class lacks that has a column of NaN",
     larger="rescale counts of a larger group; ProportionClassifier(normalise=True) does, noise= if noisy",
     gaps="give all; ProportionClassifier(fill=True) gives these what is left of the bag",
     missing=f"give one or drop the bag; {_ITSELF}(unlabelled=True)",

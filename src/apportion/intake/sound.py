@@ -99,5 +99,8 @@ def checked_shares(
     for i in np.flatnonzero((abs(totals - 1) > 1e-4) & (not normalise))[:1].tolist():  # four printed digits
         lacking = way.lacking if totals[i] < 0.9 else ""
         what = f"has proportions summing to {totals[i]:.6g}"
+        two = shares.shape[1] == 2 and (shares[:, 0] <= shares[:, 1]).all()
+        if two and len(shares) > 2 and (abs(totals - 1) > 0.05).mean() > 0.5:
+            what += " (are they the ends of an interval? pass [1 - middle, middle], noise=width / 12 ** 0.5)"
         raise BagError(f"bag {names[i]!r} {what}; {way.rescale}{lacking}")
     return shares / totals[:, None]

@@ -24,7 +24,6 @@ from apportion.means import bag_means
 from apportion.transport import certified, whole_counts
 
 LEAST_SHUFFLES = 499  # fewer cannot show that something is as rare
-TIE = 1e-9  # the same products add up to other digits in another order
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def predictions_in_bags(
     probabilities: Any, ids: Any, proportions: Any, counts: Any, classes: Any, way: Way = ESTIMATOR
 ) -> Bags:
     """Bags whose instances are predictions (N, k), and shares of the same classes; errors advise `way`."""
-    refuse_another_order(probabilities, ids, "probabilities")
+    refuse_another_order(probabilities, ids, "probabilities", counted=False)
     probabilities, classes = by_columns(probabilities, classes, "the frame of predictions")
     x = as_instances(probabilities)
     groups = groups_of(ids, len(x))
@@ -134,7 +133,8 @@ def diagnosis_of(
         "chance": chance,
         "correlation": correlation,
         "shuffled": float(null.quantile(1 - RARE)),
-        "p_value": (1 + int((null >= correlation - TIE).sum())) / (1 + shuffles),
+        # ties count, and the same products add up to other digits in another order
+        "p_value": (1 + int((null >= correlation - 1e-9).sum())) / (1 + shuffles),
         "accuracy": accuracy,
         "low": low,
         "high": high,

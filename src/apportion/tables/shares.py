@@ -93,9 +93,9 @@ def _as_ids(values: pl.Series, dtype: pl.DataType) -> pl.Series:
     """Ids in the type of the instances' table; null where they cannot be."""
     if values.dtype == pl.String and (kind := kind_of(dtype)) in ("date", "boolean"):
         return read_as(values, kind).cast(dtype, strict=False)
-    ids, texts = values.cast(dtype, strict=False), pl.String in (values.dtype, dtype)
-    # 1.5 is not bag 1
-    return ids if texts else ids.set(ids.cast(values.dtype, strict=False) != values, None)
+    ids, whole = values.cast(dtype, strict=False), dtype.is_integer() or dtype == pl.Date
+    cut = whole and values.dtype != pl.String  # 1.5 is not bag 1
+    return ids.set(ids.cast(values.dtype, strict=False) != values, None) if cut else ids
 
 
 def _name_texts(frame: pl.DataFrame, table: BagTable, known: np.ndarray, problems: list[str]) -> None:

@@ -25,10 +25,6 @@ def kind_of(dtype: pl.DataType) -> str | None:
 def read_as(values: pl.Series, kind: str) -> pl.Series:
     """The values as the kind has them; null where they are missing, or are no such thing."""
     if kind == "category":
-        if values.dtype.is_float():  # as pandas makes of whole numbers with gaps: 1.0 is category 1
-            whole = values.cast(pl.Int64, strict=False)
-            text = whole.cast(pl.String)
-            return text.zip_with((whole == values).fill_null(False), values.cast(pl.String))
         return values.cast(pl.String)
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.cast(pl.String)

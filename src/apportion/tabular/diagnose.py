@@ -12,7 +12,8 @@ from apportion.evaluate import predict
 from apportion.fitting import SettingError
 from apportion.fitting.crossfit import unseen_log_probs
 from apportion.intake.instances import as_floats
-from apportion.intake.mending import Relax, known_bags
+from apportion.intake.mending import known_bags
+from apportion.intake.weights import Relax
 from apportion.judging.diagnosis import Diagnosis, diagnosis_of
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.models import Model

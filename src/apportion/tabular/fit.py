@@ -14,7 +14,8 @@ from apportion.fitting import stage_settings, two_stages
 from apportion.intake.filling import denoised
 from apportion.intake.given import with_given
 from apportion.intake.instances import as_floats
-from apportion.intake.mending import Relax, known_bags
+from apportion.intake.mending import known_bags
+from apportion.intake.weights import Relax, weights_by
 from apportion.judging.choosing import Chosen, check_choice
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.means import exact_means
@@ -54,7 +55,7 @@ def mended(bags: Bags, asked: Asked) -> tuple[Bags, Relax]:
     clean, weights = denoised(values[known].numpy(), bags.sizes[known].numpy(), level, whole=whole)
     shares[known] = torch.from_numpy(clean)
     names = (bags.ids[i] for i in known.nonzero().flatten().tolist())
-    return replace(bags, proportions=shares.float()), dict(zip(names, weights.tolist(), strict=True))
+    return replace(bags, proportions=shares.float()), weights_by(names, weights)
 
 
 def with_labels(bags: Bags, asked: Asked, found: Found) -> Bags:

@@ -36,13 +36,13 @@ def _checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
         few = X.shape[1] <= 1000
         remedy = f"pass {'X.toarray()' if few else 'it through TruncatedSVD(50), as a pipeline does'}"
         raise BagError(f"X is a sparse matrix of {X.shape[1]:,} columns, networks take dense rows; {remedy}")
-    flat = isinstance(X, list | tuple) or getattr(X, "ndim", 0) == 1
-    if flat and isinstance(text := next(iter(X), None), str):
-        steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
-        raise BagError(f"X has texts, such as {text[:40]!r}; make numbers of them, make_pipeline({steps})")
     column = getattr(X, "ndim", 0) == 1 or (library_of(X) == "polars" and type(X).__name__ == "Series")
-    if column and len(X) and (first := np.asarray(next(iter(X)))).ndim == 1:
-        raise BagError(f"X is a column of vectors of {len(first)} numbers; pass numpy.stack(X)")
+    first = next(iter(X), None) if column or isinstance(X, list | tuple) else None
+    if isinstance(first, str):
+        steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
+        raise BagError(f"X has texts, such as {first[:40]!r}; make numbers of them, make_pipeline({steps})")
+    if column and first is not None and np.ndim(first) == 1:
+        raise BagError(f"X is a column of vectors of {np.size(first)} numbers; pass numpy.stack(X)")
     try:
         return validate_data(estimator, X, *y, **options, **_ACCEPTED)
     except (TypeError, ValueError):  # which do not say in which column

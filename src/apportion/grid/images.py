@@ -74,7 +74,7 @@ TABLE_2 = {
     for name, recipe in TABLE_1.items()
 }
 
-# apportion run table2-long --seeds 1     the first stages of table 2 end before they have learnt their bags
+# apportion run table2-long --seeds 1     some first stages of table 2 end too soon (docs/log.md)
 LONG_EPOCHS = {16: 80, 32: 120, 64: 160, 128: 300}
 TABLE_2_LONG = {
     name.replace("table2", "table2-long"): replace(

@@ -72,6 +72,19 @@ def test_ragged_bags_together_cost_what_scipy_says_of_each():
         assert check(scores, sizes, counts)
 
 
+def test_bags_of_few_kinds_of_rows_cost_what_scipy_says():
+    generator = np.random.default_rng(3)
+    for kinds, k in ((1, 3), (1, 9), (2, 5), (3, 8), (6, 4)):  # many left over move at once
+        rows = 2 * generator.normal(size=(kinds, k))
+        if kinds > 1:
+            rows[0, 0] = -np.inf
+        sizes = np.array([400, 7, 250])
+        scores = rows[generator.integers(kinds, size=sizes.sum())]
+        classes = np.array([generator.choice(np.flatnonzero(row > -np.inf)) for row in scores])
+        counts = [np.bincount(part, minlength=k) for part in np.split(classes, np.cumsum(sizes)[:-1])]
+        assert check(scores, sizes, np.stack(counts))
+
+
 def test_a_large_bag_with_absent_classes_costs_what_scipy_says():
     generator = np.random.default_rng(2)
     scores = generator.normal(size=(1200, 70)).astype(

@@ -5,7 +5,8 @@ and any labelling is optimal for its own counts for as long as every instance si
 (complementary slackness). Only the counts are wrong, and they are repaired without breaking that invariant:
 
 1. an over-full class lowers its price until its surplus would rather leave, and lets it go (`spread`);
-2. what is left over moves along shortest paths between classes, one instance an edge (`search`, `augment`).
+2. what is left over moves along shortest paths between classes, one instance an edge, or as many as are
+   alike there (`search`, `augment`).
 
 Prices here are *added* to scores, so they are minus the prices of the face; an absent class has -inf.
 Instance i of a bag is row `base + i` of the scores, which keep their own precision and are subtracted in
@@ -318,6 +319,52 @@ def leave(a, b, scores, base, w, head, after, filled, edge, known, dirty):
 
 
 @jit
+def carriers(a, b, most, scores, base, head, after, edge):
+    """How many members of a lose least by moving to b, all alike in that; counts up to `most`."""
+    count, i = 0, head[a]
+    while i >= 0 and count < most:
+        count += np.float64(scores[base + i, a]) - scores[base + i, b] == edge[a, b]
+        i = after[i]
+    return count
+
+
+@jit
+def capacity(settled, length, scores, base, want, head, after, filled, edge, order):
+    """How many instances can move along the path at once: its surplus, its room, and who is alike there."""
+    source, target = order[order[settled + 1 + length]], order[settled]
+    most = min(filled[source] - want[source], want[target] - filled[target])
+    for step in range(length):
+        if most == 1:
+            return 1
+        b, a = order[order[settled + 1 + step]], order[order[settled + 2 + step]]
+        most = carriers(a, b, most, scores, base, head, after, edge)
+    return most
+
+
+@jit
+def leave_together(a, b, many, scores, base, w, classes, begin, head, after, edge, known):
+    """Moves `many` members of a that lose least by moving to b; all edges of a are found anew at need."""
+    kept, i = -1, head[a]
+    while many > 0:
+        following = after[i]
+        if np.float64(scores[base + i, a]) - scores[base + i, b] != edge[a, b]:
+            kept = i
+        else:
+            if kept < 0:
+                head[a] = following
+            else:
+                after[kept] = following
+            classes[begin + i] = b
+            after[i] = head[b]
+            head[b] = i
+            if known[b] == 1:
+                offer(b, scores, base + i, w, edge)
+            many -= 1
+        i = following
+    known[a] = 0
+
+
+@jit
 def augment(
     settled,
     scores,
@@ -337,20 +384,25 @@ def augment(
     paid,
     reach,
 ):
-    """Lowers the prices of the settled classes and moves one instance along each edge of the path."""
+    """Lowers the prices of the settled classes and moves instances along the path; how many an edge."""
     length = trace(settled, filled, want, edge, order, paid, reach)
+    many = capacity(settled, length, scores, base, want, head, after, filled, edge, order)
     for t in range(settled):
         price[order[t]] = paid[t] - (reach[settled] - reach[t])
     for step in range(length):
         b, a = order[order[settled + 1 + step]], order[order[settled + 2 + step]]
+        if many > 1:
+            leave_together(a, b, many, scores, base, w, classes, begin, head, after, edge, known)
+            continue
         i = leave(a, b, scores, base, w, head, after, filled, edge, known, dirty)
         classes[begin + i] = b
         after[i] = head[b]
         head[b] = i
         if known[b] == 1:
             offer(b, scores, base + i, w, edge)
-    filled[order[settled]] += 1
-    filled[order[order[settled + 1 + length]]] -= 1
+    filled[order[settled]] += many
+    filled[order[order[settled + 1 + length]]] -= many
+    return many
 
 
 @jit
@@ -384,13 +436,13 @@ def solve(scores, base, n, w, price, want, classes, begin, rows, edge, longs, fl
     n_over = surplus_of(w, filled, want)
     for a in range(w):
         known[a] = 0
-    for _ in range(n_over):
+    while n_over > 0:
         target, settled = search(
             scores, base, w, price, want, head, after, filled, edge, known, far, order, paid, reach
         )
         if target < 0:
             return INFEASIBLE
-        augment(
+        n_over -= augment(
             settled,
             scores,
             base,

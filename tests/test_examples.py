@@ -10,6 +10,7 @@ STORIES = {
     "digits": "images right",
     "slides": "of the patches of new slides right",
     "election": "off the truth",
+    "exit_poll": "precincts and exit poll: share by age",
     "ads": "nothing is wrong",
     "two_moons": "0.0000 by the labels",
     "limits": "bag loss 0.693366, cross-entropy with the true labels 0.693366",

@@ -202,9 +202,9 @@ def test_transforms_know_nothing_of_the_rows_that_are_held_out(tmp_path):
     shares.with_columns(yes=1 - pl.col("no")).write_csv(tmp_path / "shares.csv")
     question = Asked(tmp_path / "people.parquet", "bag", tmp_path / "shares.csv")
     (learnt, held), columns = hold_parts(
-        question,
-        check(question),
-        lambda bags: [bags.select(torch.tensor(which)) for which in ([3, 1], [0, 2, 4])],
+        [question],
+        [check(question)],
+        lambda groupings: [groupings[0].select(torch.tensor(which)) for which in ([3, 1], [0, 2, 4])],
     )
     rows = [12, 13, 14, 15, 4, 5, 6, 7]
     assert learnt.source.tolist() == rows

@@ -18,7 +18,8 @@ from apportion.fitting.validating import check_labels, validated, validated_agai
 from apportion.intake.forms import rows_by_name
 from apportion.intake.given import placed_labels, refuse_another_order
 from apportion.intake.instances import as_floats, as_instances, stacked
-from apportion.intake.mending import mended_bags, transduced
+from apportion.intake.joining import transduced
+from apportion.intake.several import mended_bags
 from apportion.judging.choosing import Chosen, check_choice, part_of
 from apportion.randomness import kept_randomness, seed_of
 from apportion.speed import pick_device
@@ -89,7 +90,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         classes: Any = None, given: Any = None,
     ) -> Self:  # fmt: skip
         """Learn from labels, labels in bags, shares `y` (n, k) of each row's bag, or a table of the bags;
-        `given` {row: class} are labels of single rows that are known beside a table."""
+        `given` {row: class} are labels of single rows that are known beside a table. `bags` may be {grouping:
+        ids}, with {grouping: table} for the proportions or counts: a row then lies in a bag of each."""
         forget(self)
         asked = self.get_params(deep=False)
         device, _ = pick_device(asked.pop("device")), asked.pop("verbose")
@@ -105,7 +107,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             warn_of_sizes(X, getattr(self, "feature_names_in_", None))
         table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
         data, self.classes_, relax = mended_bags(X, y, bags, **table, **options)
-        self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(data.x)
+        self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(X)
         self.backbone_, self.bytes_, self.history_ = asked["backbone"], data.x.dtype == torch.uint8, []
         part, held = part_of(data := data.to(device), self.held_out, asked["seed"], self.choose)
         chosen = Chosen(held, self.choose)

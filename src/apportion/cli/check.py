@@ -17,6 +17,7 @@ def command(
     classes: tabling.Classes = "",
     drop: tabling.Drop = "",
     categorical: tabling.Categorical = "",
+    keep: tabling.Keep = "",
     missing: tabling.Missing = None,
     normalise: tabling.Normalise = False,
     noise: tabling.Noise = "",
@@ -24,13 +25,14 @@ def command(
     fill: tabling.Fill = False,
     given: tabling.Given = "",
 ) -> None:
-    from apportion.tables.checking import check, refuse
+    from apportion.tables.checking import refuse
+    from apportion.tables.groupings import check_groupings
 
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled, fill, given,
+        noise, unlabelled, fill, given, keep,
     )  # fmt: skip
-    found = check(asked)
+    found = check_groupings(asked)[0]
     for note in found.notes:
         print(note)
     refuse(found)

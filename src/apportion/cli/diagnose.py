@@ -38,20 +38,20 @@ def command(
     from apportion.runs.files import check_place
     from apportion.tables.checking import check, refuse
     from apportion.tables.reading import check_ending, pl, save_table
+    from apportion.tabular.believing import mended
     from apportion.tabular.diagnose import bags_for, by_bag, by_row, judged, report
-    from apportion.tabular.fit import mended
     from apportion.tabular.told import asked_for
 
     for path in (path for path in (bags_out, rows_out) if path is not None):
         check_ending(path)
         check_place(path)
-    tabling.check_apart([bags_out, rows_out], [table, proportions, counts])
+    tabling.check_apart([bags_out, rows_out], [table, *(proportions or ()), *(counts or ())])
     loaded = load_model(model)
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
         noise, unlabelled, fill,
     )  # fmt: skip
-    asked = asked_for(loaded, asked)
+    asked = asked_for(loaded, tabling.about_one(asked, "diagnose"))
     found = check(asked)
     refuse(found)
     bags, relax = mended(bags_for(loaded, asked, found), asked)

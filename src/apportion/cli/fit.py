@@ -41,6 +41,7 @@ def command(
     classes: tabling.Classes = "",
     drop: tabling.Drop = "",
     categorical: tabling.Categorical = "",
+    keep: tabling.Keep = "",
     missing: tabling.Missing = None,
     normalise: tabling.Normalise = False,
     noise: tabling.Noise = "",
@@ -63,7 +64,8 @@ def command(
     from apportion.models import refuse_taken, save_model
     from apportion.runs.files import check_place
     from apportion.speed import pick_device
-    from apportion.tables.checking import check, refuse
+    from apportion.tables.checking import refuse
+    from apportion.tables.groupings import check_groupings
     from apportion.tabular.fit import checked
 
     check_place(out, folder=True)
@@ -85,12 +87,12 @@ def command(
     checked(settings)
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled, fill, given,
+        noise, unlabelled, fill, given, keep,
     )  # fmt: skip
-    found = check(asked)
-    for note in found.notes:
+    found = check_groupings(asked)
+    for note in found[0].notes:
         print(note)
-    refuse(found)
+    refuse(found[0])
     model = trained(asked, found, settings, device)
     save_model(model, out)
     for name, value in model.quality.items():
@@ -98,20 +100,21 @@ def command(
     print(f"{out}")
 
 
-def trained(asked: "Asked", found: "Found", settings: dict[str, Any], device: str) -> "Model":
+def trained(asked: "list[Asked]", found: "list[Found]", settings: dict[str, Any], device: str) -> "Model":
     """The model of checked tables; a line of an epoch is printed, though not of each where they are short."""
     from apportion.fitting.telling import words_of
     from apportion.judging.choosing import Chosen, part_of
     from apportion.tables.holding import hold_parts
-    from apportion.tabular.fit import mended, model_of, train_table, with_labels
+    from apportion.tabular.believing import together
+    from apportion.tabular.fit import model_of, train_table
 
     relax: Relax = math.inf
 
-    def divide(bags: "Bags") -> "list[Bags]":
+    def divide(groupings: "list[Bags]") -> "list[Bags]":
         nonlocal relax
-        bags, relax = mended(bags, asked)
+        bags, relax = together(groupings, asked, found)
         held_out, seed, choose = (settings[name] for name in ("held_out", "seed", "choose"))
-        learnt, held = part_of(with_labels(bags, asked, found), held_out, seed, choose)
+        learnt, held = part_of(bags, held_out, seed, choose)
         return [learnt] if held is None else [learnt, held]
 
     made, columns = hold_parts(asked, found, divide)
@@ -122,4 +125,4 @@ def trained(asked: "Asked", found: "Found", settings: dict[str, Any], device: st
         if moment.epoch.number == 1 or moment.last or time.monotonic() - printed > SECONDS:
             print(line, flush=True)
             printed = time.monotonic()
-    return model_of(chosen, parts, columns, asked, found, settings)
+    return model_of(chosen, parts, columns, asked, found[0], settings)

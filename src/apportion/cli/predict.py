@@ -13,8 +13,9 @@ def command(
     table: tabling.Table,
     out: Annotated[Path, typer.Option(metavar="FILE", help="TABLE with its predictions, CSV or Parquet.")],
     bag: Annotated[
-        str, typer.Option(metavar="COLUMN", help="Each row's bag, if predictions shall meet its shares.")
-    ] = "",
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Each row's bag, if predictions shall meet its shares."),
+    ] = None,
     proportions: tabling.Proportions = None,
     counts: tabling.Counts = None,
     shares: tabling.Shares = "",
@@ -34,7 +35,7 @@ def command(
 
     typed = check_ending(out) != ".csv"
     check_place(out)
-    tabling.check_apart([out], [table, proportions, counts])
+    tabling.check_apart([out], [table, *(proportions or ()), *(counts or ())])
     loaded, known, notes = load_model(model), None, list[str]()
     if bag:
         asked = tabling.asked(

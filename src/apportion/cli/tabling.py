@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,16 +12,21 @@ if TYPE_CHECKING:
     from apportion.tables.asking import Asked
 
 Table = Annotated[Path, typer.Argument(help="CSV or Parquet, a row an instance.")]
-Bag = Annotated[str, typer.Option(metavar="COLUMN", help="The column that names each row's bag.")]
-Proportions = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A row a bag: the column of the bags and one a class.")
+Bag = Annotated[
+    list[str],
+    typer.Option(metavar="COLUMN", help="The column that names each row's bag; repeatable, a FILE for each."),
 ]
-Counts = Annotated[Path | None, typer.Option(metavar="FILE", help="The same with whole numbers.")]
+Proportions = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="A row a bag: the column of the bags and one a class."),
+]
+Counts = Annotated[list[Path] | None, typer.Option(metavar="FILE", help="The same with whole numbers.")]
 Shares = Annotated[
     str, typer.Option(metavar="A,B", help="Columns of TABLE that repeat their bag's shares on every row.")
 ]
 Key = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="The bags' column in FILE, where it is named otherwise.")
+    list[str] | None,
+    typer.Option(metavar="COLUMN", help="The bags' column in FILE, where it is named otherwise."),
 ]
 Classes = Annotated[
     str,
@@ -30,6 +35,9 @@ Classes = Annotated[
 Drop = Annotated[str, typer.Option(metavar="A,B", help="Columns of TABLE that are no features.")]
 Categorical = Annotated[
     str, typer.Option(metavar="A,B", help="Columns that are categories though they look like numbers.")
+]
+Keep = Annotated[
+    str, typer.Option(metavar="A,B", help="Columns of --bag that are features all the same, as an age is.")
 ]
 Missing = Annotated[
     list[str] | None,
@@ -55,33 +63,49 @@ Given = Annotated[
 
 
 def asked(
-    table: Path, bag: str, proportions: Path | None, counts: Path | None, shares: str, key: str | None,
-    classes: str, drop: str, categorical: str, missing: list[str] | None, normalise: bool,
-    noise: str, unlabelled: bool, fill: bool = False, given: str = "",
-) -> "Asked":  # fmt: skip
+    table: Path, bag: list[str], proportions: list[Path] | None, counts: list[Path] | None, shares: str,
+    key: list[str] | None, classes: str, drop: str, categorical: str, missing: list[str] | None,
+    normalise: bool, noise: str, unlabelled: bool, fill: bool = False, given: str = "", keep: str = "",
+) -> "list[Asked]":  # fmt: skip
+    """A question about each grouping of the rows."""
     from apportion.tables.asking import Asked
 
     if noise and noise != "estimate" and not re.fullmatch(r"[0-9]*\.?[0-9]+", noise):
         raise typer.BadParameter(f"--noise is {noise!r}; give a standard deviation, such as 1.5, or estimate")
-    lists = (_list(text) for text in (shares, classes, drop, categorical))
-    shared, named, dropped, categories = lists
-    return Asked(
-        table,
-        bag,
-        proportions,
-        counts,
-        shared,
-        key,
-        named,
-        dropped,
-        categories,
-        tuple(missing or ()),
-        normalise,
-        noise,
-        unlabelled,
-        fill,
-        given,
-    )
+    lists = (_list(text) for text in (shares, classes, drop, categorical, keep))
+    shared, named, dropped, categories, kept = lists
+    rest: dict[str, Any] = {
+        "classes": named, "drop": dropped, "categorical": categories, "missing": tuple(missing or ()),
+        "normalise": normalise, "noise": noise, "unlabelled": unlabelled, "fill": fill, "given": given,
+        "keep": kept,
+    }  # fmt: skip
+    files = {"proportions": list(proportions or ()), "counts": list(counts or ())}
+    if len(bag) == 1:
+        one: dict[str, Any] = {name: _single(paths, name) for name, paths in files.items()}
+        return [Asked(table, bag[0], **one, shares=shared, key=_single(key or [], "key"), **rest)]
+    kind = "counts" if files["counts"] else "proportions"
+    if len(files[kind]) != len(bag) or all(files.values()) or shared or len(key or bag) != len(bag):
+        what = f"there are {len(bag)} of --bag, {len(files['proportions'])} of --proportions"
+        told = f"{what}, {len(files['counts'])} of --counts and {len(key or [])} of --key"
+        raise typer.BadParameter(f"{told}; pass as many files of one kind as bags, in their order")
+    asked = []
+    for i, (name, path) in enumerate(zip(bag, files[kind], strict=True)):
+        own: dict[str, Any] = {kind: path, "key": key[i] if key else None}
+        asked.append(Asked(table, name, **own, beside=(*bag[:i], *bag[i + 1 :]), **rest))
+    return asked
+
+
+def about_one(questions: "list[Asked]", command: str) -> "Asked":
+    """For commands that take one grouping at a time."""
+    if len(questions) > 1:
+        raise typer.BadParameter(f"{command} takes one --bag at a time; ask about each by itself")
+    return questions[0]
+
+
+def _single(values: list[Any], name: str) -> Any:
+    if len(values) > 1:
+        raise typer.BadParameter(f"there are {len(values)} of --{name} and one --bag; name a bag for each")
+    return values[0] if values else None
 
 
 def check_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:

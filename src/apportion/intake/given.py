@@ -25,6 +25,8 @@ class GivenBag:
 def placed_labels(given: Any, x: Any, bags: Any = None) -> Any:
     """{row: class} from a pandas series whose index names rows as that of `x` does, or of `bags` where `x`
     has none, or else by their places; rows without a class are left out. What is no series is as it was."""
+    if isinstance(bags, Mapping):  # several groupings, of which the first speaks for all
+        bags = next(iter(bags.values()), given)
     if library_of(given) != "pandas" or type(given).__name__ != "Series":
         return given
     indexed = [(each, who) for each, who in ((x, "X"), (bags, "bags")) if _has_index(each)]
@@ -51,6 +53,10 @@ def refuse_another_order(x: Any, bags: Any, who: str = "X", *, counted: bool = T
 
     Unless `counted`, an index that only counts its rows says nothing, as that of a frame made of an array.
     """
+    if isinstance(bags, Mapping):  # several groupings
+        for each in bags.values():
+            refuse_another_order(x, each, who, counted=counted)
+        return
     if not counted and type(getattr(x, "index", None)).__name__ == "RangeIndex":
         return
     if not (_has_index(x) and _has_index(bags)) or len(x) != len(bags) or x.index.equals(bags.index):

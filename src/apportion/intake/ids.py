@@ -1,6 +1,6 @@
 """The bag of each row: ids of any hashable type become numbers, and errors name the row without one."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -43,12 +43,16 @@ def _one_each(ids: Any) -> Any:
     """Ids in one column, as a vector; errors for what would be taken for other ids than it has."""
     if isinstance(ids, str):
         raise BagError(f"bags is the text {ids!r}; pass the ids themselves, such as X.pop({ids!r})")
+    if isinstance(ids, Mapping):
+        what = f"bags is a dict, which names several groupings, {list(ids)[:3]}; only fit and meet take those"
+        raise BagError(f"{what}, with a table of each: pass one of them here, or the bag id of every row")
     shape = tuple(getattr(ids, "shape", ()))
     if len(shape) < 2:
         return ids
     if shape[1:] != (1,):
         frame = library_of(ids) in ("pandas", "polars")
         remedy = "a column of them, or pandas.MultiIndex.from_frame(bags)" if frame else "one id an instance"
+        remedy += "; dict(bags), with a table of each, if rows lie in a bag of every column" if frame else ""
         raise BagError(f"bags have shape {shape}; pass {remedy}")
     if library_of(ids) == "polars":
         return ids.to_series()

@@ -13,6 +13,7 @@ from apportion.evaluate import predict
 from apportion.intake.gaps import check_flags, refuse_alike
 from apportion.intake.given import GivenBag
 from apportion.intake.instances import BagError, as_floats
+from apportion.intake.joining import BagOf
 from apportion.judging.bag_scores import SCORES
 from apportion.judging.calibration import cooled, fitted_temperature
 from apportion.judging.verdict import LEAST_BAGS
@@ -67,7 +68,8 @@ def split(bags: Bags, cut: int, seed: int) -> tuple[Bags, Bags]:
 
 def _eligible(bags: Bags) -> Tensor:
     """(m,) bags with proportions that are not made of given labels: others say nothing when held out."""
-    given = torch.tensor([isinstance(name, GivenBag) for name in bags.ids])
+    plain = (name.name if isinstance(name, BagOf) else name for name in bags.ids)
+    given = torch.tensor([isinstance(name, GivenBag) for name in plain])
     return bags.proportions.isfinite().all(1).cpu() & ~given
 
 

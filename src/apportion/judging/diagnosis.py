@@ -64,7 +64,7 @@ def diagnose(
     columns of the predictions, such as `model.classes_`. What has names, the table or a DataFrame of
     predictions, is read by them.
     """
-    bags = predictions_in_bags(probabilities, ids, proportions, counts, classes)
+    bags, _ = predictions_in_bags(probabilities, ids, proportions, counts, classes)
     found = diagnosis_of(bags.x.double().clamp_min(1e-38).log(), bags, shuffles=shuffles)
     back = bags.source.argsort()  # rows as they were given
     return replace(found, classes=found.classes[back], margins=found.margins[back])
@@ -72,8 +72,8 @@ def diagnose(
 
 def predictions_in_bags(
     probabilities: Any, ids: Any, proportions: Any, counts: Any, classes: Any, way: Way = ESTIMATOR
-) -> Bags:
-    """Bags whose instances are predictions (N, k), and shares of the same classes; errors advise `way`."""
+) -> tuple[Bags, list[Any] | None]:
+    """Bags whose instances are predictions (N, k), and the names of their classes; errors advise `way`."""
     refuse_another_order(probabilities, ids, "probabilities", counted=False)
     probabilities, classes = by_columns(probabilities, classes, "the frame of predictions")
     x = as_instances(probabilities)
@@ -84,7 +84,7 @@ def predictions_in_bags(
         raise BagError(f"the table has the classes {there}, predictions may have another order; {remedy}")
     bags = bags_of(x, groups, checked_shares(rows, groups, False, there, way))
     check_probabilities(bags.x, bags.n_classes)
-    return bags
+    return bags, there
 
 
 def _ascend(names: Sequence[Any]) -> bool:

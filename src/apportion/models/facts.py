@@ -13,6 +13,7 @@ class Facts:
     learnt: str = ""  # a sum of the names, sizes and instances of these
     held_out: int = 0  # bags that it did not learn from
     held_out_names: str = ""  # a sum of the names of these, in their order
+    groupings: int = 1  # that its rows lie in
     given: bool = False  # it had labels of single rows too
     bytes: bool = False  # its instances are images as bytes
     second_stage: bool = False
@@ -30,7 +31,7 @@ def facts_of(values: Mapping[str, Any]) -> Facts:
         if type(value) is not known[name] and not (known[name] is float and type(value) is int):
             raise ValueError(f"{value!r} for {name!r}; it is a {known[name].__name__}")
     facts = Facts(**values)
-    if min(facts.rows, facts.bags, facts.held_out, facts.epoch) < 0:
+    if min(facts.rows, facts.bags, facts.held_out, facts.epoch, facts.groupings - 1) < 0:
         raise ValueError("counts below zero")
     if not 0 < facts.temperature < math.inf:
         raise ValueError(f"the temperature {facts.temperature}; it is above zero")

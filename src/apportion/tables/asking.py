@@ -32,6 +32,13 @@ class Asked:
     unlabelled: bool = False  # bags whose numbers are all missing are taken
     fill: bool = False  # classes whose numbers are missing have what is left of their bag
     given: str = ""  # a column of the table that gives the class of a few rows and is empty in all others
+    beside: tuple[str, ...] = ()  # columns of bags of other groupings, about which is asked beside this one
+    keep: tuple[str, ...] = ()  # columns of bags that are features all the same
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns that stay texts in a CSV, whatever they look like."""
+        return (self.bag, *self.beside, self.given, *self.categorical)
 
 
 @dataclass(frozen=True)

@@ -17,20 +17,20 @@ from apportion.tables.values import check_features
 
 
 @of_table
-def check(asked: Asked, *, learn: bool = True) -> Found:
+def check(asked: Asked, *, learn: bool = True, kinds: dict[str, str] | None = None) -> Found:
     """Go through both tables; nothing of the instances is held in memory but one column at a time. Where
-    nothing is to be learnt, features may be empty and all bags alike, and no kinds are found."""
-    problems: list[str] = []
-    notes: list[str] = []
-    texts = (asked.bag, asked.given, *asked.categorical)
-    frame = open_table(asked.table, texts=texts, missing=asked.missing)
+    nothing is to be learnt, features may be empty and all bags alike, and no kinds are found. Features whose
+    `kinds` are known have been gone through already."""
+    problems, notes = list[str](), list[str]()
+    frame = open_table(asked.table, texts=asked.texts, missing=asked.missing)
     schema = frame.collect_schema()
     _check_columns(asked, schema.names(), problems)
     if not frame.select(pl.len()).collect().item():
         return Found([*problems, f"{asked.table.name} has no rows: give a row an instance"])
     one_source = _check_sources(asked, problems)
     check_options(asked, problems)
-    kinds = check_features(asked, frame, problems, notes) if learn else {}
+    if learn and kinds is None:
+        kinds = check_features(asked, frame, problems, notes)
     if not one_source or asked.bag not in schema or not set(asked.shares) <= set(schema):
         return Found(problems, notes)
     bags = _bags_of(asked, frame, problems)
@@ -55,9 +55,9 @@ def check(asked: Asked, *, learn: bool = True) -> Found:
         return Found(["no bag has proportions, so that there is nothing to learn from"], notes)
     if learn:
         problems += _alike(known)
-        note_giveaways(asked, frame, kinds, table.classes, notes)
+        note_giveaways(asked, frame, kinds or {}, table.classes, notes)
         notes.insert(0, _summary(asked, sizes, known, table.classes))
-    return Found(problems, notes, kinds, bags[asked.bag], sizes, shares, table.classes)
+    return Found(problems, notes, kinds or {}, bags[asked.bag], sizes, shares, table.classes)
 
 
 def _alike(shares: np.ndarray) -> list[str]:
@@ -69,12 +69,14 @@ def _alike(shares: np.ndarray) -> list[str]:
 def _check_columns(asked: Asked, there: Sequence[str], problems: list[str]) -> None:
     """The words of the question: columns that the table does not have, or that are named twice."""
     named = {"--bag": (asked.bag,), "--shares": asked.shares, "--drop": asked.drop}
-    named |= {"--given": (asked.given,) if asked.given else ()}
+    named |= {"--given": (asked.given,) if asked.given else (), "--keep": asked.keep}
     for option, names in (named | {"--categorical": asked.categorical}).items():
         for name in (name for name in names if name not in there):
             columns = ", ".join(map(repr, there[:20])) + (", …" if len(there) > 20 else "")
             problems.append(f"{asked.table.name} has no column {name!r} ({option}); it has {columns}")
-    known = (asked.bag, *asked.shares)
+    for name in (name for name in asked.keep if name not in (asked.bag, *asked.beside)):
+        problems.append(f"column {name!r} (--keep) is no --bag, and a feature anyway: leave it out of --keep")
+    known = (asked.bag, *asked.beside, *asked.shares)
     if len(set(known)) < len(known) or len(set(asked.classes)) < len(asked.classes):
         problems.append("a column is named twice among the bag, the shares and the classes: name each once")
 

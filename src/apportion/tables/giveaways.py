@@ -24,7 +24,7 @@ def note_giveaways(
     labels = _labels(frame, texts, [name.strip().lower() for name in classes])
     _note(labels, "the classes are its values, and it is taken as a feature", "if it holds labels", notes)
     named += labels
-    steady = _steady(frame, asked.bag, [name for name in kinds if name not in named])
+    steady = _steady(frame, asked.bag, [name for name in kinds if name not in (*named, *asked.keep)])
     what = "the same value in all rows of a bag says which bag a row is of, so that held-out bags are told"
     _note(steady, f"{what} too well", "if that is not meant", notes)
     numbers = [n for n, kind in kinds.items() if kind == "number" and n not in (*named, *steady)]

@@ -9,58 +9,73 @@ import torch
 from apportion.bags import Bags
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import Column
-from apportion.tables.reading import batches, of_table, open_table, pl
+from apportion.tables.reading import batches, open_table, pl, plainly
 from apportion.tables.transforms import features_of, fit_column
 
 SLICE = 1 << 14  # rows whose features are made at once: they stay in the processor's cache
 
 
-Divide = Callable[[Bags], Sequence[Bags]]  # the bags that are learnt from, then others
+Divide = Callable[[list[Bags]], Sequence[Bags]]  # of each grouping; the bags to learn from, then others
 
 
 def hold(
     asked: Asked, found: Found, columns: tuple[Column, ...] | None = None
 ) -> tuple[Bags, tuple[Column, ...]]:
     """The bags of the table, with the transforms that were fitted on its rows, unless some are given."""
-    (bags,), columns = hold_parts(asked, found, lambda bags: [bags], columns)
+    (bags,), columns = hold_parts([asked], [found], lambda groupings: groupings, columns)
     return bags, columns
 
 
-@of_table
 def hold_parts(
-    asked: Asked, found: Found, divide: Divide, columns: tuple[Column, ...] | None = None
+    asked: Sequence[Asked], found: Sequence[Found], divide: Divide, columns: tuple[Column, ...] | None = None
 ) -> tuple[list[Bags], tuple[Column, ...]]:
     """The table's bags in parts, with transforms that were fitted on the rows of the first, unless given.
 
-    The bags are divided while they have no features, so that these are made in one pass and held once; one
-    column and one batch of rows are in memory beside them.
+    There is a question and an answer for each grouping of the rows. The bags are divided while they have no
+    features, so that these are made in one pass and, of one grouping, held once; one column and one batch of
+    rows are in memory beside them.
     """
-    texts = (asked.bag, asked.given, *asked.categorical)  # as the check has read it: types are remembered
-    frame = open_table(asked.table, texts=texts, missing=asked.missing)
-    order = torch.from_numpy(_order(frame, asked.bag, found.names, int(found.sizes.sum())))
+    with plainly(f"{asked[0].table} cannot be read"):
+        # as the check has read it: types are remembered
+        frame = open_table(asked[0].table, texts=asked[0].texts, missing=asked[0].missing)
+        parts = divide([_bags(frame, each.bag, known) for each, known in zip(asked, found, strict=True)])
+        if columns is None:
+            learnt = np.zeros(int(found[0].sizes.sum()), bool)
+            learnt[parts[0].source.numpy()] = True
+            series = ((frame.select(name).collect()[name], kind) for name, kind in found[0].kinds.items())
+            columns = tuple(fit_column(c if learnt.all() else c.filter(learnt), kind) for c, kind in series)
+        return _with_features(frame, columns, parts, len(found) > 1), columns
+
+
+def _bags(frame: pl.LazyFrame, bag: str, found: Found) -> Bags:
+    """Of one grouping, without features."""
+    order = torch.from_numpy(_order(frame, bag, found.names, int(found.sizes.sum())))
     shares, sizes = torch.from_numpy(found.shares).float(), torch.from_numpy(found.sizes)
-    parts = divide(Bags(torch.empty(len(order), 0), sizes, shares, order, found.names.to_list()))
-    if columns is None:
-        learnt = np.zeros(len(order), bool)
-        learnt[parts[0].source.numpy()] = True
-        series = ((frame.select(name).collect()[name], kind) for name, kind in found.kinds.items())
-        columns = tuple(fit_column(c if learnt.all() else c.filter(learnt), kind) for c, kind in series)
-    return _with_features(frame, columns, parts), columns
+    return Bags(torch.empty(len(order), 0), sizes, shares, order, found.names.to_list())
 
 
-def _with_features(frame: pl.LazyFrame, columns: Sequence[Column], parts: Sequence[Bags]) -> list[Bags]:
+def _with_features(
+    frame: pl.LazyFrame, columns: Sequence[Column], parts: Sequence[Bags], several: bool
+) -> list[Bags]:
+    """The parts with the features of their rows, which stand in them once, or once in each of `several`."""
     whole = parts[0].source if len(parts) == 1 else torch.cat([part.source for part in parts])
-    source = whole.numpy()
-    place = np.empty(len(source), np.int32 if len(source) < 2**31 else np.int64)
-    place[source] = np.arange(len(source), dtype=place.dtype)
-    x = np.empty((len(source), sum(len(column.features) for column in columns)), np.float32)
+    order = torch.arange(int(whole.max()) + 1) if several else whole
+    x = _features(frame, columns, order.numpy())
+    own = [x[part.source] for part in parts] if several else x.split([len(part.source) for part in parts])
+    return [replace(part, x=each) for part, each in zip(parts, own, strict=True)]
+
+
+def _features(frame: pl.LazyFrame, columns: Sequence[Column], order: np.ndarray) -> torch.Tensor:
+    """Of all rows of the table, in this order of theirs."""
+    place = np.empty(len(order), np.int32 if len(order) < 2**31 else np.int64)
+    place[order] = np.arange(len(order), dtype=place.dtype)
+    x = np.empty((len(order), sum(len(column.features) for column in columns)), np.float32)
     at = 0
     for part in batches(frame, [column.name for column in columns]):
         for rows in part.iter_slices(SLICE):
             x[place[at : at + rows.height]] = features_of(columns, rows)
             at += rows.height
-    own = torch.from_numpy(x).split([len(part.source) for part in parts])
-    return [replace(part, x=each) for part, each in zip(parts, own, strict=True)]
+    return torch.from_numpy(x)
 
 
 def _order(frame: pl.LazyFrame, bag: str, names: pl.Series, n: int) -> np.ndarray:

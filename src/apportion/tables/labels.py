@@ -23,7 +23,6 @@ def given_labels(asked: Asked) -> dict[int, str]:
     """{row: class} of the rows whose class is given, counted from zero."""
     if not asked.given:
         return {}
-    texts = (asked.bag, asked.given, *asked.categorical)
-    frame = open_table(asked.table, texts=texts, missing=asked.missing).select(asked.given)
+    frame = open_table(asked.table, texts=asked.texts, missing=asked.missing).select(asked.given)
     rows = numbered_rows(frame).filter(pl.col(asked.given).is_not_null()).collect()
     return {row - 1: str(name) for row, name in rows.select(ROW, pl.col(asked.given).cast(pl.String)).rows()}

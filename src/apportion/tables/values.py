@@ -19,7 +19,8 @@ def check_features(
     for name, dtype in schema.items():
         if not name:  # an index that pandas has written, to be named by no option
             notes.append(f"{asked.table.name} has a column without a name; it is left out")
-        if not name or name in (asked.bag, asked.given, *asked.shares, *asked.drop):
+        known = (asked.bag, *asked.beside, asked.given, *asked.shares)
+        if not name or name in asked.drop or (name in known and name not in asked.keep):
             continue
         kind = "category" if name in asked.categorical else kind_of(dtype)
         if kind is None or (kind == "category" and dtype.is_nested()):

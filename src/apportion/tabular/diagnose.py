@@ -36,7 +36,7 @@ def bags_for(model: Model, asked: Asked, found: Found) -> Bags:
     if sorted(names) != sorted(found.classes):
         told = f"the table has shares of {', '.join(found.classes)}, the model knows {', '.join(names)}"
         raise TableError(f"{told}; name the model's classes with --classes")
-    frame = open_table(asked.table, texts=(asked.bag, *asked.categorical), missing=asked.missing)
+    frame = open_table(asked.table, texts=asked.texts, missing=asked.missing)
     problems: list[str] = []
     for column in columns:
         name_spoilt([column], frame.select(column.name).collect(), 0, asked.table.name, problems)
@@ -81,6 +81,7 @@ def _left_out(model: Model, bags: Bags) -> str:
     gaps = len(bags.sizes) - len(known_bags(bags).sizes)
     parts = [f"the {gaps} bags that have no proportions"] if gaps else []
     parts += ["the labels that were given"] if model.facts.given else []
+    parts += ["the bags of its other groupings"] if model.facts.groupings > 1 else []
     return f", but without {' and '.join(parts)}: the model itself is not judged" if parts else ""
 
 

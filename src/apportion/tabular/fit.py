@@ -1,21 +1,17 @@
 """From the bags of a table to a model with its card."""
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from apportion.bags import Bags
 from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import stage_settings, two_stages
-from apportion.intake.filling import denoised
-from apportion.intake.given import with_given
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags
-from apportion.intake.weights import Relax, weights_by
+from apportion.intake.weights import Relax
 from apportion.judging.choosing import Chosen, check_choice
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.means import exact_means
@@ -24,7 +20,6 @@ from apportion.pipeline import Moment
 from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import Column
-from apportion.tables.labels import given_labels
 from apportion.tabular.seen import names_of, sum_of
 
 DEFAULTS: Mapping[str, Any] = {
@@ -45,25 +40,6 @@ DEFAULTS: Mapping[str, Any] = {
 }  # as ProportionClassifier has them for rows
 
 
-def mended(bags: Bags, asked: Asked) -> tuple[Bags, Relax]:
-    """Bags whose noisy shares are made good, and what they weigh when labels are made."""
-    if not asked.noise:
-        return bags, math.inf
-    level, whole = asked.noise if asked.noise == "estimate" else float(asked.noise), asked.counts is not None
-    values = bags.proportions.double() * (bags.sizes.unsqueeze(1) if whole else 1)
-    known, shares = values.isfinite().all(1), torch.full_like(values, math.nan)
-    clean, weights = denoised(values[known].numpy(), bags.sizes[known].numpy(), level, whole=whole)
-    shares[known] = torch.from_numpy(clean)
-    names = (bags.ids[i] for i in known.nonzero().flatten().tolist())
-    return replace(bags, proportions=shares.float()), weights_by(names, weights)
-
-
-def with_labels(bags: Bags, asked: Asked, found: Found) -> Bags:
-    """The bags, and those of rows whose class a column of the table gives."""
-    given = given_labels(asked)
-    return with_given(bags, given, np.array(found.classes), sure=not asked.noise) if given else bags
-
-
 def train_table(
     bags: Bags, device: str, settings: Mapping[str, Any], relax: Relax = math.inf
 ) -> Iterator[Moment]:
@@ -82,12 +58,12 @@ def model_of(
     chosen: Chosen,
     trained: tuple[Bags, Bags | None],
     columns: tuple[Column, ...],
-    asked: Asked,
+    questions: Sequence[Asked],
     found: Found,
     settings: Mapping[str, Any],
 ) -> Model:
     """The model of the chosen epoch, with what its card tells."""
-    bags, held = trained
+    (bags, held), asked = trained, questions[0]
     said = dict(DEFAULTS) | dict(settings)
     network, temperature = chosen.network(said["calibrate"])
     quality = _quality(network, bags, "training bags")
@@ -103,6 +79,7 @@ def model_of(
         sum_of(bags),
         0 if held is None else len(held.sizes),
         "" if held is None else names_of(held),
+        groupings=len(questions),
         given=bool(asked.given),
         second_stage=said["second_stage"] is not None,
         stage=chosen.stage,
@@ -117,21 +94,23 @@ def model_of(
         columns=columns,
         facts=facts,
         settings=said | {"missing": list(asked.missing)},
-        data=_data(bags, held, asked, found),
+        data=_data(bags, held, questions, found),
         quality=quality,
     )
 
 
-def _data(bags: Bags, held: Bags | None, asked: Asked, found: Found) -> dict[str, Any]:
+def _data(bags: Bags, held: Bags | None, questions: Sequence[Asked], found: Found) -> dict[str, Any]:
     """What it learnt from, for people."""
+    asked, files = questions[0], [(each.proportions or each.counts or each.table).name for each in questions]
     shares = zip(found.classes, known_bags(bags).overall.tolist(), strict=True)
     data = {
         "table": asked.table.name,
-        "rows": len(bags.x),
+        "rows": len(bags.source.unique()),
         "bags": len(bags.sizes),
+        "bags by": ", ".join(each.bag for each in questions),
         "held-out bags": 0 if held is None else len(held.sizes),
         "smallest and largest bag": f"{int(bags.sizes.min())}, {int(bags.sizes.max())}",
-        "shares from": (asked.proportions or asked.counts or asked.table).name,
+        "shares from": ", ".join(files),
         "overall shares": ", ".join(f"{name} {share:.4f}" for name, share in shares),
     }
     return data | ({"given labels": f"column {asked.given}"} if asked.given else {})

@@ -59,7 +59,8 @@ def asked_for(model: Model, asked: Asked) -> Asked:
     if lost:
         what = f"{asked.table.name} has no column {', '.join(map(repr, lost))}, which the model takes"
         raise TableError(f"{what}; it has {', '.join(map(repr, there[:20]))}")
-    others = {name for name in table if name not in columns} - {asked.bag, asked.given, *asked.shares}
+    others = {name for name in table if name not in columns}
+    others -= {asked.bag, *asked.beside, asked.given, *asked.shares}
     texts = tuple(name for name, column in columns.items() if column.kind == "category")
     return replace(asked, drop=tuple(sorted(others)), categorical=texts, missing=missing)
 

@@ -1,0 +1,88 @@
+"""An election and an exit poll: precincts publish their counts, and a poll the shares of age groups.
+
+Neither says how the old of one precinct voted. A voter lies in a bag of each grouping, a precinct and an age
+group, and one network is learnt from both. Then the cells that nobody has published, age groups of a region,
+are estimated: predictions that meet the shares of all precincts and all age groups at once. The election is
+simulated, so that the truth is there to compare with.
+
+    python examples/plot_exit_poll.py [FOLDER]     half a minute on one core
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from apportion import ProportionClassifier, meet
+
+GROUPS = ("18–29", "30–44", "45–59", "60–74", "75+")
+ENDS = (30, 45, 60, 75)
+AGES = np.arange(18, 91)
+
+
+def truth(age: np.ndarray, income: np.ndarray, local: np.ndarray | float = 0.0) -> np.ndarray:
+    """The probability of a vote for the left: highest in middle age, lower with income; regions differ."""
+    return 1 / (1 + np.exp(-(1.2 - ((age - 45) / 18) ** 2 - 0.8 * (income - 3) + local)))
+
+
+def shares(bags: np.ndarray, vote: np.ndarray) -> dict:
+    """What is published: of every bag the shares of right and left."""
+    means = {bag: vote[bags == bag].mean() for bag in np.unique(bags).tolist()}
+    return {bag: [1 - mean, mean] for bag, mean in means.items()}
+
+
+def main(folder: Path, small: bool = False) -> None:
+    torch.set_num_threads(1)
+    random = np.random.default_rng(0)
+    precincts, regions = (40, 4) if small else (200, 10)
+    precinct = np.repeat(np.arange(precincts), 100)
+    region = precinct % regions
+    age = random.normal(random.uniform(40, 55, precincts)[precinct], 15).clip(18, 90)
+    income = random.lognormal(random.normal(1.0, 0.25, precincts)[precinct], 0.4)
+    local = random.normal(0, 0.7, regions)[region]  # which no column knows
+    vote = random.random(len(age)) < truth(age, income, local)  # secret: used only to count and to compare
+    group = np.array(GROUPS)[np.digitize(age, ENDS)]
+    x = np.column_stack([(age - age.mean()) / age.std(), (income - income.mean()) / income.std()])
+    results, poll = shares(precinct, vote), shares(group, vote)
+    known = {
+        "precincts": ({"precinct": precinct}, {"precinct": results}),
+        "precincts and exit poll": (
+            {"precinct": precinct, "age": group},
+            {"precinct": results, "age": poll},
+        ),
+    }
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    one, other = figure.subplots(1, 2)
+    curve_x = np.column_stack(
+        [(AGES - age.mean()) / age.std(), np.full(len(AGES), (3 - income.mean()) / income.std())]
+    )
+    one.plot(AGES, truth(AGES, np.full(len(AGES), 3.0)), color="black", label="truth")
+    cells = [(region == r) & (group == g) for r in range(regions) for g in GROUPS]
+    cells = [cell for cell in cells if cell.sum() >= 20]
+    real = [vote[cell].mean() for cell in cells]
+    for (name, (bags, table)), color in zip(known.items(), ("#2471a3", "#c0392b"), strict=True):
+        quick = {"first_epochs": 5, "second_epochs": 2} if small else {}
+        classifier = ProportionClassifier(random_state=0, **quick)
+        classifier.fit(x, bags=bags, proportions=table, classes=[0, 1])
+        curve = classifier.predict_proba(curve_x)[:, 1]
+        off = np.abs(curve - truth(AGES, np.full(len(AGES), 3.0))).mean()
+        met = meet(classifier.predict_proba(x), bags, table, classes=[0, 1])[:, 1]
+        guess = [met[cell].mean() for cell in cells]
+        miss = np.abs(np.subtract(guess, real)).mean()
+        print(f"{name}: share by age {off:.3f} off the truth, age groups of regions {miss:.3f} off")
+        one.plot(AGES, curve, color=color, label=f"learnt from {name}")
+        other.scatter(real, guess, s=16, color=color, label=f"{name}: {100 * miss:.1f} points off")
+    one.set(xlabel="age, at an income of 30,000", ylabel="share of the left", title="Single voters")
+    other.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
+    other.set(xlabel="true share of the left", ylabel="estimated", title="Age groups of regions")
+    one.legend()
+    other.legend()
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "exit-poll.png", dpi=120)
+    print(f"figure: {folder / 'exit-poll.png'}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "examples-out"))

@@ -1,0 +1,193 @@
+"""Several --bag of one table: check, fit and predict, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+pl = pytest.importorskip("polars")
+
+from apportion import ProportionClassifier, meet  # noqa: E402
+from apportion.cli import app  # noqa: E402
+from apportion.models import load_model  # noqa: E402
+from apportion.tables.asking import Asked  # noqa: E402
+from apportion.tables.columns import TableError  # noqa: E402
+from apportion.tables.groupings import check_groupings  # noqa: E402
+from apportion.tables.holding import hold_parts  # noqa: E402
+
+N = 400
+TEXTS = {"town": pl.String, "age": pl.String}
+BAGS = ("--bag", "town", "--bag", "age")
+BOTH = ("people.csv", *BAGS, "--counts", "town.csv", "--counts", "age.csv")
+QUICK = ("--first-epochs", "3", "--second-epochs", "2")
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+
+def read(name: str) -> pl.DataFrame:
+    return pl.read_csv(name, schema_overrides=TEXTS)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """People of 10 towns and 4 age groups, and the counts and shares of both."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, N))
+    right = a + b + 0.3 * rng.normal(size=N) > 0
+    town = [f"{i:02d}" for i in np.digitize(a + rng.normal(size=N), np.linspace(-2, 2, 9))]
+    age = np.array(["20", "40", "60", "80"])[np.digitize(b + 0.5 * rng.normal(size=N), [-1, 0, 1])]
+    frame = pl.DataFrame({"town": town, "age": age, "a": a, "b": b})
+    frame.write_csv("people.csv")
+    for name in ("town", "age"):
+        table = frame.select(name, left=~right, right=right).group_by(name).sum().sort(name)
+        table.write_csv(f"{name}.csv")
+        shares = table.with_columns(pl.col("left", "right") / (pl.col("left") + pl.col("right")))
+        shares.select(name, "right", "left").write_csv(f"{name}-shares.csv")
+    return tmp_path
+
+
+def test_check_tells_of_every_grouping_and_keeps_its_columns_from_the_features(folder):
+    result = run("check", *BOTH)
+    assert result.exit_code == 0
+    assert "people.csv: 400 rows in 10 bags of" in result.output
+    assert "people.csv: 400 rows in 4 bags of" in result.output
+    last = result.output.splitlines()[-1]
+    assert last == "nothing is wrong: a (number), b (number) -> left, right"
+    kept = run("check", *BOTH, "--keep", "age").output.splitlines()[-1]
+    assert kept == "nothing is wrong: age (category), a (number), b (number) -> left, right"
+
+
+def test_rows_have_their_own_features_in_every_grouping_and_classes_one_order(folder):
+    people = Path("people.csv")
+    asked = [
+        Asked(people, "town", proportions=Path("town-shares.csv"), beside=("age",)),
+        Asked(people, "age", counts=Path("age.csv"), beside=("town",)),
+    ]
+    found = check_groupings(asked)
+    assert [each.classes for each in found] == [("right", "left")] * 2
+    counts = read("age.csv")
+    np.testing.assert_allclose(
+        found[1].shares[:, 1], counts["left"] / (counts["left"] + counts["right"]), atol=1e-9
+    )
+    table = read("people.csv")
+    standard = ((table["a"] - table["a"].mean()) / table["a"].std(ddof=0)).to_numpy()
+    parts, columns = hold_parts(asked, found, lambda groupings: groupings)
+    assert [column.name for column in columns] == ["a", "b"]
+    for question, part in zip(asked, parts, strict=True):
+        assert sorted(part.source.tolist()) == list(range(N))
+        assert (table[question.bag].to_numpy()[part.source] == np.repeat(part.ids, part.sizes.numpy())).all()
+        np.testing.assert_allclose(part.x[:, 0], standard[part.source], rtol=1e-5, atol=1e-6)
+
+
+def test_fit_is_the_estimators_fit_of_both_groupings(folder):
+    assert run("fit", *BOTH, "--out", "model", *QUICK).exit_code == 0
+    frame = read("people.csv")
+    x = frame.select("a", "b").to_numpy()
+    x = ((x - x.mean(0)) / x.std(0)).astype(np.float32)
+    tables = {name: read(f"{name}.csv") for name in TEXTS}
+    other = ProportionClassifier(first_epochs=3, second_epochs=2, random_state=0)
+    other.fit(x, bags={name: frame[name].to_numpy() for name in tables}, counts=tables)
+    model = load_model(Path("model"))
+    for one, two in zip(model.network.parameters(), other.classifier_.parameters(), strict=True):
+        np.testing.assert_allclose(one.detach(), two.detach(), atol=1e-5)
+
+
+def test_the_card_tells_of_both_groupings_and_counts_rows_once(folder):
+    run("fit", *BOTH, "--out", "model", *QUICK, "--held-out", "0.2", "--choose", "likelihood")
+    config = json.loads(Path("model/config.json").read_text())
+    assert N // 2 < config["data"]["rows"] <= N
+    assert config["data"]["bags by"] == "town, age"
+    assert config["data"]["shares from"] == "town.csv, age.csv"
+    assert config["facts"]["groupings"] == 2
+    assert config["facts"]["bags"] + config["facts"]["held_out"] == 14
+
+
+def test_predict_meets_the_shares_of_both_groupings(folder):
+    run("fit", *BOTH, "--out", "model", *QUICK)
+    shares = ("--proportions", "town-shares.csv", "--proportions", "age-shares.csv")
+    assert run("predict", "model", "people.csv", *BAGS, *shares, "--out", "met.parquet").exit_code == 0
+    assert run("predict", "model", "people.csv", "--out", "plain.parquet").exit_code == 0
+    met, plain = pl.read_parquet("met.parquet"), pl.read_parquet("plain.parquet")
+    tables = {name: read(f"{name}-shares.csv") for name in TEXTS}
+    for name, known in tables.items():
+        means = met.group_by(name).agg(pl.col("p(right)").mean()).sort(name)
+        np.testing.assert_allclose(means["p(right)"], known["right"], atol=1e-3)
+    python = meet(
+        plain.select("p(left)", "p(right)").to_numpy(),
+        {name: plain[name].to_numpy() for name in tables},
+        tables,
+        classes=["left", "right"],
+    )
+    np.testing.assert_allclose(met["p(right)"], python[:, 1], atol=1e-4)
+
+
+def test_noise_given_labels_and_gaps_work_in_every_grouping(folder):
+    table = read("people.csv")
+    known = ["right" if a + b > 2 else None for a, b in table.select("a", "b").rows()]
+    table.with_columns(known=pl.Series(known)).write_csv("people.csv")
+    read("town.csv")[1:].write_csv("town.csv")
+    words = ("--given", "known", "--unlabelled", "--noise", "1.5")
+    result = run("fit", *BOTH, "--out", "model", *QUICK, *words)
+    assert result.exit_code == 0
+    assert "1 bags have no row in town.csv" in result.output
+    assert json.loads(Path("model/config.json").read_text())["facts"]["given"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((*BAGS, "--counts", "town.csv"), "2 of --bag, 0 of --proportions, 1 of --counts"),
+        ((*BAGS, "--counts", "town.csv", "--proportions", "age-shares.csv"), "files of one kind as bags"),
+        ((*BAGS, "--shares", "a,b"), "as many files of one kind as bags"),
+        (("--bag", "town", "--counts", "town.csv", "--counts", "age.csv"), "2 of --counts and one --bag"),
+        ((*BOTH[1:], "--key", "town"), "1 of --key"),
+    ],
+)
+def test_files_and_bags_go_together_one_by_one(folder, words, message):
+    result = run("check", "people.csv", *words)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_problems_of_all_groupings_are_told_at_once_and_each_once(folder):
+    read("age.csv").with_columns(left=pl.col("left") + 7).write_csv("age.csv")
+    read("town.csv")[:-1].write_csv("town.csv")
+    with pytest.raises(TableError) as problem:
+        run("fit", *BOTH, "--out", "model", "--drop", "nothing")
+    assert str(problem.value).startswith("3 things are wrong")
+    for word in ("no row in town.csv", "age.csv, row 1, bag '20'", "no column 'nothing'"):
+        assert str(problem.value).count(word) == 1
+    assert not Path("model").exists()
+
+
+def test_files_that_do_not_fit_together_are_told(folder):
+    with pytest.raises(TableError, match="age.csv has no column 'town'"):
+        run("check", "people.csv", *BAGS, "--counts", "age.csv", "--counts", "town.csv")
+    with pytest.raises(TableError, match="a column is named twice"):
+        run("check", "people.csv", *("--bag", "town") * 2, *("--counts", "town.csv") * 2)
+    with pytest.raises(TableError, match=r"column 'a' \(--keep\) is no --bag"):
+        run("check", "people.csv", "--bag", "town", "--counts", "town.csv", "--keep", "a")
+    read("age.csv").rename({"left": "links"}).write_csv("age.csv")
+    with pytest.raises(TableError, match="'town' have the classes left, right, those of 'age' links, right"):
+        run("check", *BOTH)
+
+
+def test_overall_shares_that_cannot_both_be_are_noted(folder):
+    assert "cannot both be" not in run("check", *BOTH).output
+    read("age.csv").with_columns(left=pl.col("right"), right=pl.col("left")).write_csv("age.csv")
+    assert "the bags of 'town' and 'age' have" in run("check", *BOTH).output
+
+
+def test_diagnose_takes_one_grouping_and_says_what_its_networks_lack(folder):
+    run("fit", *BOTH, "--out", "model", *QUICK)
+    result = run("diagnose", "model", *BOTH)
+    assert result.exit_code == 2
+    assert "diagnose takes one --bag at a time" in " ".join(result.output.replace("│", " ").split())
+    one = run("diagnose", "model", "people.csv", "--bag", "town", "--counts", "town.csv")
+    assert "but without the bags of its other groupings: the model itself is not judged" in one.output

@@ -16,6 +16,7 @@ BOTH13 = Network("conv13", {"dropout": 0.0, "both_ways": True})
 BOTH9 = Network("resnet9", {"dropout": 0.0, "both_ways": True})
 WIDE9 = replace(BOTH9, options={**BOTH9.options, "width": 96})
 STUDENT = replace(FAST_SECOND, epochs=70, network=CONV13, augment="crop+flip")
+STUDENT9 = replace(STUDENT, epochs=80, network=BOTH9)
 
 # Larger bags begin later, so they need more epochs. An epoch of two views is two passes.
 # apportion run beyond-conv13/two-views/64      200 s on one H200
@@ -89,6 +90,14 @@ BEYOND |= {
     name.replace("two-views", "two-views+plot"): replace(recipe, second=STUDENT)
     for name, recipe in BEYOND.items()
     if name.startswith("beyond-conv13")
+}
+# students of ResNet-9, and of its strong views: labels of whole bags know more than the teacher at 16 and 32
+BEYOND |= {
+    f"beyond-resnet9{end}/two-views+plot/{size}": replace(
+        BEYOND[f"beyond-resnet9/two-views/{size}"], second=replace(STUDENT9, augment=views)
+    )
+    for end, views in {"": "crop+flip", "-strong": "strong"}.items()
+    for size in SIZES
 }
 BEYOND |= {
     f"beyond-{data.replace('_', '-')}{end}/two-views/{size}": digits(size, data, transport=not end)

@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 pl = pytest.importorskip("polars")
 
-from apportion import ProportionClassifier, meet  # noqa: E402
+from apportion import BagError, Bags, ProportionClassifier, meet  # noqa: E402
 from apportion.cli import app  # noqa: E402
+from apportion.fitting import SettingError  # noqa: E402
+from apportion.intake.joining import joined  # noqa: E402
 from apportion.models import load_model  # noqa: E402
 from apportion.tables.asking import Asked  # noqa: E402
 from apportion.tables.columns import TableError  # noqa: E402
@@ -31,6 +34,11 @@ def run(*words: str) -> Any:
 
 def read(name: str) -> pl.DataFrame:
     return pl.read_csv(name, schema_overrides=TEXTS)
+
+
+def same_weights(one: Any, other: Any) -> None:
+    for mine, its in zip(one.parameters(), other.parameters(), strict=True):
+        np.testing.assert_allclose(mine.detach(), its.detach(), atol=1e-5)
 
 
 @pytest.fixture
@@ -55,8 +63,8 @@ def folder(tmp_path, monkeypatch):
 def test_check_tells_of_every_grouping_and_keeps_its_columns_from_the_features(folder):
     result = run("check", *BOTH)
     assert result.exit_code == 0
-    assert "people.csv: 400 rows in 10 bags of" in result.output
-    assert "people.csv: 400 rows in 4 bags of" in result.output
+    assert "people.csv: 400 rows in 10 bags by 'town' of" in result.output
+    assert "people.csv: 400 rows in 4 bags by 'age' of" in result.output
     last = result.output.splitlines()[-1]
     assert last == "nothing is wrong: a (number), b (number) -> left, right"
     kept = run("check", *BOTH, "--keep", "age").output.splitlines()[-1]
@@ -85,17 +93,23 @@ def test_rows_have_their_own_features_in_every_grouping_and_classes_one_order(fo
         np.testing.assert_allclose(part.x[:, 0], standard[part.source], rtol=1e-5, atol=1e-6)
 
 
-def test_fit_is_the_estimators_fit_of_both_groupings(folder):
-    assert run("fit", *BOTH, "--out", "model", *QUICK).exit_code == 0
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ((), {}),
+        (("--noise", "2"), {"noise": 2.0}),
+        (("--noise", "0", "--noise", "2"), {"noise": {"age": 2.0}}),
+    ],
+)
+def test_fit_is_the_estimators_fit_of_both_groupings(folder, words, options):
+    assert run("fit", *BOTH, "--out", "model", *QUICK, *words).exit_code == 0
     frame = read("people.csv")
     x = frame.select("a", "b").to_numpy()
     x = ((x - x.mean(0)) / x.std(0)).astype(np.float32)
     tables = {name: read(f"{name}.csv") for name in TEXTS}
-    other = ProportionClassifier(first_epochs=3, second_epochs=2, random_state=0)
+    other = ProportionClassifier(first_epochs=3, second_epochs=2, random_state=0, **options)
     other.fit(x, bags={name: frame[name].to_numpy() for name in tables}, counts=tables)
-    model = load_model(Path("model"))
-    for one, two in zip(model.network.parameters(), other.classifier_.parameters(), strict=True):
-        np.testing.assert_allclose(one.detach(), two.detach(), atol=1e-5)
+    same_weights(load_model(Path("model")).network, other.classifier_)
 
 
 def test_the_card_tells_of_both_groupings_and_counts_rows_once(folder):
@@ -137,6 +151,15 @@ def test_noise_given_labels_and_gaps_work_in_every_grouping(folder):
     assert result.exit_code == 0
     assert "1 bags have no row in town.csv" in result.output
     assert json.loads(Path("model/config.json").read_text())["facts"]["given"]
+    x = table.select("a", "b").to_numpy()
+    other = ProportionClassifier(first_epochs=3, second_epochs=2, random_state=0, noise=1.5, unlabelled=True)
+    other.fit(
+        ((x - x.mean(0)) / x.std(0)).astype(np.float32),
+        bags={name: table[name].to_numpy() for name in TEXTS},
+        counts={name: read(f"{name}.csv") for name in TEXTS},
+        given={i: name for i, name in enumerate(known) if name},
+    )
+    same_weights(load_model(Path("model")).network, other.classifier_)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +170,7 @@ def test_noise_given_labels_and_gaps_work_in_every_grouping(folder):
         ((*BAGS, "--shares", "a,b"), "as many files of one kind as bags"),
         (("--bag", "town", "--counts", "town.csv", "--counts", "age.csv"), "2 of --counts and one --bag"),
         ((*BOTH[1:], "--key", "town"), "1 of --key"),
+        ((*BOTH[1:], *("--noise", "1") * 3), "3 of --noise and 2 of --bag"),
     ],
 )
 def test_files_and_bags_go_together_one_by_one(folder, words, message):
@@ -181,7 +205,7 @@ def test_files_that_do_not_fit_together_are_told(folder):
 def test_overall_shares_that_cannot_both_be_are_noted(folder):
     assert "cannot both be" not in run("check", *BOTH).output
     read("age.csv").with_columns(left=pl.col("right"), right=pl.col("left")).write_csv("age.csv")
-    assert "the bags of 'town' and 'age' have" in run("check", *BOTH).output
+    assert "the groupings 'age' and 'town' have" in run("check", *BOTH).output
 
 
 def test_diagnose_takes_one_grouping_and_says_what_its_networks_lack(folder):
@@ -191,3 +215,83 @@ def test_diagnose_takes_one_grouping_and_says_what_its_networks_lack(folder):
     assert "diagnose takes one --bag at a time" in " ".join(result.output.replace("│", " ").split())
     one = run("diagnose", "model", "people.csv", "--bag", "town", "--counts", "town.csv")
     assert "but without the bags of its other groupings: the model itself is not judged" in one.output
+
+
+def test_columns_of_bags_may_have_other_names_in_their_files(folder):
+    for name in TEXTS:
+        read(f"{name}.csv").rename({name: f"the {name}"}).write_csv(f"{name}.csv")
+    with pytest.raises(TableError, match="town.csv has no column 'town'"):
+        run("check", *BOTH)
+    assert run("check", *BOTH, "--key", "the town", "--key", "the age").exit_code == 0
+
+
+def test_a_kept_column_is_a_feature_and_no_warning(folder):
+    result = run("fit", *BOTH, "--keep", "age", "--out", "model", *QUICK)
+    assert "says which bag a row is of" not in result.output
+    assert [column.name for column in load_model(Path("model")).columns] == ["age", "a", "b"]
+    table = read("people.csv").with_columns(twin=pl.col("age"))
+    table.write_csv("people.csv")
+    assert "says which bag a row is of" in run("check", *BOTH).output
+    assert run("predict", "model", "people.csv", "--out", "scored.csv").exit_code == 0
+
+
+def test_predict_meets_noisy_shares_as_far_as_they_deserve(folder):
+    run("fit", *BOTH, "--out", "model", *QUICK)
+    shifted = read("age-shares.csv").with_columns(right=pl.col("right") * 0.8)
+    shifted.with_columns(left=1 - pl.col("right")).write_csv("age-shares.csv")
+    shares = ("--proportions", "town-shares.csv", "--proportions", "age-shares.csv")
+    words = ("predict", "model", "people.csv", *BAGS, *shares, "--out", "met.parquet")
+    with pytest.raises(BagError, match="the groupings contradict each other"):
+        run(*words)
+    assert run(*words, "--noise", "0", "--noise", "0.1").exit_code == 0
+    means = pl.read_parquet("met.parquet").group_by("town").agg(pl.col("p(right)").mean()).sort("town")
+    np.testing.assert_allclose(means["p(right)"], read("town-shares.csv")["right"], atol=2e-3)
+
+
+def test_a_grouping_whose_bags_are_alike_is_noted_and_all_of_them_refused(folder):
+    table = read("people.csv").with_columns(sex=pl.Series(["f", "m"] * (N // 2)))
+    table.write_csv("people.csv")
+    even = pl.DataFrame({"sex": ["f", "m"], "left": [0.5, 0.5], "right": [0.5, 0.5]})
+    even.write_csv("sex.csv")
+    words = ("people.csv", "--bag", "town", "--bag", "sex", "--proportions", "town-shares.csv")
+    result = run("check", *words, "--proportions", "sex.csv")
+    assert result.exit_code == 0
+    assert "all bags by 'sex' have the same proportions" in result.output
+    town = read("town-shares.csv").with_columns(left=pl.lit(0.5), right=pl.lit(0.5))
+    town.write_csv("town-shares.csv")
+    with pytest.raises(TableError, match="all bags have the same proportions"):
+        run("check", *words, "--proportions", "sex.csv")
+
+
+@pytest.mark.parametrize("held", ["0", "0.3"])
+def test_bags_that_a_model_of_several_groupings_has_learnt_from_are_not_new(folder, held):
+    run("fit", *BOTH, "--out", "model", *QUICK, "--held-out", held)
+    assert N // 2 < json.loads(Path("model/config.json").read_text())["facts"]["rows"] <= N
+    for name in TEXTS:
+        words = ("diagnose", "model", "people.csv", "--bag", name, "--counts", f"{name}.csv", "--new")
+        with pytest.raises(SettingError, match="the bags that the model learnt from, not new ones"):
+            run(*words)
+    half = read("people.csv")[: N // 2]
+    half.write_csv("people.csv")
+    shares = ("--proportions", "town-shares.csv", "--normalise")
+    assert (
+        "new to the model" in run("diagnose", "model", "people.csv", "--bag", "town", *shares, "--new").output
+    )
+
+
+def test_transforms_know_nothing_of_rows_that_are_learnt_from_in_no_grouping(folder):
+    people, asked = Path("people.csv"), []
+    for name, other in (("town", "age"), ("age", "town")):
+        asked.append(Asked(people, name, counts=Path(f"{name}.csv"), beside=(other,)))
+
+    def divide(groupings: list[Bags]) -> list[Bags]:
+        whole = joined(dict(zip(("town", "age"), groupings, strict=True)))
+        return [whole.select(torch.tensor([0, 11])), whole.select(torch.tensor([1, 2]))]
+
+    (learnt, held), columns = hold_parts(asked, check_groupings(asked), divide)
+    rows = learnt.source.unique()
+    values = read("people.csv")["a"].to_numpy()
+    assert columns[0].mean == pytest.approx(values[rows].mean(), rel=1e-6)
+    for part in (learnt, held):
+        standard = (values[part.source] - values[rows].mean()) / values[rows].std()
+        np.testing.assert_allclose(part.x[:, 0], standard, rtol=1e-4, atol=1e-5)

@@ -1,5 +1,6 @@
 """Predictions of rows whose bags have known shares, which say more than the predictions alone."""
 
+import logging
 import math
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -9,67 +10,79 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
+from apportion.intake.gaps import check_noise
+from apportion.intake.given import refuse_another_order
 from apportion.intake.instances import BagError
 from apportion.intake.joining import BagOf, margin_of
 from apportion.intake.mending import believed, known_bags
 from apportion.intake.remedies import MEETING
-from apportion.intake.several import same_classes, tables_of, told_of
-from apportion.intake.weights import Relax, weights_of
+from apportion.intake.several import noise_of, refuse_tables, same_classes, tables_of, told_of
+from apportion.intake.weights import Relax, denoised_bags, weights_of
 from apportion.judging.diagnosis import predictions_in_bags
 from apportion.raking import rake
 from apportion.transport import entropic
 
+TOLD = 0.005  # of a share
 ROUNDING = 0.02  # of a share: groupings whose shares are rounded do not quite agree
 
 
 def meet(
-    probabilities: Any, bags: Any, proportions: Any = None, *, counts: Any = None, classes: Any = None
-) -> np.ndarray:
+    probabilities: Any, bags: Any, proportions: Any = None, *, counts: Any = None, classes: Any = None,
+    noise: Any = None,
+) -> np.ndarray:  # fmt: skip
     """Probabilities (N, k) of any classifier, as they are once the shares of every row's bag are known.
 
     The mean of a bag's rows is then its shares. `bags` is the bag of each row, `classes` are those of the
     columns, such as `model.classes_`; what has names is read by them. A table that names its bags may have
-    more of them than there are rows for. With {grouping: bags} and {grouping: table} the shares of all
-    groupings are met at once.
+    more of them than there are rows for. `noise` is the deviation of each number's error, of numbers that are
+    met only as far as they deserve. With {grouping: bags}, {grouping: table} and maybe {grouping: noise} the
+    shares of all groupings are met at once.
     """
+    refuse_another_order(probabilities, bags, "probabilities", counted=False)
+    only: dict[Any, Any] = {None: {"proportions": proportions, "counts": counts}}
     if isinstance(bags, Mapping):
-        return met_by_all(probabilities, bags, proportions, counts, classes)
-    found, _ = predictions_in_bags(probabilities, bags, proportions, counts, classes, MEETING)
-    values = met(found.x.double().clamp_min(1e-38).log(), found).double().numpy()
-    rows = np.empty_like(values)
-    rows[found.source.numpy()] = values / values.sum(1, keepdims=True)
-    return rows
-
-
-def met_by_all(
-    probabilities: Any, bags: Mapping[Hashable, Any], proportions: Any, counts: Any, classes: Any
-) -> np.ndarray:
-    """`meet` for several groupings."""
-    groupings: dict[Hashable, Bags] = {}
-    named: dict[Hashable, list[Any]] = {}
-    for name, tables in tables_of(bags, proportions, counts).items():
+        tables, levels = tables_of(bags, proportions, counts), noise_of(noise, bags)
+    else:
+        refuse_tables(bags, proportions if counts is None else counts)
+        tables, levels, bags = only, dict[Any, Any]({None: noise}), dict[Any, Any]({None: bags})
+    groupings, relax, named = dict[Any, Bags](), dict[Any, Relax](), dict[Hashable, list[Any]]()
+    for name, table in tables.items():
         with told_of(name):
-            known = tables["proportions"], tables["counts"], classes
-            groupings[name], there = predictions_in_bags(probabilities, bags[name], *known, MEETING)
+            check_noise(levels[name])
+            known = table["proportions"], table["counts"], classes
+            found, there = predictions_in_bags(probabilities, bags[name], *known, MEETING)
+        groupings[name], relax[name] = denoised_bags(found, levels[name], whole=table["counts"] is not None)
         named |= {} if there is None else {name: list(there)}
     same_classes(named)
     first = next(iter(groupings.values()))
-    predicted = first.x[first.source.argsort()].double().clamp_min(1e-38).log()
-    return met_together(predicted, groupings).numpy()
+    rows = first.x[first.source.argsort()].double().clamp_min(1e-38).log()
+    values = met_together(rows, groupings, relax).numpy()
+    return values / values.sum(1, keepdims=True)
 
 
-def met_together(
-    log_probs: Tensor, groupings: Mapping[Any, Bags], relax: Mapping[Any, Relax] | None = None
-) -> Tensor:
-    """`met` for several groupings, by raking; rows are in the order of the user's data. Shares that
-    contradict each other are refused, but for those that are noisy."""
-    margins = [margin_of(bags, (relax or {}).get(name, math.inf)) for name, bags in groupings.items()]
+def met_together(log_probs: Tensor, groupings: Mapping[Any, Bags], relax: Mapping[Any, Relax]) -> Tensor:
+    """`met` with the bags of each grouping, for rows (N, k) in the order of the user's data, by raking.
+
+    Shares that contradict each other are refused, but for those that are noisy; of others the first grouping
+    is met, and it is told.
+    """
+    if len(groupings) == 1:
+        ((name, bags),) = groupings.items()
+        values = torch.empty_like(log_probs)
+        values[bags.source] = met(log_probs[bags.source], bags, relax[name]).to(values)
+        return values
+    margins = [margin_of(bags, relax[name]) for name, bags in groupings.items()]
     plan = rake(log_probs, margins)
     exact = torch.cat([torch.as_tensor(each.relax).expand(len(each.sizes)) == math.inf for each in margins])
-    for i in (exact & (plan.error > ROUNDING)).nonzero().flatten()[:1].tolist():
-        known = (BagOf(name, each) for name, bags in groupings.items() for each in known_bags(bags).ids)
-        what = f"bag {list(known)[i]!r} is {plan.error[i]:.3g} off one of its shares once the others are met"
-        raise BagError(f"{what}: the groupings contradict each other; mend their shares, or meet one of them")
+    error = plan.error.masked_fill(~exact, 0.0)
+    worst, off = int(error.argmax()), float(error.max())
+    if off > TOLD:
+        known = [BagOf(name, each) for name, bags in groupings.items() for each in known_bags(bags).ids]
+        what = f"bag {known[worst]!r} is {off:.3g} off one of its shares once the others are met"
+        if off > ROUNDING:
+            remedy = "mend their shares, pass noise= of those that are inexact, or meet one of them"
+            raise BagError(f"{what}: the groupings contradict each other; {remedy}")
+        logging.getLogger("apportion").warning("%s: the first grouping is met", what)
     return plan.mass
 
 

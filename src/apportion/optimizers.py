@@ -1,4 +1,4 @@
-"""One optimiser a player: SGD or Adam, whose rate is set as a share of its peak."""
+"""One optimiser a player: SGD, Adam or Muon, whose rate is set as a share of its peak."""
 
 from collections.abc import Sequence
 from inspect import unwrap
@@ -7,6 +7,10 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, Optimizer
+
+from apportion.muon import Muon
+
+OPTIMIZERS = ("adam", "sgd", "muon")
 
 
 # torch wraps these methods so that its compiler leaves them alone, and imports the compiler to do so: a
@@ -39,7 +43,7 @@ def make_optimizer(
     momentum: float = 0.9,
     clip: float | None = None,
 ) -> Optimizer:
-    """SGD with Nesterov momentum, or Adam with β₁ = `momentum`; only matrices decay, not biases and norms.
+    """SGD with Nesterov momentum, Adam with β₁ = `momentum`, or Muon. Only matrices decay, not biases, norms.
 
     A gradient longer than `clip` is shortened to it. Weights that need no gradient are left out.
     """
@@ -53,13 +57,14 @@ def make_optimizer(
     groups = [{"params": part, "weight_decay": weight, "peak": rate} for part, weight in parts if part]
     fused = next(network.parameters()).is_cuda
     sgd, adam = (SGD, Adam) if fused else (PlainSGD, PlainAdam)
-    if name not in ("sgd", "adam"):
-        raise ValueError(f"no optimiser '{name}'; there are sgd and adam")
-    optimizer = (
-        sgd(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=fused)
-        if name == "sgd"
-        else adam(groups, lr=rate, betas=(momentum, 0.999), fused=fused)
-    )
+    if name not in OPTIMIZERS:
+        raise ValueError(f"no optimiser '{name}'; there are {', '.join(OPTIMIZERS)}")
+    if name == "muon":
+        optimizer: Optimizer = Muon(network, rate, momentum, decay)
+    elif name == "sgd":
+        optimizer = sgd(groups, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=fused)
+    else:
+        optimizer = adam(groups, lr=rate, betas=(momentum, 0.999), fused=fused)
     if clip is not None:
 
         def shorten(*_: object) -> None:

@@ -34,17 +34,17 @@ def rake(
     """The plan of all rows (N, k), in double precision on the CPU; rows of no margin stay as predicted.
 
     With a smaller `reg`, 1/λ, rows are nearly of one class each, and as many of each as the shares say.
-
     `error` is of the bags of all margins in turn: how far their means are from their shares. It stays large
-    where margins contradict each other; the last one is met then. `iterations` are turns of all margins, each
-    a Newton solve of every bag: few where groupings cross freely, a hundred where one nearly follows from
+    where margins contradict each other; the first one is met then. `iterations` are turns of all margins,
+    each a Newton solve of every bag: few where groupings cross freely, hundreds where one nearly follows from
     another.
     """
     predicted = log_probs.detach().cpu().double().log_softmax(1).clamp_min(LEAST)
     shifts = [torch.zeros(len(each.rows), predicted.shape[1], dtype=torch.float64) for each in margins]
     mass, turns, moved = (predicted / reg).softmax(1), 0, math.inf
     while moved > tol and turns < most:
-        for i, (rows, sizes, shares, relax) in enumerate(margins):
+        for i in reversed(range(len(margins))):  # the first has the last word
+            rows, sizes, shares, relax = margins[i]
             # all but its own, which a relaxed margin would count twice
             scores = priced(predicted, margins, shifts, but=i)[rows]
             plan = entropic(scores, sizes, shares, reg=reg, relax=relax)

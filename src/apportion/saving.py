@@ -32,7 +32,7 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
     done = told(classifier.get_params(deep=False), example, example.device)
     settings = classifier.get_params(deep=False) | {"backbone": name}
     settings = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings.items()}
-    settings = {key: value if isinstance(value, _PLAIN) else str(value) for key, value in settings.items()}
+    settings = {key: value if _is_plain(value) else str(value) for key, value in settings.items()}
     if not isinstance(settings["random_state"], int | None):
         settings["random_state"] = None  # a generator's state is not kept
     names = getattr(classifier, "feature_names_in_", None)
@@ -49,6 +49,12 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
         data=data, quality=_quality(classifier),
     )  # fmt: skip
     save_model(model, Path(folder))
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):  # noise by grouping
+        return all(isinstance(each, _PLAIN) for both in value.items() for each in both)
+    return isinstance(value, _PLAIN)
 
 
 def load(folder: str | Path) -> ProportionClassifier:

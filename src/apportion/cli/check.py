@@ -20,7 +20,7 @@ def command(
     keep: tabling.Keep = "",
     missing: tabling.Missing = None,
     normalise: tabling.Normalise = False,
-    noise: tabling.Noise = "",
+    noise: tabling.Noise = None,
     unlabelled: tabling.Unlabelled = False,
     fill: tabling.Fill = False,
     given: tabling.Given = "",

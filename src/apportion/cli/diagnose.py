@@ -23,7 +23,7 @@ def command(
     categorical: tabling.Categorical = "",
     missing: tabling.Missing = None,
     normalise: tabling.Normalise = False,
-    noise: tabling.Noise = "",
+    noise: tabling.Noise = None,
     unlabelled: tabling.Unlabelled = False,
     fill: tabling.Fill = False,
     new: Annotated[bool, typer.Option("--new", help="The model has learnt from no bag of TABLE.")] = False,
@@ -54,7 +54,7 @@ def command(
     asked = asked_for(loaded, tabling.about_one(asked, "diagnose"))
     found = check(asked)
     refuse(found)
-    bags, relax = mended(bags_for(loaded, asked, found), asked)
+    bags, relax = mended(bags_for(loaded, [asked], [found])[0], asked)
     diagnosis, bags, which = judged(
         loaded, bags, folds=folds, new=new, device=device, relax=relax, verbose=True
     )

@@ -23,7 +23,7 @@ def command(
     classes: tabling.Classes = "",
     missing: tabling.Missing = None,
     normalise: tabling.Normalise = False,
-    noise: tabling.Noise = "",
+    noise: tabling.Noise = None,
     unlabelled: tabling.Unlabelled = False,
     fill: tabling.Fill = False,
 ) -> None:

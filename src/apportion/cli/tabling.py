@@ -49,7 +49,8 @@ Normalise = Annotated[
     bool, typer.Option("--normalise", help="Rescale shares, or counts of a larger group, to sum to one.")
 ]
 Noise = Annotated[
-    str, typer.Option(metavar="DEVIATION", help="Of the error of each number, or 'estimate' (for counts).")
+    list[str] | None,
+    typer.Option(metavar="DEVIATION", help="Of the error of each number, or 'estimate' (for counts)."),
 ]
 Unlabelled = Annotated[
     bool, typer.Option("--unlabelled", help="Take bags without a row in FILE, or without numbers in it.")
@@ -65,24 +66,25 @@ Given = Annotated[
 def asked(
     table: Path, bag: list[str], proportions: list[Path] | None, counts: list[Path] | None, shares: str,
     key: list[str] | None, classes: str, drop: str, categorical: str, missing: list[str] | None,
-    normalise: bool, noise: str, unlabelled: bool, fill: bool = False, given: str = "", keep: str = "",
+    normalise: bool, noise: list[str] | None, unlabelled: bool, fill: bool = False, given: str = "",
+    keep: str = "",
 ) -> "list[Asked]":  # fmt: skip
     """A question about each grouping of the rows."""
     from apportion.tables.asking import Asked
 
-    if noise and noise != "estimate" and not re.fullmatch(r"[0-9]*\.?[0-9]+", noise):
-        raise typer.BadParameter(f"--noise is {noise!r}; give a standard deviation, such as 1.5, or estimate")
+    levels = _levels(noise or [], len(bag))
     lists = (_list(text) for text in (shares, classes, drop, categorical, keep))
     shared, named, dropped, categories, kept = lists
     rest: dict[str, Any] = {
         "classes": named, "drop": dropped, "categorical": categories, "missing": tuple(missing or ()),
-        "normalise": normalise, "noise": noise, "unlabelled": unlabelled, "fill": fill, "given": given,
+        "normalise": normalise, "unlabelled": unlabelled, "fill": fill, "given": given,
         "keep": kept,
     }  # fmt: skip
     files = {"proportions": list(proportions or ()), "counts": list(counts or ())}
     if len(bag) == 1:
         one: dict[str, Any] = {name: _single(paths, name) for name, paths in files.items()}
-        return [Asked(table, bag[0], **one, shares=shared, key=_single(key or [], "key"), **rest)]
+        one |= {"key": _single(key or [], "key"), "noise": levels[0]}
+        return [Asked(table, bag[0], **one, shares=shared, **rest)]
     kind = "counts" if files["counts"] else "proportions"
     if len(files[kind]) != len(bag) or all(files.values()) or shared or len(key or bag) != len(bag):
         what = f"there are {len(bag)} of --bag, {len(files['proportions'])} of --proportions"
@@ -90,7 +92,7 @@ def asked(
         raise typer.BadParameter(f"{told}; pass as many files of one kind as bags, in their order")
     asked = []
     for i, (name, path) in enumerate(zip(bag, files[kind], strict=True)):
-        own: dict[str, Any] = {kind: path, "key": key[i] if key else None}
+        own: dict[str, Any] = {kind: path, "key": key[i] if key else None, "noise": levels[i]}
         asked.append(Asked(table, name, **own, beside=(*bag[:i], *bag[i + 1 :]), **rest))
     return asked
 
@@ -100,6 +102,18 @@ def about_one(questions: "list[Asked]", command: str) -> "Asked":
     if len(questions) > 1:
         raise typer.BadParameter(f"{command} takes one --bag at a time; ask about each by itself")
     return questions[0]
+
+
+def _levels(noise: list[str], n: int) -> list[str]:
+    """The noise of each of n groupings: one for all, or one each, of which 0 is none."""
+    for level in noise:
+        if level != "estimate" and not re.fullmatch(r"[0-9]*\.?[0-9]+", level):
+            what = f"--noise is {level!r}"
+            raise typer.BadParameter(f"{what}; give a standard deviation, such as 1.5, or estimate")
+    if len(noise) not in (0, 1, n):
+        raise typer.BadParameter(f"there are {len(noise)} of --noise and {n} of --bag; pass one, or one each")
+    each = noise * n if len(noise) == 1 else noise or [""] * n
+    return ["" if n > 1 and level != "estimate" and level and not float(level) else level for level in each]
 
 
 def _single(values: list[Any], name: str) -> Any:

@@ -13,7 +13,15 @@ from apportion.bags import Bags
 from apportion.data.augment import crop_flip
 from apportion.data.views import weak_and_strong
 from apportion.first_stage import SCATTERED
-from apportion.fitting.lengths import LARGEST, batch_of, epochs_for, epochs_of, instances_needed
+from apportion.fitting.lengths import (
+    FIRST_FOR,
+    LARGEST,
+    SECOND_FOR,
+    batch_of,
+    epochs_for,
+    epochs_of,
+    instances_needed,
+)
 from apportion.fitting.shapes import is_images, misfits
 from apportion.grid.beyond import TWO_VIEWS
 from apportion.grid.images import FAST, FAST_SECOND
@@ -34,7 +42,7 @@ class Kind:
     fewest: float  # whole bags in a batch; where it would hold fewer, its rows are scattered
     first_steps: Callable[[float, float], float]  # by the mean size of the bags, the share that is known
     second_steps: float
-    epochs: Callable[[int, Tensor, int, float], int]  # by classes, sizes of bags, batch and steps
+    epochs: Callable[[float, Tensor, int, float], int]  # by times the usual classes, sizes, batch and steps
     view: Callable[[Tensor, bool], Tensor]  # what a stage sees of raw instances; mirrored?
     both_views: Callable[[Tensor, bool], Tensor]
 
@@ -67,11 +75,11 @@ class Kind:
     def first_epochs(self, known: Bags, bags: Bags, batch: int, scattered: bool = False) -> int:
         steps = self.first_steps(float(known.sizes.float().mean()), len(known.x) / len(bags.x))
         sizes = torch.ones(len(known.x)) if scattered else known.sizes
-        return self.epochs(bags.n_classes, sizes, batch, steps)
+        return self.epochs(bags.n_classes / FIRST_FOR, sizes, batch, steps)
 
     def second_epochs(self, bags: Bags, batch: int, scattered: bool = False) -> int:
         sizes = torch.ones(len(bags.x)) if scattered else bags.sizes
-        return self.epochs(bags.n_classes, sizes, batch, self.second_steps)
+        return self.epochs(bags.n_classes / SECOND_FOR, sizes, batch, self.second_steps)
 
     def seen(self, stage: str, mirror: bool) -> View:
         """What a method of either stage sees."""

@@ -8,6 +8,7 @@ from apportion.bags import Bags
 
 LARGEST = 4096  # instances that a bag may ask for
 SEEN = 20  # epochs up to which many classes lengthen a stage
+FIRST_FOR, SECOND_FOR = 10, 5  # classes that the usual steps of each stage do for
 MOST = 8192  # instances that bags may ask for: 1,000 steps of them are a minute or two of one core
 
 
@@ -24,13 +25,13 @@ def epochs_of(
     return min(most, max(least, math.ceil(steps / batches)))
 
 
-def epochs_for(n_classes: int, sizes: Tensor, instances_per_batch: int, steps: float) -> int:
-    """`epochs_of`, where `steps` are what up to ten classes need, and more classes need more.
+def epochs_for(classes: float, sizes: Tensor, instances_per_batch: int, steps: float) -> int:
+    """`epochs_of`, where `classes` times as many classes as `steps` do for need as many times more.
 
     They have fewer rows each. But where rows have been seen 20 times, more epochs may as well teach them by
     heart: beyond that no epoch is for the sake of the classes (docs/log.md).
     """
-    usual, more = (epochs_of(sizes, instances_per_batch, each) for each in (steps, steps * n_classes / 10))
+    usual, more = (epochs_of(sizes, instances_per_batch, each) for each in (steps, steps * classes))
     return max(usual, min(SEEN, more))
 
 

@@ -55,6 +55,8 @@ def check_flags(**flags: Any) -> None:
 
 def check_noise(noise: Any) -> None:
     """Refuse what is neither a deviation nor to be estimated."""
+    if isinstance(noise, Mapping):
+        raise BagError(f"noise is {dict(noise)!r}, by grouping, and bags are of one; pass one number")
     known = noise is None or noise == "estimate"
     if not known and (isinstance(noise, str | bool) or not 0 <= noise < math.inf):
         raise BagError(f"noise is {noise!r}; give a standard deviation, or 'estimate'")

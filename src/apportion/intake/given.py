@@ -25,8 +25,8 @@ class GivenBag:
 def placed_labels(given: Any, x: Any, bags: Any = None) -> Any:
     """{row: class} from a pandas series whose index names rows as that of `x` does, or of `bags` where `x`
     has none, or else by their places; rows without a class are left out. What is no series is as it was."""
-    if isinstance(bags, Mapping):  # several groupings, of which the first speaks for all
-        bags = next(iter(bags.values()), given)
+    if isinstance(bags, Mapping):  # several groupings, of which the first that has an index speaks for all
+        bags = next((each for each in bags.values() if _has_index(each)), 0)
     if library_of(given) != "pandas" or type(given).__name__ != "Series":
         return given
     indexed = [(each, who) for each, who in ((x, "X"), (bags, "bags")) if _has_index(each)]
@@ -48,23 +48,27 @@ def placed_labels(given: Any, x: Any, bags: Any = None) -> Any:
     return found
 
 
-def refuse_another_order(x: Any, bags: Any, who: str = "X", *, counted: bool = True) -> None:
+def refuse_another_order(
+    x: Any, bags: Any, who: str = "X", *, counted: bool = True, called: str = "bags"
+) -> None:
     """Rows are matched by their places; two pandas indices with the same rows in another order say others.
 
     Unless `counted`, an index that only counts its rows says nothing, as that of a frame made of an array.
     """
-    if isinstance(bags, Mapping):  # several groupings
-        for each in bags.values():
+    if isinstance(bags, Mapping):  # several groupings, which may differ among themselves as well
+        indexed = [(f"bags[{name!r}]", each) for name, each in bags.items() if _has_index(each)]
+        for one, each in indexed:
             refuse_another_order(x, each, who, counted=counted)
+            refuse_another_order(indexed[0][1], each, indexed[0][0], called=one)
         return
     if not counted and type(getattr(x, "index", None)).__name__ == "RangeIndex":
         return
     if not (_has_index(x) and _has_index(bags)) or len(x) != len(bags) or x.index.equals(bags.index):
         return
     if x.index.is_unique and bags.index.isin(x.index).all() and bags.index.is_unique:
-        remedy = f"pass bags.loc[{who}.index], or bags.to_numpy() if they are in the order of {who}"
+        remedy = f"pass {called}.loc[{who}.index], or {called}.to_numpy() if it is in the order of {who}"
         first = bags.index[:1].tolist()[0]
-        raise BagError(f"bags has the rows of {who} in another order, {first!r} first; {remedy}")
+        raise BagError(f"{called} has the rows of {who} in another order, {first!r} first; {remedy}")
 
 
 def _has_index(values: Any) -> bool:

@@ -52,7 +52,8 @@ def _one_each(ids: Any) -> Any:
     if shape[1:] != (1,):
         frame = library_of(ids) in ("pandas", "polars")
         remedy = "a column of them, or pandas.MultiIndex.from_frame(bags)" if frame else "one id an instance"
-        remedy += "; dict(bags), with a table of each, if rows lie in a bag of every column" if frame else ""
+        apart = "bags.to_dict()" if library_of(ids) == "polars" else "dict(bags)"
+        remedy += f"; {apart}, with a table of each, if rows lie in a bag of every column" if frame else ""
         raise BagError(f"bags have shape {shape}; pass {remedy}")
     if library_of(ids) == "polars":
         return ids.to_series()

@@ -17,8 +17,11 @@ from apportion.intake.weights import Relax, weights_of
 from apportion.labelling import hard_labels
 from apportion.means import exact_means
 from apportion.raking import Margin, rake
+from apportion.randomness import stream
 
-SHARP = 0.01  # of the plan whose rows are taken for one class each; rounding then moves few
+SHARP = 1 / 30  # of the plan whose rows are taken for one class each; rounding then moves few
+UNLIKELY = -20.0  # log-probability below which all classes are alike: at this λ a plan can hold no less
+APART = 0.1  # nats by which rows that are alike are set apart, since a plan has them all between the classes
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,21 @@ def transduced(log_probs: Tensor, bags: Bags, relax: Relax = math.inf) -> np.nda
         return mending.transduced(log_probs, bags, relax)
     rows = torch.empty(len(log_probs) // len(groupings), log_probs.shape[1], dtype=torch.float64)
     rows[bags.source] = log_probs.double().cpu()
-    mass = rake(rows, [margin_of(each, relax) for each in groupings], reg=SHARP).mass
-    first, means = groupings[0], exact_means(mass[groupings[0].source], groupings[0].sizes)
-    exact = first.proportions.isfinite().all(1) & (torch.as_tensor(weights_of(first, relax)) == math.inf)
-    shares = torch.where(exact.unsqueeze(1), first.proportions.double(), means)
-    labels = hard_labels(mass[first.source].clamp_min(1e-38).log(), first.sizes, shares)
-    found = np.empty(len(rows), np.int64)
+    # shares of all bags: those that are known, and what the others and the predictions agree on
+    mass = rake(rows, [margin_of(each, relax) for each in groupings]).mass
+    agreed = [replace(each, proportions=agreed_shares(each, mass, relax)) for each in groupings]
+    rows = rows.clamp_min(UNLIKELY) + APART * torch.randn(
+        rows.shape, generator=stream(0, "ties"), dtype=rows.dtype
+    )
+    mass = rake(rows, [margin_of(each) for each in agreed], reg=SHARP).mass
+    first, found = agreed[0], np.empty(len(rows), np.int64)
+    labels = hard_labels(mass[first.source].clamp_min(1e-300).log(), first.sizes, first.proportions)
     found[first.source] = labels.argmax(1)
     return found
+
+
+def agreed_shares(bags: Bags, mass: Tensor, relax: Relax) -> Tensor:
+    """(m, k) the proportions of bags that are exact, of others the means of a plan's rows."""
+    exact = bags.proportions.isfinite().all(1) & (torch.as_tensor(weights_of(bags, relax)) == math.inf)
+    means = exact_means(mass[bags.source], bags.sizes)
+    return torch.where(exact.unsqueeze(1), bags.proportions.double(), means)

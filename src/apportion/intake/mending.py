@@ -36,14 +36,15 @@ class Mended(NamedTuple):
 def mended_bags(
     x: Any, y: Any = None, ids: Any = None, *, proportions: Any = None, counts: Any = None,
     classes: Any = None, noise: Noise = None, normalise: bool = False, unlabelled: bool = False,
-    fill: bool = False, given: Any = None,
+    fill: bool = False, given: Any = None, differ: bool = True,
 ) -> Mended:  # fmt: skip
     """`bags_from` for tables that need an option; without any it is the same.
 
     `noise` is the standard deviation of the error of each number in the table, or "estimate". `normalise`
     rescales numbers of another total, and their noise. `unlabelled` takes bags whose row is all NaN, is None
     or is not there. `fill` takes rows of which some are: these classes have what is left. `given` are classes
-    of single rows: {row: class}, or a pandas series by the index of `x`.
+    of single rows: {row: class}, or a pandas series by the index of `x`. Bags that do not `differ` are
+    refused, unless others stand beside them.
     """
     relax, known = math.inf, None
     table = counts if proportions is None else proportions
@@ -73,9 +74,9 @@ def mended_bags(
     if known is not None and not known.all():
         gaps = torch.from_numpy(~known).unsqueeze(1)
         bags = replace(bags, proportions=bags.proportions.masked_fill(gaps, math.nan))
-    if given:
-        bags = with_given(bags, given, classes, sure=noise is None)
-    refuse_alike(bags)
+    bags = with_given(bags, given, classes, sure=noise is None) if given else bags
+    if differ:
+        refuse_alike(bags)
     return Mended(bags, classes, relax)
 
 

@@ -30,7 +30,7 @@ def by_name(
     """
     asked = None if classes is None else list(classes)
     library, table = library_of(table), _unstacked(table, set(names), gap)
-    if isinstance(table, Mapping) and table and all(map(_has_names, table.values())):
+    if isinstance(table, Mapping) and table and all(map(has_names, table.values())):
         table, there = _vectors(table, names, gap)
     elif library in ("pandas", "polars") and len(table.shape) == 2:
         key = bag_column(table, set(names), library, asked or (), subset) if key is None else key
@@ -76,7 +76,7 @@ def _unstacked(table: Any, names: set[Hashable], gap: float) -> Any:
     return type(table)(numbers, index=table.index).unstack(fill_value=gap)
 
 
-def _has_names(row: Any) -> bool:
+def has_names(row: Any) -> bool:
     """A dict, or a pandas series whose index is more than the places of its values."""
     return isinstance(row, Mapping) or (
         library_of(row) == "pandas" and type(row.index).__name__ != "RangeIndex"

@@ -1,64 +1,115 @@
 """Rows that lie in a bag of each of several groupings: a precinct and an age group. All bags teach alike."""
 
 import logging
+import math
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
-from apportion.bags import Bags
 from apportion.intake import mending
-from apportion.intake.instances import BagError
+from apportion.intake.gaps import refuse_alike
+from apportion.intake.given import placed_labels
+from apportion.intake.instances import BagError, as_instances, library_of
 from apportion.intake.joining import joined, joined_weights
 from apportion.intake.mending import Mended
+from apportion.intake.named import has_names
+from apportion.intake.totals import apart
 
-APART = 0.01  # by which overall shares of two groupings may differ before it is told
 
-
-def mended_bags(x: Any, y: Any, ids: Any, *, proportions: Any, counts: Any, **options: Any) -> Mended:
-    """`mending.mended_bags`; `ids` may be {grouping: ids}, with a table or counts of each by its name."""
+def mended_bags(
+    x: Any, y: Any, ids: Any, *, proportions: Any, counts: Any, noise: Any = None, given: Any = None,
+    **options: Any,
+) -> Mended:  # fmt: skip
+    """`mending.mended_bags`; `ids` may be {grouping: ids}, with a table or counts of each by its name, and
+    noise of all or by name."""
     if not isinstance(ids, Mapping):
-        return mending.mended_bags(x, y, ids, proportions=proportions, counts=counts, **options)
+        refuse_tables(ids, proportions if counts is None else counts)
+        table = {"proportions": proportions, "counts": counts, "noise": noise, "given": given}
+        return mending.mended_bags(x, y, ids, **table, **options)
     if y is not None and np.ndim(y) > 1:
         raise BagError("y has shares of one bag a row, and bags several groupings; pass proportions= of each")
-    found: dict[Hashable, Mended] = {}
-    for name, tables in tables_of(ids, proportions, counts, labels=y is not None).items():
+    tables = tables_of(ids, proportions, counts, labels=y is not None, gap=options.get("fill", False))
+    levels, given, found = noise_of(noise, ids), placed_labels(given, x, ids), dict[Hashable, Mended]()
+    bare, differ = torch.empty(len(x), 0), len(ids) == 1  # rows are copied once, when all is known
+    for name, table in tables.items():
+        told = {**table, **options, "noise": levels[name], "given": given, "differ": differ}
         with told_of(name):
-            found[name] = mending.mended_bags(x, y, ids[name], **tables, **options)
+            found[name] = mending.mended_bags(bare, y, ids[name], **told)
     same_classes({name: each.classes.tolist() for name, each in found.items()})
-    bags, classes = {name: each.bags for name, each in found.items()}, next(iter(found.values())).classes
-    tell_apart(bags, classes)
-    relax = joined_weights({name: each.relax for name, each in found.items()})
-    return Mended(joined(bags), classes, relax)
+    bags = joined({name: each.bags for name, each in found.items()})
+    refuse_alike(bags)
+    classes, sure = next(iter(found.values())).classes, noise is None
+    # NaN where some bags are unknown
+    overall = {name: each.bags.overall.numpy() for name, each in found.items() if sure}
+    for words in apart(overall, classes.tolist(), "noise="):
+        logging.getLogger("apportion").warning(words)
+    bags = replace(bags, x=as_instances(x)[bags.source])
+    return Mended(bags, classes, joined_weights({name: each.relax for name, each in found.items()}))
 
 
 def tables_of(
-    ids: Mapping[Hashable, Any], proportions: Any, counts: Any, *, labels: bool = False
+    ids: Mapping[Hashable, Any], proportions: Any, counts: Any, *, labels: bool = False, gap: bool = False
 ) -> dict[Hashable, dict[str, Any]]:
     """What is known of each grouping: one of its proportions and its counts, or neither beside labels."""
-    if not ids:
-        raise BagError("bags is an empty dict; pass the bag ids of the rows, or {grouping: ids}")
+    if not ids or any(isinstance(each, str) or np.ndim(each) == 0 for each in ids.values()):
+        what = "bags is a dict with an id for each key" if ids else "bags is an empty dict"
+        raise BagError(f"{what}; pass the bag ids of the rows, in their order, or {{grouping: such ids}}")
     given = {"proportions": proportions, "counts": counts}
     for what, tables in given.items():
         if not isinstance(tables, Mapping | None) or set(tables or ()) - set(ids):
-            wanted = ", ".join(f"{name!r}: table" for name in ids)
-            raise BagError(f"bags has the groupings {list(ids)}; pass {what}={{{wanted}}}, a table of each")
+            wanted = ", ".join(f"{name!r}: table" for name in list(ids)[:3])
+            raise BagError(f"bags has the groupings {list(ids)[:9]}; pass {what}={{{wanted}}}, one of each")
     found = {name: {what: (tables or {}).get(name) for what, tables in given.items()} for name in ids}
     for name, tables in found.items():
         if sum(table is not None for table in tables.values()) != (not labels):
             remedy = "leave tables out where labels are counted" if labels else "pass one of the two for each"
             raise BagError(f"the grouping {name!r} has not just one of proportions and counts; {remedy}")
-    return found
+    return with_all_classes(found, math.nan if gap else 0.0)
+
+
+def with_all_classes(found: dict[Hashable, dict[str, Any]], gap: float) -> dict[Hashable, dict[str, Any]]:
+    """The tables, where {bag: {class: number}} lacks classes that only bags of another grouping have."""
+    plain = [table for tables in found.values() for table in tables.values() if table is not None]
+    named = [isinstance(each, Mapping) and len(each) and all(map(has_names, each.values())) for each in plain]
+    if len(plain) < 2 or not all(named):
+        return found
+    lack = {name: gap for table in plain for row in table.values() for name in dict(row)}
+    wide = {id(table): {bag: lack | dict(row) for bag, row in table.items()} for table in plain}
+    return {
+        name: {what: wide.get(id(table)) for what, table in tables.items()} for name, tables in found.items()
+    }
+
+
+def noise_of(noise: Any, ids: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+    """Of each grouping; by name where it is a dict, of which those that it does not name are exact."""
+    if not isinstance(noise, Mapping):
+        return dict.fromkeys(ids, noise)
+    for name in set(noise) - set(ids):
+        raise BagError(f"noise is that of the grouping {name!r}, but bags has {list(ids)[:9]}; name these")
+    return {name: noise.get(name) for name in ids}
+
+
+def refuse_tables(ids: Any, table: Any) -> None:
+    """A dict of whole tables for bags of one grouping, of which there is one id a row."""
+    for name, each in table.items() if isinstance(table, Mapping) and len(np.shape(ids)) < 2 else ():
+        if library_of(each) in ("pandas", "polars") and len(each.shape) == 2:
+            remedy = "pass bags={name: ids} with the same names, if rows lie in a bag of each"
+            raise BagError(f"there is a whole table for {name!r}, but the bags are of one grouping; {remedy}")
 
 
 @contextmanager
 def told_of(grouping: Hashable) -> Iterator[None]:
-    """Errors about a grouping say which it is."""
+    """Errors about a grouping that has a name say which it is."""
     try:
         yield
     except BagError as problem:
+        if grouping is None:
+            raise
         raise BagError(f"grouping {grouping!r}: {problem}") from None
 
 
@@ -67,17 +118,5 @@ def same_classes(classes: Mapping[Hashable, list[Any]]) -> None:
     for (one, here), (other, there) in pairwise(classes.items()):
         if here != there:
             what = f"the grouping {one!r} has the classes {here}, {other!r} has {there}"
-            raise BagError(f"{what}; give all tables the same, a class that nobody has with shares of nought")
-
-
-def tell_apart(bags: Mapping[Hashable, Bags], classes: np.ndarray) -> None:
-    """Groupings of the same rows whose shares cannot both be right."""
-    overall = {name: mending.known_bags(each).overall for name, each in bags.items()}
-    for (one, here), (other, there) in pairwise(overall.items()):
-        worst = int((here - there).abs().argmax())
-        if float((here - there).abs().max()) > APART:
-            logging.getLogger("apportion").warning(
-                "the groupings %r and %r have %.3g and %.3g %% of %r over all their rows, which cannot both "
-                "be; if shares are noisy or of other people, noise= says so",
-                one, other, 100 * float(here[worst]), 100 * float(there[worst]), classes.tolist()[worst],
-            )  # fmt: skip
+            remedy = "give all tables the same, nought for a class that nobody has, or classes= for arrays"
+            raise BagError(f"{what}; {remedy}")

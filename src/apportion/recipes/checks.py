@@ -11,6 +11,7 @@ from apportion.data.sets import IMAGE_SETS
 from apportion.data.views import AUGMENTATIONS, PAIRS
 from apportion.first_stage import METHODS, SCATTERED
 from apportion.losses import SCE_WEIGHTS
+from apportion.optimizers import OPTIMIZERS
 from apportion.recipes import First, Network, Recipe, RecipeError
 from apportion.recipes.ranges import check_ranges
 from apportion.schedules import SCHEDULES
@@ -31,7 +32,7 @@ def check(recipe: Recipe) -> None:
     ]
     for stage, part in stages:
         if part is not None:
-            names.append((f"{stage}.optimizer", part.optimizer, ("adam", "sgd")))
+            names.append((f"{stage}.optimizer", part.optimizer, OPTIMIZERS))
             names.append((f"{stage}.schedule", part.schedule, SCHEDULES))
     if recipe.second is not None:
         names.append(("second.labels", recipe.second.labels, LABELS))

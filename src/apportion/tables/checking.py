@@ -54,16 +54,18 @@ def check(asked: Asked, *, learn: bool = True, kinds: dict[str, str] | None = No
     if not len(known):
         return Found(["no bag has proportions, so that there is nothing to learn from"], notes)
     if learn:
-        problems += _alike(known)
+        (notes if asked.beside else problems).extend(_alike(known, asked))
         note_giveaways(asked, frame, kinds or {}, table.classes, notes)
         notes.insert(0, _summary(asked, sizes, known, table.classes))
     return Found(problems, notes, kinds or {}, bags[asked.bag], sizes, shares, table.classes)
 
 
-def _alike(shares: np.ndarray) -> list[str]:
+def _alike(shares: np.ndarray, asked: Asked) -> list[str]:
+    """What to say of bags that are all alike; beside those of another grouping they do no harm."""
     if np.ptp(shares, axis=0).max() >= 1e-6:
         return []
-    return ["all bags have the same proportions, so that nothing tells the classes apart"]
+    bags = f"all bags by {asked.bag!r}" if asked.beside else "all bags"
+    return [f"{bags} have the same proportions, so that nothing tells the classes apart"]
 
 
 def _check_columns(asked: Asked, there: Sequence[str], problems: list[str]) -> None:
@@ -110,7 +112,8 @@ def _summary(asked: Asked, sizes: np.ndarray, shares: np.ndarray, classes: tuple
         for name, low, high in zip(classes, shares.min(0), shares.max(0), strict=True)
     )
     middle = f"{sizes.min():,} to {sizes.max():,} rows, half of them at most {int(np.median(sizes)):,}"
-    return f"{asked.table.name}: {sizes.sum():,} rows in {len(sizes):,} bags of {middle}; {spread}"
+    by = f" by {asked.bag!r}" if asked.beside else ""
+    return f"{asked.table.name}: {sizes.sum():,} rows in {len(sizes):,} bags{by} of {middle}; {spread}"
 
 
 def refuse(found: Found) -> None:

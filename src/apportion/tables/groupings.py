@@ -1,15 +1,14 @@
 """Several groupings of the rows of one table, each with shares of its own: checked together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 
+from apportion.intake.totals import apart
 from apportion.tables.asking import Asked, Found
 from apportion.tables.checking import check
-
-APART = 0.01  # by which overall shares may differ before it is noted: they are rounded, too
 
 
 def check_groupings(asked: Sequence[Asked], *, learn: bool = True) -> list[Found]:
@@ -25,7 +24,10 @@ def check_groupings(asked: Sequence[Asked], *, learn: bool = True) -> list[Found
             problems.append(f"{what}: name the same classes in both files, or choose them with --classes")
     if not problems:
         found = [_with_classes(each, first.classes) for each in found]
-        notes += _apart(asked, found)
+        shares = np.concatenate([each.shares[np.isfinite(each.shares).all(1)] for each in found])
+        if learn and np.ptp(shares, axis=0).max() < 1e-6:
+            problems.append("all bags have the same proportions, so that nothing tells the classes apart")
+        notes += _notes_on_totals(asked, found)
     return [replace(each, problems=problems, notes=notes) for each in found]
 
 
@@ -35,18 +37,11 @@ def _with_classes(found: Found, classes: tuple[str, ...]) -> Found:
     return replace(found, shares=found.shares[:, places], classes=classes)
 
 
-def _apart(asked: Sequence[Asked], found: Sequence[Found]) -> list[str]:
-    """Notes on overall shares that cannot both be right."""
-    overall = []
-    for each in found:
-        known = np.isfinite(each.shares).all(1)
-        overall.append(each.sizes[known] @ each.shares[known] / each.sizes[known].sum())
-    notes = []
-    for question, here in zip(asked[1:], overall[1:], strict=True):
-        worst = int(np.abs(here - overall[0]).argmax())
-        one, other = 100 * overall[0][worst], 100 * here[worst]
-        if abs(one - other) > 100 * APART:
-            what = f"the bags of {asked[0].bag!r} and {question.bag!r} have {one:.3g} and {other:.3g} % of"
-            remedy = "these cannot both be; --noise says that shares are inexact"
-            notes.append(f"{what} {found[0].classes[worst]!r} over all rows: {remedy}")
-    return notes
+def _notes_on_totals(asked: Sequence[Asked], found: Sequence[Found]) -> Iterator[str]:
+    """Overall shares that cannot both be right; of some bags alone, and of noisy ones, nothing is known."""
+    if any(each.noise for each in asked):
+        return iter(())
+    overall = {}
+    for question, each in zip(asked, found, strict=True):
+        overall[question.bag] = each.sizes @ each.shares / each.sizes.sum()
+    return apart(overall, list(found[0].classes), "--noise")

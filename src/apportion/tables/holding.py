@@ -44,7 +44,7 @@ def hold_parts(
             learnt[parts[0].source.numpy()] = True
             series = ((frame.select(name).collect()[name], kind) for name, kind in found[0].kinds.items())
             columns = tuple(fit_column(c if learnt.all() else c.filter(learnt), kind) for c, kind in series)
-        return _with_features(frame, columns, parts, len(found) > 1), columns
+        return _with_features(frame, columns, parts, int(found[0].sizes.sum())), columns
 
 
 def _bags(frame: pl.LazyFrame, bag: str, found: Found) -> Bags:
@@ -55,13 +55,14 @@ def _bags(frame: pl.LazyFrame, bag: str, found: Found) -> Bags:
 
 
 def _with_features(
-    frame: pl.LazyFrame, columns: Sequence[Column], parts: Sequence[Bags], several: bool
+    frame: pl.LazyFrame, columns: Sequence[Column], parts: Sequence[Bags], n: int
 ) -> list[Bags]:
-    """The parts with the features of their rows, which stand in them once, or once in each of `several`."""
+    """The parts with the features of their rows, which are written once to their places if each of the n rows
+    has one, or copied from the table's order."""
     whole = parts[0].source if len(parts) == 1 else torch.cat([part.source for part in parts])
-    order = torch.arange(int(whole.max()) + 1) if several else whole
-    x = _features(frame, columns, order.numpy())
-    own = [x[part.source] for part in parts] if several else x.split([len(part.source) for part in parts])
+    once = bool((torch.bincount(whole, minlength=n) == 1).all())
+    x = _features(frame, columns, (whole if once else torch.arange(n)).numpy())
+    own = x.split([len(part.source) for part in parts]) if once else [x[part.source] for part in parts]
     return [replace(part, x=each) for part, each in zip(parts, own, strict=True)]
 
 

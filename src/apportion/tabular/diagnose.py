@@ -1,6 +1,7 @@
 """From a model and a table with the shares of its bags to a diagnosis."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
 from apportion.tables.checking import refuse
 from apportion.tables.columns import TableError
-from apportion.tables.holding import hold
+from apportion.tables.holding import hold_parts
 from apportion.tables.reading import open_table
 from apportion.tabular.fit import checked
 from apportion.tabular.seen import held_out_of, learnt_from
@@ -30,19 +31,26 @@ from apportion.tabular.told import columns_of, name_spoilt, settings_of
 ANYTHING = 0.9  # an interval of the accuracy as wide as this tells nothing
 
 
-def bags_for(model: Model, asked: Asked, found: Found) -> Bags:
-    """The bags of a table as the model sees them: its transforms, its order of the classes."""
-    columns, names = columns_of(model), [str(name) for name in model.classes]
-    if sorted(names) != sorted(found.classes):
-        told = f"the table has shares of {', '.join(found.classes)}, the model knows {', '.join(names)}"
+def bags_for(model: Model, asked: Sequence[Asked], found: Sequence[Found]) -> tuple[Bags, list[Bags]]:
+    """The bags of a table as the model sees them, and those of further groupings, without their instances."""
+    columns, names, classes = columns_of(model), [str(name) for name in model.classes], found[0].classes
+    if sorted(names) != sorted(classes):
+        told = f"the table has shares of {', '.join(classes)}, the model knows {', '.join(names)}"
         raise TableError(f"{told}; name the model's classes with --classes")
-    frame = open_table(asked.table, texts=asked.texts, missing=asked.missing)
+    places, others, table = [classes.index(name) for name in names], list[Bags](), asked[0]
+    frame = open_table(table.table, texts=table.texts, missing=table.missing)
     problems: list[str] = []
     for column in columns:
-        name_spoilt([column], frame.select(column.name).collect(), 0, asked.table.name, problems)
+        name_spoilt([column], frame.select(column.name).collect(), 0, table.table.name, problems)
     refuse(Found(problems))
-    bags, _ = hold(asked, found, columns)
-    return replace(bags, proportions=bags.proportions[:, [found.classes.index(name) for name in names]])
+
+    def first(groupings: list[Bags]) -> list[Bags]:
+        made = [replace(each, proportions=each.proportions[:, places]) for each in groupings]
+        others.extend(made[1:])
+        return made[:1]
+
+    (bags,), _ = hold_parts(asked, found, first, columns)
+    return bags, others
 
 
 def judged(

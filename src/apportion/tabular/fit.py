@@ -20,7 +20,7 @@ from apportion.pipeline import Moment
 from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import Column
-from apportion.tabular.seen import names_of, sum_of
+from apportion.tabular.seen import names_of, sums_of
 
 DEFAULTS: Mapping[str, Any] = {
     "first_stage": "dllp",
@@ -74,9 +74,9 @@ def model_of(
     if said["calibrate"]:
         quality["temperature"] = temperature
     facts = Facts(
-        len(bags.x),
+        len(bags.source.unique()),
         len(bags.sizes),
-        sum_of(bags),
+        sums_of(bags, held, len(questions)),
         0 if held is None else len(held.sizes),
         "" if held is None else names_of(held),
         groupings=len(questions),

@@ -6,7 +6,7 @@ import numpy as np
 
 from apportion.evaluate import predict
 from apportion.intake.instances import as_floats
-from apportion.meeting import met, met_together
+from apportion.meeting import met_together
 from apportion.models import Model
 from apportion.tables.asking import Asked
 from apportion.tables.checking import refuse
@@ -23,16 +23,12 @@ def given_shares(model: Model, questions: Sequence[Asked], notes: list[str]) -> 
     found = check_groupings(asked, learn=False)
     refuse(found[0])
     notes += found[0].notes
-    made = [mended(bags_for(model, *each), each[0]) for each in zip(asked, found, strict=True)]
-    first, relax = made[0]
+    first, others = bags_for(model, asked, found)
     log_probs = predict(model.network, first.x, as_floats).double()
     for i in log_probs.isnan().any(1).nonzero().flatten()[:1].tolist():
         where = f"{asked[0].table.name}, row {int(first.source[i]) + 1}"
         raise TableError(f"{where}, has no probabilities: a number in it, or in the model, is too large")
-    if len(made) > 1:
-        groupings = {each.bag: bags for each, (bags, _) in zip(asked, made, strict=True)}
-        weights = {each.bag: weighs for each, (_, weighs) in zip(asked, made, strict=True)}
-        return met_together(log_probs[first.source.argsort()], groupings, weights).float().numpy()
-    rows = np.empty((len(log_probs), len(model.classes)), np.float32)
-    rows[first.source.numpy()] = met(log_probs, first, relax).numpy()
-    return rows
+    made = {each.bag: mended(bags, each) for each, bags in zip(asked, (first, *others), strict=True)}
+    rows = log_probs[first.source.argsort()]
+    groupings, relax = {name: bags for name, (bags, _) in made.items()}, {n: w for n, (_, w) in made.items()}
+    return met_together(rows, groupings, relax).float().numpy()

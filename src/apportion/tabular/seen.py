@@ -4,7 +4,11 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from apportion.bags import Bags
+from apportion.intake.joining import BagOf
 from apportion.judging.choosing import split
 from apportion.models import Facts
 
@@ -14,10 +18,32 @@ def names_of(bags: Bags) -> str:
     return _sum(bags.ids)
 
 
+def sums_of(bags: Bags, held: Bags | None, groupings: int) -> str:
+    """What was learnt from: of one grouping `sum_of`, of several a sum of each, held-out bags in them."""
+    if groupings == 1:
+        return sum_of(bags)
+    parts = [bags] if held is None else [bags, held]
+    means = torch.cat([part.x for part in parts]).double().mean(0)  # of all rows, each once a grouping
+    found: dict[Any, list[tuple[Any, int]]] = {}
+    for part in parts:
+        for each, size in zip(part.ids, part.sizes.tolist(), strict=True):
+            if isinstance(each, BagOf):
+                found.setdefault(each.grouping, []).append((each.name, size))
+    return ",".join(_sum_of_one(each, means) for each in found.values())
+
+
+def _sum_of_one(bags: Iterable[tuple[Any, int]], means: Tensor) -> str:
+    """In whatever order the bags are."""
+    return _sum([*sorted(f"{name} {size}" for name, size in bags), *_rounded(means)])
+
+
+def _rounded(means: Tensor) -> Iterable[float]:
+    return (round(mean, 4) + 0.0 for mean in means.flatten().tolist())  # no minus nought
+
+
 def sum_of(bags: Bags) -> str:
     """A sum of the bags' names, sizes and mean features: whether they are those that were learnt from."""
-    means = (round(mean, 4) + 0.0 for mean in bags.x.double().mean(0).flatten().tolist())  # no minus nought
-    return _sum([*bags.ids, *bags.sizes.tolist(), *means])
+    return _sum([*bags.ids, *bags.sizes.tolist(), *_rounded(bags.x.double().mean(0))])
 
 
 def _sum(values: Iterable[Any]) -> str:
@@ -38,6 +64,9 @@ def held_out_of(facts: Facts, bags: Bags, seed: int) -> Bags | None:
 def learnt_from(facts: Facts, bags: Bags, seed: int) -> bool:
     """Whether the very rows and bags are those of the model's training, or these and what it held out."""
     cut = facts.held_out
+    if facts.groupings > 1:
+        mine = zip(bags.ids, bags.sizes.tolist(), strict=True)
+        return _sum_of_one(mine, bags.x.double().mean(0)) in facts.learnt.split(",")
     if 0 < cut < len(bags.sizes):
         bags, _ = split(bags, cut, seed)
     return sum_of(bags) == facts.learnt

@@ -1,0 +1,98 @@
+"""Muon (Jordan et al., 2024): steps of convolutions in which every direction counts alike."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from inspect import unwrap
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+OTHERS = 2.0  # what all else learns at, as a multiple of the filters' rate
+QUINTIC = 3.4445, -4.7750, 2.0315  # a x + b x³ + c x⁵ drives singular values from 0.01 to 1 into 0.7 to 1.2
+
+
+class Muon(Optimizer):
+    """Nesterov momentum; the step of a convolution's filters is the orthogonal matrix nearest to it.
+
+    Filters keep their length, √out: the norm that follows a convolution takes it out anyway, so that the rate
+    says by how much a step may turn them, and nothing has to decay. All else learns by SGD: the last layers,
+    biases, norms, and a first convolution with fewer inputs than filters.
+    """
+
+    # as in optimizers.py: torch's own would import its compiler
+    add_param_group, zero_grad = unwrap(Optimizer.add_param_group), unwrap(Optimizer.zero_grad)
+
+    def __init__(self, network: nn.Module, rate: float, momentum: float = 0.9, decay: float = 0.0) -> None:
+        weights = [p for p in network.parameters() if p.requires_grad]
+        turned = [p for p in weights if p.ndim == 4 and p[0].numel() >= len(p)]
+        known = {id(p) for p in turned}
+        rest = [p for p in weights if id(p) not in known]
+        parts = (
+            (turned, rate, 0.0, True),
+            ([p for p in rest if p.ndim > 1], OTHERS * rate, decay, False),
+            ([p for p in rest if p.ndim <= 1], OTHERS * rate, 0.0, False),
+        )
+        groups = [
+            {"params": part, "lr": own, "peak": own, "weight_decay": weight, "turned": turns}
+            for part, own, weight, turns in parts
+            if part
+        ]
+        super().__init__(groups, {"lr": rate, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # nobody passes one
+        for group in self.param_groups:
+            weights = [p for p in group["params"] if p.grad is not None]
+            if not weights:
+                continue
+            steps = self._momentum(weights, group)
+            if group["turned"]:
+                lengths = zip(weights, torch._foreach_norm(weights), strict=True)
+                torch._foreach_mul_(weights, [len(p) ** 0.5 / length for p, length in lengths])
+                steps = orthogonal_all(steps)
+            torch._foreach_add_(weights, steps, alpha=-group["lr"])
+
+    def _momentum(self, weights: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        if group["weight_decay"]:
+            gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+        for weight in weights:
+            if "momentum_buffer" not in self.state[weight]:
+                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        sums = [self.state[weight]["momentum_buffer"] for weight in weights]
+        torch._foreach_mul_(sums, group["momentum"])
+        torch._foreach_add_(sums, gradients)
+        return list(torch._foreach_add(gradients, sums, alpha=group["momentum"]))
+
+
+def orthogonal_all(steps: Sequence[Tensor]) -> list[Tensor]:
+    """`orthogonal` of filters (out, in, h, w) as matrices (out, h·w·in), which is how channels last lie.
+
+    Those of one shape go together: on a GPU they wait for the host's launches.
+    """
+    alike: dict[torch.Size, list[int]] = defaultdict(list)
+    for i, step in enumerate(steps):
+        alike[step.shape].append(i)
+    found = list(steps)
+    for shape, which in alike.items():
+        made = orthogonal(torch.stack([steps[i].permute(0, 2, 3, 1).flatten(1) for i in which]))
+        n, channels, height, width = shape
+        for i, one in zip(which, made.to(steps[which[0]].dtype), strict=True):
+            found[i] = one.view(n, height, width, channels).permute(0, 3, 1, 2)
+    return found
+
+
+def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
+    """(b, r, c) the same singular vectors, with all singular values near one; by Newton's and Schulz's
+    iteration, which is a few products of matrices, in bfloat16 where there are tensor cores."""
+    a, b, c = QUINTIC
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    tall = x.shape[1] > x.shape[2]
+    x = x.mT if tall else x
+    for _ in range(rounds):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x

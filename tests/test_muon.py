@@ -1,0 +1,110 @@
+"""Muon: orthogonal steps, filters of one length, and SGD for all else."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from apportion.backbones import mlp, resnet9
+from apportion.muon import OTHERS, Muon, orthogonal, orthogonal_all
+from apportion.optimizers import make_optimizer, set_rate
+from apportion.speed import channels_last
+
+
+def trained(
+    network: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3, seed: int = 0
+) -> list[float]:
+    """Steps on random images of two classes, one of which is brighter; the losses."""
+    generator, losses = torch.Generator().manual_seed(seed), []
+    for _ in range(steps):
+        y = torch.randint(2, (16,), generator=generator)
+        x = torch.randn(16, 3, 8, 8, generator=generator) + y.view(-1, 1, 1, 1)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(network(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def small(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return resnet9((3, 8, 8), 2, width=4)
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 20), (2, 20, 6), (1, 9, 9)])
+def test_singular_values_come_near_one_and_vectors_stay(shape):
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    made = orthogonal(matrices)
+    values = torch.linalg.svdvals(made)
+    assert float(values.min()) > 0.5
+    assert float(values.max()) < 1.3
+    u, _, v = torch.linalg.svd(matrices, full_matrices=False)
+    nearest = u @ v  # the orthogonal matrix that is nearest
+    assert float((made - nearest).norm() / nearest.norm()) < 0.35
+    torch.testing.assert_close(orthogonal(7 * matrices), made, rtol=1e-4, atol=1e-5)  # of any length
+
+
+def test_filters_of_one_shape_together_are_each_alone_in_either_layout():
+    generator = torch.Generator().manual_seed(1)
+    steps = [torch.randn(shape, generator=generator) for shape in ((4, 3, 3, 3), (4, 3, 3, 3), (6, 4, 1, 1))]
+    laid = [step.contiguous(memory_format=torch.channels_last) for step in steps]
+
+    def flat(step: Tensor) -> Tensor:
+        return orthogonal(step.permute(0, 2, 3, 1).reshape(1, len(step), -1))[0]
+
+    for step, made, other in zip(steps, orthogonal_all(steps), orthogonal_all(laid), strict=True):
+        assert made.shape == step.shape
+        torch.testing.assert_close(made.permute(0, 2, 3, 1).flatten(1), flat(step))
+        torch.testing.assert_close(made, other)
+
+
+def test_filters_keep_their_length_and_turn_by_the_rate():
+    network = small()
+    optimizer = Muon(network, 0.1, momentum=0.0)
+    turned = [p for group in optimizer.param_groups if group["turned"] for p in group["params"]]
+    assert len(turned) == 8
+    assert all(p.ndim == 4 for p in turned)
+    trained(network, optimizer, 1)
+    before = [(p * len(p) ** 0.5 / p.norm()).detach() for p in turned]
+    trained(network, optimizer, 1, seed=1)
+    for old, new in zip(before, turned, strict=True):
+        step = (new.detach() - old).flatten(1) / 0.1
+        assert 0.7 < float(torch.linalg.svdvals(step)[0]) < 1.3
+
+
+def test_without_convolutions_it_is_sgd():
+    torch.manual_seed(0)
+    networks = [mlp((3, 8, 8), 2, widths=(8,)) for _ in range(2)]
+    networks[1].load_state_dict(networks[0].state_dict())
+    muon = make_optimizer(networks[0], "muon", 0.05, decay=1e-3)
+    sgd = make_optimizer(networks[1], "sgd", OTHERS * 0.05, decay=1e-3)
+    assert trained(networks[0], muon, 5) == pytest.approx(trained(networks[1], sgd, 5), rel=1e-5)
+
+
+def test_rates_are_set_as_shares_of_each_groups_peak():
+    optimizer = make_optimizer(small(), "muon", 0.05)
+    set_rate([optimizer], 0.5)
+    assert sorted({group["lr"] for group in optimizer.param_groups}) == [0.025, 0.05]
+
+
+def test_it_learns_and_goes_on_to_the_same_bits_from_its_state():
+    network = channels_last(small())
+    optimizer = make_optimizer(network, "muon", 0.02, clip=5.0)
+    losses = trained(network, optimizer, 60)
+    assert sum(losses[-10:]) < 0.6 * sum(losses[:10])
+    other = channels_last(small(1))
+    other.load_state_dict(network.state_dict())
+    resumed = make_optimizer(other, "muon", 0.02, clip=5.0)
+    resumed.load_state_dict(deepcopy(optimizer.state_dict()))  # torch would share its tensors
+    assert trained(network, optimizer, 2, seed=5) == trained(other, resumed, 2, seed=5)
+
+
+def test_weights_that_need_no_gradient_are_left_alone():
+    network = small()
+    frozen = next(p for p in network.parameters() if p.ndim == 4 and p[0].numel() >= len(p))
+    frozen.requires_grad_(False)
+    before = frozen.clone()
+    trained(network, make_optimizer(network, "muon", 0.1), 2)
+    assert torch.equal(frozen, before)

@@ -33,49 +33,49 @@ def shares(bags: np.ndarray, vote: np.ndarray) -> dict:
     return {bag: [1 - mean, mean] for bag, mean in means.items()}
 
 
-def main(folder: Path, small: bool = False) -> None:
-    torch.set_num_threads(1)
-    random = np.random.default_rng(0)
-    precincts, regions = (40, 4) if small else (200, 10)
+def voters(random: np.random.Generator, precincts: int, regions: int) -> tuple[np.ndarray, ...]:
+    """A precinct of a region, an age, an income in ten thousands and a vote of everyone."""
     precinct = np.repeat(np.arange(precincts), 100)
     region = precinct % regions
     age = random.normal(random.uniform(40, 55, precincts)[precinct], 15).clip(18, 90)
     income = random.lognormal(random.normal(1.0, 0.25, precincts)[precinct], 0.4)
     local = random.normal(0, 0.7, regions)[region]  # which no column knows
-    vote = random.random(len(age)) < truth(age, income, local)  # secret: used only to count and to compare
+    return precinct, region, age, income, random.random(len(age)) < truth(age, income, local)
+
+
+def main(folder: Path, small: bool = False) -> None:
+    torch.set_num_threads(1)
+    # the vote is secret: it is used only to count, and to compare with
+    precinct, region, age, income, vote = voters(np.random.default_rng(0), *((40, 4) if small else (200, 10)))
     group = np.array(GROUPS)[np.digitize(age, ENDS)]
-    x = np.column_stack([(age - age.mean()) / age.std(), (income - income.mean()) / income.std()])
-    results, poll = shares(precinct, vote), shares(group, vote)
-    known = {
-        "precincts": ({"precinct": precinct}, {"precinct": results}),
-        "precincts and exit poll": (
-            {"precinct": precinct, "age": group},
-            {"precinct": results, "age": poll},
-        ),
-    }
+    bags = {"precinct": precinct, "age": group}
+    tables = {name: shares(ids, vote) for name, ids in bags.items()}
+
+    def scaled(age: np.ndarray, income: np.ndarray | float) -> np.ndarray:
+        return np.column_stack([(age - 48) / 16, np.broadcast_to((income - 3) / 1.5, age.shape)])
+
+    cells = [(region == r) & (group == g) for r in np.unique(region) for g in GROUPS]
+    cells = [cell for cell in cells if cell.sum() >= 20]
+    real, curve = [vote[cell].mean() for cell in cells], truth(AGES, np.full(len(AGES), 3.0))
     figure = Figure(figsize=(10, 4), layout="constrained")
     one, other = figure.subplots(1, 2)
-    curve_x = np.column_stack(
-        [(AGES - age.mean()) / age.std(), np.full(len(AGES), (3 - income.mean()) / income.std())]
-    )
-    one.plot(AGES, truth(AGES, np.full(len(AGES), 3.0)), color="black", label="truth")
-    cells = [(region == r) & (group == g) for r in range(regions) for g in GROUPS]
-    cells = [cell for cell in cells if cell.sum() >= 20]
-    real = [vote[cell].mean() for cell in cells]
-    for (name, (bags, table)), color in zip(known.items(), ("#2471a3", "#c0392b"), strict=True):
-        quick = {"first_epochs": 5, "second_epochs": 2} if small else {}
-        classifier = ProportionClassifier(random_state=0, **quick)
-        classifier.fit(x, bags=bags, proportions=table, classes=[0, 1])
-        curve = classifier.predict_proba(curve_x)[:, 1]
-        off = np.abs(curve - truth(AGES, np.full(len(AGES), 3.0))).mean()
-        met = meet(classifier.predict_proba(x), bags, table, classes=[0, 1])[:, 1]
-        guess = [met[cell].mean() for cell in cells]
-        miss = np.abs(np.subtract(guess, real)).mean()
-        print(f"{name}: share by age {off:.3f} off the truth, age groups of regions {miss:.3f} off")
-        one.plot(AGES, curve, color=color, label=f"learnt from {name}")
-        other.scatter(real, guess, s=16, color=color, label=f"{name}: {100 * miss:.1f} points off")
-    one.set(xlabel="age, at an income of 30,000", ylabel="share of the left", title="Single voters")
+    one.plot(AGES, curve, color="black", label="truth")
     other.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
+    for names, color in ((["precinct"], "#2471a3"), (["precinct", "age"], "#c0392b")):
+        known = {name: bags[name] for name in names}, {name: tables[name] for name in names}
+        said = "precincts and exit poll" if "age" in names else "precincts"
+        classifier = ProportionClassifier(
+            random_state=0, **({"first_epochs": 5, "second_epochs": 2} if small else {})
+        )
+        classifier.fit(scaled(age, income), bags=known[0], proportions=known[1], classes=[0, 1])
+        learnt = classifier.predict_proba(scaled(AGES, 3.0))[:, 1]
+        met = meet(classifier.predict_proba(scaled(age, income)), *known, classes=[0, 1])[:, 1]
+        guess = [met[cell].mean() for cell in cells]
+        off, miss = np.abs(learnt - curve).mean(), np.abs(np.subtract(guess, real)).mean()
+        print(f"{said}: share by age {off:.3f} off the truth, age groups of regions {miss:.3f} off")
+        one.plot(AGES, learnt, color=color, label=f"learnt from {said}")
+        other.scatter(real, guess, s=16, color=color, label=f"{said}: {100 * miss:.1f} points off")
+    one.set(xlabel="age, at an income of 30,000", ylabel="share of the left", title="Single voters")
     other.set(xlabel="true share of the left", ylabel="estimated", title="Age groups of regions")
     one.legend()
     other.legend()

@@ -167,7 +167,7 @@ def test_noise_given_labels_and_gaps_work_in_every_grouping(folder):
     [
         ((*BAGS, "--counts", "town.csv"), "2 of --bag, 0 of --proportions, 1 of --counts"),
         ((*BAGS, "--counts", "town.csv", "--proportions", "age-shares.csv"), "files of one kind as bags"),
-        ((*BAGS, "--shares", "a,b"), "as many files of one kind as bags"),
+        ((*BAGS, "--shares", "a,b"), "--shares is for one --bag"),
         (("--bag", "town", "--counts", "town.csv", "--counts", "age.csv"), "2 of --counts and one --bag"),
         ((*BOTH[1:], "--key", "town"), "1 of --key"),
         ((*BOTH[1:], *("--noise", "1") * 3), "3 of --noise and 2 of --bag"),
@@ -295,3 +295,15 @@ def test_transforms_know_nothing_of_rows_that_are_learnt_from_in_no_grouping(fol
     for part in (learnt, held):
         standard = (values[part.source] - values[rows].mean()) / values[rows].std()
         np.testing.assert_allclose(part.x[:, 0], standard, rtol=1e-4, atol=1e-5)
+
+
+def test_a_kept_column_is_a_category_in_every_format_and_is_not_dropped(folder):
+    table = read("people.csv").with_columns(pl.col("age").cast(pl.Int64))
+    table.write_parquet("people.parquet")
+    ages = read("age.csv").with_columns(pl.col("age").cast(pl.Int64))
+    ages.write_parquet("age.parquet")
+    words = ("people.parquet", *BAGS, "--counts", "town.csv", "--counts", "age.parquet", "--keep", "age")
+    for said in (words, (*BOTH, "--keep", "age")):
+        assert "nothing is wrong: age (category), a (number)" in run("check", *said).output
+    with pytest.raises(TableError, match=r"column 'age' \(--keep\) is dropped, too"):
+        run("check", *BOTH, "--keep", "age", "--drop", "age")

@@ -33,7 +33,7 @@ def small(seed: int = 0) -> nn.Module:
     return resnet9((3, 8, 8), 2, width=4)
 
 
-@pytest.mark.parametrize("shape", [(3, 6, 20), (2, 20, 6), (1, 9, 9)])
+@pytest.mark.parametrize("shape", [(3, 6, 20), (2, 16, 40), (1, 9, 9)])
 def test_singular_values_come_near_one_and_vectors_stay(shape):
     matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     made = orthogonal(matrices)
@@ -108,3 +108,13 @@ def test_weights_that_need_no_gradient_are_left_alone():
     before = frozen.clone()
     trained(network, make_optimizer(network, "muon", 0.1), 2)
     assert torch.equal(frozen, before)
+
+
+def test_filters_that_begin_at_nought_and_other_weights_of_four_dimensions_stay_sound():
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 2))
+    nn.init.zeros_(network[0].weight)
+    optimizer = Muon(network, 0.1)
+    trained(network, optimizer, 2)
+    assert bool(network[0].weight.isfinite().all())
+    back = nn.Sequential(nn.ConvTranspose2d(8, 4, 3), nn.Flatten())  # its filters lie the other way round
+    assert not any(group["turned"] for group in Muon(back, 0.1).param_groups)

@@ -431,12 +431,48 @@ def test_noise_of_one_grouping_draws_predictions_part_of_the_way(world):
         meet(probs, world.town, world.shares["town"], noise={"town": 0.1})
 
 
+def test_sure_predictions_are_raked_where_shares_are_those_of_one_labelling(caplog):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        y, guess = rng.integers(3, size=(2, 400))
+        bags = {"a": rng.integers(6, size=400), "b": rng.integers(5, size=400)}
+        shares = {name: pd.crosstab(ids, y, normalize="index") for name, ids in bags.items()}
+        with caplog.at_level(logging.WARNING, "apportion"):
+            found = meet(np.eye(3)[np.where(rng.random(400) < 0.7, y, guess)], bags, shares)
+        for name, ids in bags.items():
+            np.testing.assert_allclose(pd.DataFrame(found).groupby(ids).mean(), shares[name], atol=2e-3)
+    assert not caplog.records
+
+
 def test_predictions_of_nought_are_raked_without_a_word(world):
     probs = np.tile([1.0, 0.0, 0.0], (600, 1))
     found = meet(probs, world.bags, world.shares)
     np.testing.assert_allclose(
         pd.DataFrame(found).groupby(world.town).mean(), world.shares["town"], atol=1e-3
     )
+
+
+def test_meet_takes_counts_as_noise_left_them(world):
+    probs, rng = np.exp(scores(world, 0.3)), np.random.default_rng(0)
+    noisy = world.counts["town"] + rng.normal(
+        0, 3, world.counts["town"].shape
+    )  # some below nought, no sum right
+    level = {noise: meet(probs, world.town, counts=noisy, noise=noise) for noise in (3.0, "estimate")}
+    off = [
+        np.abs(pd.DataFrame(each).groupby(world.town).mean() - world.shares["town"]).to_numpy().mean()
+        for each in (probs, level[3.0], level["estimate"])
+    ]
+    assert max(off[1:]) < 0.8 * off[0]
+    with pytest.raises(BagError, match="found from the sums of counts"):
+        meet(probs, world.town, world.shares["town"], noise="estimate")
+
+
+def test_ids_may_be_tuples_of_any_length(world):
+    ids = [("x",) if i % 2 else ("y", i % 3) for i in range(600)]
+    table = {bag: np.bincount(world.y[[each == bag for each in ids]], minlength=3) for bag in set(ids)}
+    probs = np.full((600, 3), 1 / 3)
+    meet(probs, ids, counts=table)
+    meet(probs, {"tuple": ids, "age": world.age}, counts={"tuple": table, "age": world.counts["age"]})
 
 
 def test_classes_that_only_one_grouping_names_are_nought_in_the_other(world):

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.intake.gaps import check_noise
+from apportion.intake.gaps import refuse_estimate
 from apportion.intake.given import refuse_another_order
 from apportion.intake.instances import BagError
 from apportion.intake.joining import BagOf, margin_of
 from apportion.intake.mending import believed, known_bags
 from apportion.intake.remedies import MEETING
 from apportion.intake.several import noise_of, refuse_tables, same_classes, tables_of, told_of
-from apportion.intake.weights import Relax, denoised_bags, weights_of
-from apportion.judging.diagnosis import predictions_in_bags
+from apportion.intake.weights import Relax, weights_of
+from apportion.judging.predictions import predictions_in_bags
 from apportion.raking import rake
 from apportion.transport import entropic
 
@@ -39,19 +39,18 @@ def meet(
     shares of all groupings are met at once.
     """
     refuse_another_order(probabilities, bags, "probabilities", counted=False)
-    only: dict[Any, Any] = {None: {"proportions": proportions, "counts": counts}}
     if isinstance(bags, Mapping):
         tables, levels = tables_of(bags, proportions, counts), noise_of(noise, bags)
     else:
         refuse_tables(bags, proportions if counts is None else counts)
-        tables, levels, bags = only, dict[Any, Any]({None: noise}), dict[Any, Any]({None: bags})
+        tables = dict[Any, Any]({None: {"proportions": proportions, "counts": counts}})
+        bags, levels = dict[Any, Any]({None: bags}), dict[Any, Any]({None: noise})
     groupings, relax, named = dict[Any, Bags](), dict[Any, Relax](), dict[Hashable, list[Any]]()
     for name, table in tables.items():
         with told_of(name):
-            check_noise(levels[name])
-            known = table["proportions"], table["counts"], classes
-            found, there = predictions_in_bags(probabilities, bags[name], *known, MEETING)
-        groupings[name], relax[name] = denoised_bags(found, levels[name], whole=table["counts"] is not None)
+            refuse_estimate(levels[name], table["counts"])
+            known = table["proportions"], table["counts"], classes, MEETING, levels[name]
+            groupings[name], there, relax[name] = predictions_in_bags(probabilities, bags[name], *known)
         named |= {} if there is None else {name: list(there)}
     same_classes(named)
     first = next(iter(groupings.values()))
@@ -60,7 +59,9 @@ def meet(
     return values / values.sum(1, keepdims=True)
 
 
-def met_together(log_probs: Tensor, groupings: Mapping[Any, Bags], relax: Mapping[Any, Relax]) -> Tensor:
+def met_together(
+    log_probs: Tensor, groupings: Mapping[Any, Bags], relax: Mapping[Any, Relax], option: str = "noise="
+) -> Tensor:
     """`met` with the bags of each grouping, for rows (N, k) in the order of the user's data, by raking.
 
     Shares that contradict each other are refused, but for those that are noisy; of others the first grouping
@@ -80,7 +81,7 @@ def met_together(log_probs: Tensor, groupings: Mapping[Any, Bags], relax: Mappin
         known = [BagOf(name, each) for name, bags in groupings.items() for each in known_bags(bags).ids]
         what = f"bag {known[worst]!r} is {off:.3g} off one of its shares once the others are met"
         if off > ROUNDING:
-            remedy = "mend their shares, pass noise= of those that are inexact, or meet one of them"
+            remedy = f"mend their shares, pass {option} of those that are inexact, or meet one of them"
             raise BagError(f"{what}: the groupings contradict each other; {remedy}")
         logging.getLogger("apportion").warning("%s: the first grouping is met", what)
     return plan.mass

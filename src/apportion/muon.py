@@ -16,9 +16,10 @@ QUINTIC = 3.4445, -4.7750, 2.0315  # a x + b x³ + c x⁵ drives singular values
 class Muon(Optimizer):
     """Nesterov momentum; the step of a convolution's filters is the orthogonal matrix nearest to it.
 
-    Filters keep their length, √out: the norm that follows a convolution takes it out anyway, so that the rate
-    says by how much a step may turn them, and nothing has to decay. All else learns by SGD: the last layers,
-    biases, norms, and a first convolution with fewer inputs than filters.
+    For networks in which a norm follows every convolution, as in conv13, resnet9 and resnet18: filters are
+    brought back to the length √out before each step, which such a norm takes out anyway, so that the rate
+    says by how much a step turns them, and nothing has to decay. All else learns by SGD: dense layers,
+    biases, norms, and convolutions that have fewer inputs than filters, as a first one has.
     """
 
     # as in optimizers.py: torch's own would import its compiler
@@ -26,7 +27,8 @@ class Muon(Optimizer):
 
     def __init__(self, network: nn.Module, rate: float, momentum: float = 0.9, decay: float = 0.0) -> None:
         weights = [p for p in network.parameters() if p.requires_grad]
-        turned = [p for p in weights if p.ndim == 4 and p[0].numel() >= len(p)]
+        filters = {id(each.weight) for each in network.modules() if isinstance(each, nn.Conv2d)}
+        turned = [p for p in weights if id(p) in filters and p[0].numel() >= len(p)]
         known = {id(p) for p in turned}
         rest = [p for p in weights if id(p) not in known]
         parts = (
@@ -42,15 +44,16 @@ class Muon(Optimizer):
         super().__init__(groups, {"lr": rate, "momentum": momentum})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # nobody passes one
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             weights = [p for p in group["params"] if p.grad is not None]
             if not weights:
                 continue
             steps = self._momentum(weights, group)
             if group["turned"]:
-                lengths = zip(weights, torch._foreach_norm(weights), strict=True)
-                torch._foreach_mul_(weights, [len(p) ** 0.5 / length for p, length in lengths])
+                lengths = [length.clamp_min(1e-7) for length in torch._foreach_norm(weights)]
+                scales = [len(p) ** 0.5 / length for p, length in zip(weights, lengths, strict=True)]
+                torch._foreach_mul_(weights, scales)
                 steps = orthogonal_all(steps)
             torch._foreach_add_(weights, steps, alpha=-group["lr"])
 
@@ -85,14 +88,14 @@ def orthogonal_all(steps: Sequence[Tensor]) -> list[Tensor]:
 
 
 def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
-    """(b, r, c) the same singular vectors, with all singular values near one; by Newton's and Schulz's
-    iteration, which is a few products of matrices, in bfloat16 where there are tensor cores."""
+    """(b, r, c) the same singular vectors, with all singular values near one; r is no more than c.
+
+    Newton's and Schulz's iteration, a few products of matrices, in bfloat16 where there are tensor cores.
+    """
     a, b, c = QUINTIC
     x = matrices.bfloat16() if matrices.is_cuda else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
-    tall = x.shape[1] > x.shape[2]
-    x = x.mT if tall else x
     for _ in range(rounds):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
+    return x

@@ -16,7 +16,8 @@ from torch import Tensor
 from apportion.means import exact_means
 from apportion.transport import Plan, entropic
 
-LEAST, NONE = -87.0, -300.0  # log-probabilities: the least that is believed, and that of a class no bag has
+LEAST = -20.0  # log-probability that is believed at least: rows that are surer hardly move, turn after turn
+NONE = -300.0  # of a class that no bag has
 
 
 class Margin(NamedTuple):

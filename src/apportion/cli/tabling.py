@@ -37,7 +37,8 @@ Categorical = Annotated[
     str, typer.Option(metavar="A,B", help="Columns that are categories though they look like numbers.")
 ]
 Keep = Annotated[
-    str, typer.Option(metavar="A,B", help="Columns of --bag that are features all the same, as an age is.")
+    str,
+    typer.Option(metavar="A,B", help="Columns of --bag that are features too, as age groups are."),
 ]
 Missing = Annotated[
     list[str] | None,
@@ -89,7 +90,8 @@ def asked(
     if len(files[kind]) != len(bag) or all(files.values()) or shared or len(key or bag) != len(bag):
         what = f"there are {len(bag)} of --bag, {len(files['proportions'])} of --proportions"
         told = f"{what}, {len(files['counts'])} of --counts and {len(key or [])} of --key"
-        raise typer.BadParameter(f"{told}; pass as many files of one kind as bags, in their order")
+        remedy = "pass as many files of one kind as bags, in their order"
+        raise typer.BadParameter("--shares is for one --bag" if shared else f"{told}; {remedy}")
     asked = []
     for i, (name, path) in enumerate(zip(bag, files[kind], strict=True)):
         own: dict[str, Any] = {kind: path, "key": key[i] if key else None, "noise": levels[i]}

@@ -25,13 +25,13 @@ def epochs_of(
     return min(most, max(least, math.ceil(steps / batches)))
 
 
-def epochs_for(classes: float, sizes: Tensor, instances_per_batch: int, steps: float) -> int:
-    """`epochs_of`, where `classes` times as many classes as `steps` do for need as many times more.
+def epochs_for(times: float, sizes: Tensor, instances_per_batch: int, steps: float) -> int:
+    """`epochs_of`, where `times` as many classes as `steps` do for need as many times more.
 
     They have fewer rows each. But where rows have been seen 20 times, more epochs may as well teach them by
     heart: beyond that no epoch is for the sake of the classes (docs/log.md).
     """
-    usual, more = (epochs_of(sizes, instances_per_batch, each) for each in (steps, steps * classes))
+    usual, more = (epochs_of(sizes, instances_per_batch, each) for each in (steps, steps * times))
     return max(usual, min(SEEN, more))
 
 

@@ -62,6 +62,13 @@ def check_noise(noise: Any) -> None:
         raise BagError(f"noise is {noise!r}; give a standard deviation, or 'estimate'")
 
 
+def refuse_estimate(noise: Any, counts: Any) -> None:
+    """Noise is estimated by how far counts are from the sizes of bags; shares sum to one in any case."""
+    check_noise(noise)
+    if noise == "estimate" and counts is None:
+        raise BagError("noise is 'estimate', which is found from the sums of counts; give that of shares")
+
+
 def rescaling(
     values: np.ndarray, totals: np.ndarray, names: Sequence[Hashable], noise: float | str | None
 ) -> np.ndarray:

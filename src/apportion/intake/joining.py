@@ -16,12 +16,11 @@ from apportion.intake import mending
 from apportion.intake.weights import Relax, weights_of
 from apportion.labelling import hard_labels
 from apportion.means import exact_means
-from apportion.raking import Margin, rake
+from apportion.raking import LEAST, Margin, rake
 from apportion.randomness import stream
 
 SHARP = 1 / 30  # of the plan whose rows are taken for one class each; rounding then moves few
-UNLIKELY = -20.0  # log-probability below which all classes are alike: at this λ a plan can hold no less
-APART = 0.1  # nats by which rows that are alike are set apart, since a plan has them all between the classes
+TIES = 0.1  # nats by which rows that are alike are set apart, since a plan has them all between the classes
 
 
 @dataclass(frozen=True)
@@ -87,9 +86,8 @@ def transduced(log_probs: Tensor, bags: Bags, relax: Relax = math.inf) -> np.nda
     # shares of all bags: those that are known, and what the others and the predictions agree on
     mass = rake(rows, [margin_of(each, relax) for each in groupings]).mass
     agreed = [replace(each, proportions=agreed_shares(each, mass, relax)) for each in groupings]
-    rows = rows.clamp_min(UNLIKELY) + APART * torch.randn(
-        rows.shape, generator=stream(0, "ties"), dtype=rows.dtype
-    )
+    rows = rows.clamp_min(LEAST)  # at this λ a plan can hold no less
+    rows += TIES * torch.randn(rows.shape, generator=stream(0, "ties"), dtype=rows.dtype)
     mass = rake(rows, [margin_of(each) for each in agreed], reg=SHARP).mass
     first, found = agreed[0], np.empty(len(rows), np.int64)
     labels = hard_labels(mass[first.source].clamp_min(1e-300).log(), first.sizes, first.proportions)

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -43,9 +43,8 @@ def mended_bags(
     same_classes({name: each.classes.tolist() for name, each in found.items()})
     bags = joined({name: each.bags for name, each in found.items()})
     refuse_alike(bags)
-    classes, sure = next(iter(found.values())).classes, noise is None
-    # NaN where some bags are unknown
-    overall = {name: each.bags.overall.numpy() for name, each in found.items() if sure}
+    classes = next(iter(found.values())).classes
+    overall = {name: each.bags.overall.numpy() for name, each in found.items() if levels[name] is None}
     for words in apart(overall, classes.tolist(), "noise="):
         logging.getLogger("apportion").warning(words)
     bags = replace(bags, x=as_instances(x)[bags.source])
@@ -56,7 +55,7 @@ def tables_of(
     ids: Mapping[Hashable, Any], proportions: Any, counts: Any, *, labels: bool = False, gap: bool = False
 ) -> dict[Hashable, dict[str, Any]]:
     """What is known of each grouping: one of its proportions and its counts, or neither beside labels."""
-    if not ids or any(isinstance(each, str) or np.ndim(each) == 0 for each in ids.values()):
+    if not ids or any(isinstance(each, str) or not isinstance(each, Sized) for each in ids.values()):
         what = "bags is a dict with an id for each key" if ids else "bags is an empty dict"
         raise BagError(f"{what}; pass the bag ids of the rows, in their order, or {{grouping: such ids}}")
     given = {"proportions": proportions, "counts": counts}
@@ -96,7 +95,8 @@ def noise_of(noise: Any, ids: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
 
 def refuse_tables(ids: Any, table: Any) -> None:
     """A dict of whole tables for bags of one grouping, of which there is one id a row."""
-    for name, each in table.items() if isinstance(table, Mapping) and len(np.shape(ids)) < 2 else ():
+    one = isinstance(table, Mapping) and len(getattr(ids, "shape", ())) < 2
+    for name, each in table.items() if one else ():
         if library_of(each) in ("pandas", "polars") and len(each.shape) == 2:
             remedy = "pass bags={name: ids} with the same names, if rows lie in a bag of each"
             raise BagError(f"there is a whole table for {name!r}, but the bags are of one grouping; {remedy}")

@@ -9,10 +9,12 @@ APART = 0.01  # by which they may differ before it is told: shares may be rounde
 
 
 def apart(overall: Mapping[Any, np.ndarray], classes: Sequence[Any], option: str) -> Iterator[str]:
-    """What to say of shares (k,) by grouping that cannot all be right; those that are unknown are NaN."""
-    if len(overall) < 2 or not np.isfinite(list(overall.values())).all():
+    """What to say of shares (k,) by grouping that cannot all be right; NaN, where some are unknown, says
+    nothing."""
+    names = [name for name, each in overall.items() if np.isfinite(each).all()]
+    if len(names) < 2:
         return
-    names, shares = list(overall), np.stack(list(overall.values()))
+    shares = np.stack([overall[name] for name in names])
     worst = int(np.ptp(shares, axis=0).argmax())
     low, high = int(shares[:, worst].argmin()), int(shares[:, worst].argmax())
     if shares[high, worst] - shares[low, worst] > APART:

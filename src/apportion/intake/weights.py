@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.intake.filling import denoised
 
 Relax = float | Mapping[Hashable, float]  # of all bags, or by the name of each; of others it is infinite
 
@@ -25,15 +23,3 @@ def weights_of(bags: Bags, relax: Relax) -> float | Tensor:
     if not isinstance(relax, Mapping):
         return relax
     return torch.tensor([relax.get(name, math.inf) for name in bags.ids], dtype=torch.float64)
-
-
-def denoised_bags(bags: Bags, noise: float | str | None, *, whole: bool) -> tuple[Bags, Relax]:
-    """Bags whose noisy shares are made good, and what they weigh; of `whole` numbers noise is of counts."""
-    if not noise:
-        return bags, math.inf
-    values = bags.proportions.double() * (bags.sizes.unsqueeze(1) if whole else 1)
-    known, shares = values.isfinite().all(1), torch.full_like(values, math.nan)
-    clean, weights = denoised(values[known].numpy(), bags.sizes[known].numpy(), noise, whole=whole)
-    shares[known] = torch.from_numpy(clean)
-    names = (bags.ids[i] for i in known.nonzero().flatten().tolist())
-    return replace(bags, proportions=shares.float()), weights_by(names, weights)

@@ -1,9 +1,7 @@
 """Is an answer any good? What predictions for bags that the network has not seen say, without any label."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,14 +9,9 @@ from torch import Tensor
 
 from apportion.bags import Bags
 from apportion.evaluate import entropy
-from apportion.intake.forms import by_columns
-from apportion.intake.given import refuse_another_order
-from apportion.intake.grouping import bags_of, table_rows
-from apportion.intake.ids import groups_of
-from apportion.intake.instances import BagError, as_instances
-from apportion.intake.remedies import ESTIMATOR, Way
-from apportion.intake.sound import checked_shares
+from apportion.intake.instances import BagError
 from apportion.judging.bag_statistics import accuracy_interval, margins_of, shuffled_correlations, spread_of
+from apportion.judging.predictions import predictions_in_bags
 from apportion.judging.verdict import RARE, words_for
 from apportion.means import bag_means
 from apportion.transport import certified, whole_counts
@@ -64,55 +57,10 @@ def diagnose(
     columns of the predictions, such as `model.classes_`. What has names, the table or a DataFrame of
     predictions, is read by them.
     """
-    bags, _ = predictions_in_bags(probabilities, ids, proportions, counts, classes)
+    bags, *_ = predictions_in_bags(probabilities, ids, proportions, counts, classes)
     found = diagnosis_of(bags.x.double().clamp_min(1e-38).log(), bags, shuffles=shuffles)
     back = bags.source.argsort()  # rows as they were given
     return replace(found, classes=found.classes[back], margins=found.margins[back])
-
-
-def predictions_in_bags(
-    probabilities: Any, ids: Any, proportions: Any, counts: Any, classes: Any, way: Way = ESTIMATOR
-) -> tuple[Bags, list[Any] | None]:
-    """Bags whose instances are predictions (N, k), and the names of their classes; errors advise `way`."""
-    refuse_another_order(probabilities, ids, "probabilities", counted=False)
-    probabilities, classes = by_columns(probabilities, classes, "the frame of predictions")
-    x = as_instances(probabilities)
-    groups = groups_of(ids, len(x))
-    rows, there = table_rows(proportions, counts, groups, classes, way=way)
-    if classes is None and there is not None and not _ascend(there):  # as those of model.classes_ do
-        remedy = "pass classes=, in the order of the predictions' columns (model.classes_)"
-        raise BagError(f"the table has the classes {there}, predictions may have another order; {remedy}")
-    bags = bags_of(x, groups, checked_shares(rows, groups, False, there, way))
-    check_probabilities(bags.x, bags.n_classes)
-    return bags, there
-
-
-def _ascend(names: Sequence[Any]) -> bool:
-    """Whether names are in their order; False where they are not of one kind, and have none."""
-    try:
-        return all(one < other for one, other in pairwise(names))
-    except TypeError:
-        return False
-
-
-def check_probabilities(x: Tensor, k: int) -> None:
-    """Refuse what are no probabilities (N, k), with what they look like."""
-    if x.shape[1:] != (k,):
-        raise BagError(f"predictions are of shape {tuple(x.shape)}; pass (rows, {k}), a column a class")
-    low, high = (float(end) for end in torch.aminmax(x.double()))
-    off = float((x.double().sum(1) - 1).abs().max())
-    if low >= 0 and off <= 1e-3:
-        return
-    remedy = "each row is probabilities of all classes, which sum to one"
-    if high <= 0 and float((x.double().exp().sum(1) - 1).abs().max()) <= 1e-3:
-        remedy = "these look like log-probabilities: pass numpy.exp of them"
-    elif low >= 0 and float((x.double().sum(1) - 100).abs().max()) <= 0.1:
-        remedy = "these look like percentages: divide them by 100"
-    elif low < 0:
-        remedy = "if these are scores, pass their softmax"
-    raise BagError(
-        f"predictions are from {low:g} to {high:g}, and rows miss a sum of one by {off:g}; {remedy}"
-    )
 
 
 def diagnosis_of(

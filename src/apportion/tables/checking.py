@@ -76,8 +76,9 @@ def _check_columns(asked: Asked, there: Sequence[str], problems: list[str]) -> N
         for name in (name for name in names if name not in there):
             columns = ", ".join(map(repr, there[:20])) + (", …" if len(there) > 20 else "")
             problems.append(f"{asked.table.name} has no column {name!r} ({option}); it has {columns}")
-    for name in (name for name in asked.keep if name not in (asked.bag, *asked.beside)):
-        problems.append(f"column {name!r} (--keep) is no --bag, and a feature anyway: leave it out of --keep")
+    for name in (name for name in asked.keep if name in asked.drop or name not in (asked.bag, *asked.beside)):
+        what = "is dropped, too" if name in asked.drop else "is no --bag, and a feature anyway"
+        problems.append(f"column {name!r} (--keep) {what}: leave it out of --keep")
     known = (asked.bag, *asked.beside, *asked.shares)
     if len(set(known)) < len(known) or len(set(asked.classes)) < len(asked.classes):
         problems.append("a column is named twice among the bag, the shares and the classes: name each once")

@@ -39,9 +39,8 @@ def _with_classes(found: Found, classes: tuple[str, ...]) -> Found:
 
 def _notes_on_totals(asked: Sequence[Asked], found: Sequence[Found]) -> Iterator[str]:
     """Overall shares that cannot both be right; of some bags alone, and of noisy ones, nothing is known."""
-    if any(each.noise for each in asked):
-        return iter(())
     overall = {}
     for question, each in zip(asked, found, strict=True):
-        overall[question.bag] = each.sizes @ each.shares / each.sizes.sum()
+        if not question.noise:
+            overall[question.bag] = each.sizes @ each.shares / each.sizes.sum()
     return apart(overall, list(found[0].classes), "--noise")

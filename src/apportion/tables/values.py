@@ -22,7 +22,8 @@ def check_features(
         known = (asked.bag, *asked.beside, asked.given, *asked.shares)
         if not name or name in asked.drop or (name in known and name not in asked.keep):
             continue
-        kind = "category" if name in asked.categorical else kind_of(dtype)
+        # a bag's name is a category, whatever it looks like
+        kind = "category" if name in (*asked.categorical, *asked.keep) else kind_of(dtype)
         if kind is None or (kind == "category" and dtype.is_nested()):
             remedy = f"leave it out with --drop {listed([name])}"
             problems.append(

@@ -1,13 +1,17 @@
 """What a table says of its bags, made good: noisy shares, labels that a column gives, several groupings."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+import torch
 
 from apportion.bags import Bags
+from apportion.intake.filling import denoised
 from apportion.intake.given import with_given
 from apportion.intake.joining import joined, joined_weights
-from apportion.intake.weights import Relax, denoised_bags
+from apportion.intake.weights import Relax, weights_by
 from apportion.tables.asking import Asked, Found
 from apportion.tables.labels import given_labels
 
@@ -23,8 +27,15 @@ def together(groupings: Sequence[Bags], asked: Sequence[Asked], found: Sequence[
 
 def mended(bags: Bags, asked: Asked) -> tuple[Bags, Relax]:
     """Bags whose noisy shares are made good, and what they weigh when labels are made."""
-    level = float(asked.noise) if asked.noise not in ("", "estimate") else asked.noise or None
-    return denoised_bags(bags, level, whole=asked.counts is not None)
+    if not asked.noise:
+        return bags, math.inf
+    level, whole = asked.noise if asked.noise == "estimate" else float(asked.noise), asked.counts is not None
+    values = bags.proportions.double() * (bags.sizes.unsqueeze(1) if whole else 1)
+    known, shares = values.isfinite().all(1), torch.full_like(values, math.nan)
+    clean, weights = denoised(values[known].numpy(), bags.sizes[known].numpy(), level, whole=whole)
+    shares[known] = torch.from_numpy(clean)
+    names = (bags.ids[i] for i in known.nonzero().flatten().tolist())
+    return replace(bags, proportions=shares.float()), weights_by(names, weights)
 
 
 def with_labels(bags: Bags, asked: Asked, found: Found) -> Bags:

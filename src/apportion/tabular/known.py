@@ -31,4 +31,4 @@ def given_shares(model: Model, questions: Sequence[Asked], notes: list[str]) -> 
     made = {each.bag: mended(bags, each) for each, bags in zip(asked, (first, *others), strict=True)}
     rows = log_probs[first.source.argsort()]
     groupings, relax = {name: bags for name, (bags, _) in made.items()}, {n: w for n, (_, w) in made.items()}
-    return met_together(rows, groupings, relax).float().numpy()
+    return met_together(rows, groupings, relax, "--noise").float().numpy()

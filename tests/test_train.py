@@ -238,7 +238,7 @@ def test_optimizers_are_nesterov_and_adam_with_the_momentum_asked_for():
     assert all(g["betas"] == (0.5, 0.999) for g in adam.param_groups)
     set_rate([sgd, adam], 0.25)
     assert all(g["lr"] == 0.025 for optimizer in (sgd, adam) for g in optimizer.param_groups)
-    with pytest.raises(ValueError, match="no optimiser 'adagrad'; there are sgd and adam"):
+    with pytest.raises(ValueError, match="no optimiser 'adagrad'; there are adam, sgd, muon"):
         make_optimizer(network(), "adagrad", 0.1)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from apportion.backbones import mlp, resnet9
-from apportion.muon import OTHERS, Muon, orthogonal, orthogonal_all
+from apportion.muon import OTHERS, Muon, orthogonal, orthogonal_all, turned
 from apportion.optimizers import make_optimizer, set_rate
 from apportion.speed import channels_last
 
@@ -44,6 +44,18 @@ def test_singular_values_come_near_one_and_vectors_stay(shape):
     nearest = u @ v  # the orthogonal matrix that is nearest
     assert float((made - nearest).norm() / nearest.norm()) < 0.35
     torch.testing.assert_close(orthogonal(7 * matrices), made, rtol=1e-4, atol=1e-5)  # of any length
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # by importing torch's compiler
+def test_all_steps_are_one_piece_for_the_compiler():
+    found = []
+    for turn in (turned, torch.compile(turned, backend="aot_eager", dynamic=False, fullgraph=True)):
+        weights = [p.detach() for p in small().parameters() if p.ndim == 4][1:]
+        sums, gradients = [torch.zeros_like(p) for p in weights], [p.sin() for p in weights]
+        for _ in range(2):
+            steps = turn(weights, gradients, sums, 0.9)
+        found.append([*weights, *sums, *steps])
+    torch.testing.assert_close(*found)
 
 
 def test_filters_of_one_shape_together_are_each_alone_in_either_layout():

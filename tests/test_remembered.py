@@ -306,8 +306,9 @@ def test_two_views_label_at_the_prices_of_a_rows_bag():
     method, row = views_learner(bags), torch.arange(8)
     batch = replace(bags.take(torch.tensor([0])), row=row)
     method.remembered.prices[0] = torch.tensor([9.0, 0.0])
-    labels, _ = method.labels(torch.tensor([[5.0, 0.0]]).repeat(8, 1), batch, None)
-    assert labels.argmax(1).tolist() == [1] * 8
+    classes, priced = method.labels(torch.tensor([[5.0, 0.0]]).repeat(8, 1), batch, None)
+    assert classes.tolist() == [1] * 8
+    torch.testing.assert_close(priced[0], torch.tensor([-4.0, 0.0]))
 
 
 def test_dllp_remembers_what_it_said():

@@ -19,22 +19,27 @@ from apportion.data.views import AUGMENTATIONS
 from apportion.evaluate import accuracy, predict
 from apportion.experiment.stages import run_with_teacher
 from apportion.first_stage import TwoViews
-from apportion.first_stage.two_views import contrast, follow, sure_labels
+from apportion.first_stage.two_views import at_fair_prices, taught, trust
 from apportion.grid import RECIPES
 from apportion.labelling import hard_labels
 from apportion.likelihood import count_loss
 from apportion.losses import proportion_loss
 from apportion.optimizers import make_optimizer
 from apportion.pipeline import first_stage
-from apportion.players import projector
+from apportion.players import contrast, projector
 from apportion.randomness import reseed, stream
 from apportion.recipes import First, Second
 from apportion.recipes.building import build_learner, build_optimizers
-from apportion.speed import fetched
+from apportion.remembered import Remembered, scattered
+from apportion.speed import as_it_is, fetched
 
 
 def labelled(scores, sizes, shares):
-    return sure_labels(scores, sizes, lambda: (scores, sizes, shares))
+    """Classes, and how far they are trusted."""
+    classes, priced = at_fair_prices(scores, lambda: (scores, sizes, shares))
+    best = priced.max(1).values
+    torch.testing.assert_close(priced.gather(1, classes.unsqueeze(1)).squeeze(1), best)
+    return classes, trust(priced)
 
 
 def learner(**options) -> TwoViews:
@@ -54,9 +59,9 @@ def batch_of(which=(0, 1, 2)):
 def test_the_labels_are_those_of_exact_transport_and_the_largest_class_at_their_prices():
     bags = ragged((7, 1, 30, 4), k=4)
     scores = torch.randn(42, 4, generator=stream(0))
-    labels, trust = labelled(scores, bags.sizes, bags.proportions)
-    assert torch.equal(labels, hard_labels(scores, bags.sizes, bags.proportions))
-    assert ((trust > 0) & (trust <= 1)).all()
+    classes, trusted = labelled(scores, bags.sizes, bags.proportions)
+    assert torch.equal(classes, hard_labels(scores, bags.sizes, bags.proportions).argmax(1))
+    assert ((trusted > 0) & (trusted <= 1)).all()
 
 
 def test_trust_is_one_where_prices_leave_no_doubt_and_small_where_two_classes_cost_the_same():
@@ -70,9 +75,20 @@ def test_trust_is_one_where_prices_leave_no_doubt_and_small_where_two_classes_co
 def test_a_price_is_taken_off_before_doubt_is_measured():
     # all four lean to class 0 by five, two must go to class 1: what one class must give up is in doubt
     scores, sizes = torch.tensor([[9.0, 0.0], [9.0, 0.0], [5.0, 0.0], [5.0, 0.0]]), torch.tensor([4])
-    labels, trust = labelled(scores, sizes, torch.tensor([[0.5, 0.5]]))
-    assert labels.argmax(1).tolist() == [0, 0, 1, 1]
-    assert trust.min() < 0.9
+    classes, trusted = labelled(scores, sizes, torch.tensor([[0.5, 0.5]]))
+    assert classes.tolist() == [0, 0, 1, 1]
+    assert trusted.min() < 0.9
+
+
+def test_an_answer_costs_its_cross_entropy_to_the_label_times_the_labels_trust():
+    answers, scores = (torch.randn(6, 3, generator=stream(i)) for i in (1, 2))
+    classes = torch.tensor([0, 2, 1, 1, 0, 2])
+    for i, cost in enumerate(taught(answers, classes, scores).tolist()):
+        shares = np.exp(scores[i].double().numpy())
+        shares /= shares.sum()
+        doubt = -(shares * np.log(shares)).sum() / math.log(3)
+        right = answers[i].double().softmax(0)[classes[i]]
+        assert cost == pytest.approx(-math.exp(-10 * doubt**2) * math.log(right), rel=1e-4)
 
 
 # --- the contrast
@@ -135,6 +151,39 @@ def test_the_bag_loss_may_be_the_likelihood_of_counts():
     torch.testing.assert_close(terms["proportion"], 5.0 * plain)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:The .grad attribute:UserWarning")
+@pytest.mark.parametrize("scatter", [False, True])
+def test_every_part_of_a_step_is_one_piece_for_the_compiler_and_the_terms_are_the_same(scatter):
+    """Where it had to break off, or to compile anew in every step, a GPU would wait for the host."""
+    compiled, made = [], []
+
+    def quick(part, graphs=False):
+        def backend(graph, _):
+            made.append(part)
+            return graph
+
+        compiled.append(part)
+        return torch.compile(part, backend=backend, dynamic=False, fullgraph=True)
+
+    def terms(quick=None):
+        bags = moon_bags()[0]
+        more = {"remembered": Remembered(bags, True, quick or as_it_is)} if scatter else {}
+        method = learner(quick=quick, **more)
+        (optimizer,) = (make_optimizer(p, "sgd", 0.1) for p in method.players())
+        for i, batch in enumerate((scattered(bags) if scatter else bags).batches(40, stream(0))):
+            reseed(i, "views")
+            for found in method.steps(replace(batch, x=two_views(batch.x)), 0.1 + 0.1 * i):
+                optimizer.zero_grad()
+                sum(found.values()).backward()
+                optimizer.step()
+            yield {name: float(term.detach()) for name, term in found.items()}
+
+    plain, fast = list(terms()), list(terms(quick))
+    assert len(plain) > 2
+    assert fast == [pytest.approx(each, rel=1e-5) for each in plain]
+    assert sorted(p.__name__ for p in made) == sorted(p.__name__ for p in compiled)
+
+
 # --- the running mean
 
 
@@ -146,7 +195,7 @@ def test_the_mean_follows_weights_and_statistics_and_copies_them_without_momentu
             for value in moved.state_dict().values():
                 value += 1
         before = copy.deepcopy(average.state_dict())
-        follow(method.classifier, method.network, momentum)
+        method.mean.follow(momentum)
         for name, value in average.state_dict().items():
             expected = before[name] + share if value.is_floating_point() else before[name]
             torch.testing.assert_close(value, expected)
@@ -160,7 +209,7 @@ def test_the_mean_follows_where_the_networks_went():
     assert same_bits(weights_of(method.classifier)[:1], weights_of(method.network)[:1])
     with torch.no_grad():
         method.network[1].bias.add_(1)
-    follow(method.classifier, method.network, 0.0)
+    method.mean.follow(0.0)
     assert torch.equal(method.classifier[1].bias, method.network[1].bias)
 
 
@@ -290,9 +339,9 @@ def test_views_of_anything_else_are_refused():
 def test_without_transport_the_label_is_the_largest_class():
     scores, batch = torch.tensor([[9.0, 0.0], [9.0, 0.0], [5.0, 0.0], [5.0, 0.0]]), batch_of()
     method = learner(transport=False)
-    labels, trust = method.labels(scores, batch, None)
-    assert labels.argmax(1).tolist() == [0, 0, 0, 0]
-    assert trust.min() > 0.9
+    classes, priced = method.labels(scores, batch, None)
+    assert classes.tolist() == [0, 0, 0, 0]
+    assert trust(priced).min() > 0.9
 
 
 def test_the_estimator_answers_with_the_mean_and_teaches_its_student_by_it():

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -90,3 +91,27 @@ def frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for p in learning:
             p.requires_grad_()
+
+
+class RunningMean:
+    """The weights and statistics of `mean` follow those of `network`, in place and all at once.
+
+    The tensors are listed once, which takes longer than a step, and again where a network was moved.
+    """
+
+    def __init__(self, mean: nn.Module, network: nn.Module) -> None:
+        self.networks = mean, network
+        self.listed: list[list[Tensor]] = []
+        self.at: list[int] = []
+
+    @torch.no_grad()
+    def follow(self, momentum: float) -> None:
+        at = [next(network.parameters()).data_ptr() for network in self.networks]
+        if at != self.at:
+            self.at, self.listed = at, [floats_of(network) for network in self.networks]
+        means, values = self.listed
+        torch._foreach_lerp_(means, values, 1 - momentum)
+
+
+def floats_of(network: nn.Module) -> list[Tensor]:
+    return [each for each in (*network.parameters(), *network.buffers()) if each.is_floating_point()]

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from inspect import unwrap
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +27,11 @@ class Muon(Optimizer):
     def __init__(self, network: nn.Module, rate: float, momentum: float = 0.9, decay: float = 0.0) -> None:
         weights = [p for p in network.parameters() if p.requires_grad]
         filters = {id(each.weight) for each in network.modules() if isinstance(each, nn.Conv2d)}
-        turned = [p for p in weights if id(p) in filters and p[0].numel() >= len(p)]
-        known = {id(p) for p in turned}
+        wide = [p for p in weights if id(p) in filters and p[0].numel() >= len(p)]
+        known = {id(p) for p in wide}
         rest = [p for p in weights if id(p) not in known]
         parts = (
-            (turned, rate, 0.0, True),
+            (wide, rate, 0.0, True),
             ([p for p in rest if p.ndim > 1], OTHERS * rate, decay, False),
             ([p for p in rest if p.ndim <= 1], OTHERS * rate, 0.0, False),
         )
@@ -42,38 +41,48 @@ class Muon(Optimizer):
             if part
         ]
         super().__init__(groups, {"lr": rate, "momentum": momentum})
+        # for fewer launches; not a graph, which would overwrite what the graphs of the passes have answered
+        self.turn = torch.compile(turned, dynamic=False) if weights[0].is_cuda else turned
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             weights = [p for p in group["params"] if p.grad is not None]
+            gradients = [p.grad for p in weights]
             if not weights:
                 continue
-            steps = self._momentum(weights, group)
-            if group["turned"]:
-                lengths = [length.clamp_min(1e-7) for length in torch._foreach_norm(weights)]
-                scales = [len(p) ** 0.5 / length for p, length in zip(weights, lengths, strict=True)]
-                torch._foreach_mul_(weights, scales)
-                steps = orthogonal_all(steps)
+            for weight in weights:
+                if "momentum_buffer" not in self.state[weight]:
+                    self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+            sums = [self.state[weight]["momentum_buffer"] for weight in weights]
+            if group["weight_decay"]:
+                gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
+            given = gradients, sums, group["momentum"]
+            steps = self.turn(weights, *given) if group["turned"] else nesterov(*given)
             torch._foreach_add_(weights, steps, alpha=-group["lr"])
 
-    def _momentum(self, weights: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        if group["weight_decay"]:
-            gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
-        for weight in weights:
-            if "momentum_buffer" not in self.state[weight]:
-                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
-        sums = [self.state[weight]["momentum_buffer"] for weight in weights]
-        torch._foreach_mul_(sums, group["momentum"])
-        torch._foreach_add_(sums, gradients)
-        return list(torch._foreach_add(gradients, sums, alpha=group["momentum"]))
+
+def nesterov(gradients: list[Tensor], sums: list[Tensor], momentum: float) -> list[Tensor]:
+    """Steps by running sums of gradients, which are moved on in place."""
+    torch._foreach_mul_(sums, momentum)
+    torch._foreach_add_(sums, gradients)
+    return list(torch._foreach_add(gradients, sums, alpha=momentum))
+
+
+def turned(
+    filters: list[Tensor], gradients: list[Tensor], sums: list[Tensor], momentum: float
+) -> list[Tensor]:
+    """The same, orthogonal, and filters brought back to the length √out, in place."""
+    lengths = [length.clamp_min(1e-7) for length in torch._foreach_norm(filters)]
+    scales = [len(each) ** 0.5 / length for each, length in zip(filters, lengths, strict=True)]
+    torch._foreach_mul_(filters, scales)
+    return orthogonal_all(nesterov(gradients, sums, momentum))
 
 
 def orthogonal_all(steps: Sequence[Tensor]) -> list[Tensor]:
     """`orthogonal` of filters (out, in, h, w) as matrices (out, h·w·in), which is how channels last lie.
 
-    Those of one shape go together: on a GPU they wait for the host's launches.
+    Those of one shape go together, in one product for all of them.
     """
     alike: dict[torch.Size, list[int]] = defaultdict(list)
     for i, step in enumerate(steps):

@@ -33,6 +33,14 @@ def projector(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 128))
 
 
+def contrast(one: Tensor, other: Tensor, temperature: float) -> Tensor:
+    """InfoNCE in both directions: of all instances in the batch, which is the other view of this one?"""
+    one, other = F.normalize(one.float(), dim=1), F.normalize(other.float(), dim=1)
+    alike = one @ other.T / temperature
+    same = torch.arange(len(one), device=one.device)
+    return (F.cross_entropy(alike, same) + F.cross_entropy(alike.T, same)) / 2
+
+
 class RowNorm(nn.BatchNorm1d):
     """Batch-norm that also trains on a single row, which has no variance: by its running statistics."""
 

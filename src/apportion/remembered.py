@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from apportion.bags import Bags
 from apportion.means import exact_means
-from apportion.speed import sent
+from apportion.speed import Quick, as_it_is, sent
 from apportion.transport import certified, whole_counts
 
 
@@ -32,9 +32,10 @@ def scattered(bags: Bags) -> Bags:
 class Remembered(nn.Module):
     """The last predictions of the rows of some bags, (N, k), with the means and, if `priced`, the prices that
     follow from them. A module, so that a checkpoint holds it; it has no weights, and stays on its device.
+    `quick` makes the loss of a batch fast (speed.quick).
     """
 
-    def __init__(self, bags: Bags, priced: bool = False) -> None:
+    def __init__(self, bags: Bags, priced: bool = False, quick: Quick = as_it_is) -> None:
         super().__init__()
         device, k, m = bags.x.device, bags.n_classes, len(bags.sizes)
         self.lengths, self.priced = bags.sizes, priced
@@ -47,15 +48,20 @@ class Remembered(nn.Module):
         self.register_buffer("prices", prices.to(device))
         self.register_load_state_dict_post_hook(forget_round)
         self.unseen = 0  # rows until all have been seen once; then the next round begins
+        self.loss_now = quick(self._loss)
 
     def loss(self, logits: Tensor, row: Tensor) -> Tensor:
         """The proportion loss of the bags of these rows, by row; its gradient is that of these rows alone.
 
         Of a batch that is made of whole bags of one size it is DLLP's.
         """
+        self._begin()
+        return self.loss_now(logits, row)
+
+    def _loss(self, logits: Tensor, row: Tensor) -> Tensor:
         probabilities, bag = logits.float().softmax(1), self.bag[row]
         with torch.no_grad():
-            known, means = self.proportions[bag], self.means(probabilities, row)[bag]
+            known, means = self.proportions[bag], self._means(probabilities, row)[bag]
         # the means' value, and of each row the gradient that it would have were its whole bag in the batch
         predicted = means + (probabilities - probabilities.detach())
         return -(known * predicted.log()).sum(1).mean()
@@ -68,8 +74,10 @@ class Remembered(nn.Module):
         it was known when the round began, and rows of a batch tell how far rows have come since. Without this
         the memory answers what all rows have in common an epoch late, and training swings without end.
         """
-        if self.unseen <= 0:
-            self._begin()
+        self._begin()
+        return self._means(probabilities, row)
+
+    def _means(self, probabilities: Tensor, row: Tensor) -> Tensor:
         n, bag, drawn = len(self.bag), self.bag[row], len(row)
         change = probabilities - self.log_probs[row].exp()
         now = self.before + change.mean(0)
@@ -99,7 +107,9 @@ class Remembered(nn.Module):
 
     @torch.no_grad()
     def _begin(self) -> None:
-        """A round: every row once. Sums are made anew, since adding to them loses digits."""
+        """A round, if one is over: every row once. Sums are made anew, since adding to them loses digits."""
+        if self.unseen > 0:
+            return
         sums = exact_means(self.log_probs.exp(), self.lengths) * self.sizes
         self.sums, self.before = sums.float(), (sums.sum(0) / len(self.bag)).float()
         self.unseen = len(self.bag)

@@ -3,31 +3,33 @@
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+
+Quick = Callable[..., Callable[..., Any]]  # `quick` for a device and its lengths, or `as_it_is`
 
 
 class Fast(nn.Module):
     """The same network, faster; its weights are the network's own, its answers float32.
 
     Compiled for these lengths of a batch: the few of another (an epoch's last) take the plain path, since one
-    more compilation costs more than they do. With `graphs` each pass is a CUDA graph, one launch for its
-    hundred kernels: small networks wait for the host otherwise.
+    more compilation costs more than they do.
     """
 
-    def __init__(self, network: nn.Module, lengths: Collection[int], graphs: bool = False) -> None:
+    def __init__(self, network: nn.Module, lengths: Collection[int]) -> None:
         super().__init__()
         self.network = network
         self.lengths = set(lengths)
-        compiled = torch.compile(network, dynamic=False, mode="reduce-overhead" if graphs else None)
-        self.compiled = (compiled,)  # in a tuple: its weights are not listed twice
+        self.compiled = (torch.compile(network, dynamic=False),)  # in a tuple: weights are not listed twice
 
     def forward(self, x: Tensor) -> Tensor:
         run = self.compiled[0] if len(x) in self.lengths else self.network
         with torch.autocast(x.device.type, torch.bfloat16):
-            return run(x).to(torch.float32, copy=True)  # a graph's own answer is overwritten by its next
+            return run(x).float()
 
 
 def lengths_of(sizes: Tensor, instances_per_batch: int) -> set[int]:
@@ -40,9 +42,7 @@ def lengths_of(sizes: Tensor, instances_per_batch: int) -> set[int]:
     return {instances_per_batch} | ({instances_per_batch // int(usual) * int(usual)} if alike else set())
 
 
-def placed(
-    network: nn.Module, device: torch.device, lengths: Collection[int], graphs: bool = False
-) -> nn.Module:
+def placed(network: nn.Module, device: torch.device, lengths: Collection[int]) -> nn.Module:
     """The network on its device; on CUDA its features are made fast and the last layer stays in float32."""
     network = network.to(device) if device.type == "mps" else channels_last(network.to(device))
     if device.type != "cuda":
@@ -50,8 +50,8 @@ def placed(
     # a graph for each network, mode and player; beyond the default of 8, later runs would not be compiled
     torch._dynamo.config.recompile_limit = 64
     if isinstance(network, nn.Sequential) and len(network) == 2:
-        return nn.Sequential(Fast(network[0], lengths, graphs), network[1])
-    return Fast(network, lengths, graphs)
+        return nn.Sequential(Fast(network[0], lengths), network[1])
+    return Fast(network, lengths)
 
 
 def channels_last(network: nn.Module) -> nn.Module:
@@ -67,15 +67,29 @@ def channels_last(network: nn.Module) -> nn.Module:
 
 
 def quick(
-    view: Callable[[Tensor], Tensor], device: torch.device, lengths: Collection[int]
-) -> Callable[[Tensor], Tensor]:
-    """A view of instances; on CUDA compiled for these lengths of a batch: of its hundred small kernels, each
-    of which the host has to launch, ten are left. The compiler's random numbers are others, of the same law.
+    part: Callable[..., Any], device: torch.device, lengths: Collection[int], graphs: bool = False
+) -> Callable[..., Any]:
+    """A part of a step: a view, a pass or a loss, the first of whose tensors is of a batch. On CUDA it is
+    compiled for these lengths: of a hundred kernels that the host must launch, ten are left. The compiler's
+    random numbers are others, of the same law. With `graphs` both directions are CUDA graphs of one launch:
+    small networks wait for the host otherwise. What a graph answers is overwritten in the next step.
     """
-    if device.type != "cuda":
-        return view
-    compiled = torch.compile(view, dynamic=False)
-    return lambda x: (compiled if len(x) in lengths else view)(x)
+    if device.type != "cuda" or not lengths:
+        return part
+    compiled = torch.compile(part, dynamic=False, mode="reduce-overhead" if graphs else None)
+    return lambda x, *more: (compiled if len(x) in lengths else part)(x, *more)
+
+
+def sped_up(
+    device: torch.device, lengths: Collection[int], parts: bool
+) -> tuple[Callable[[nn.Module], nn.Module], Quick]:
+    """(what places networks, what makes parts of a step fast); one compiles, lest it be done twice."""
+    own, whole = ((), lengths) if parts else (lengths, ())
+    return partial(placed, device=device, lengths=own), partial(quick, device=device, lengths=whole)
+
+
+def as_it_is(part: Callable[..., Any], graphs: bool = False) -> Callable[..., Any]:
+    return part
 
 
 def unplaced(network: nn.Module) -> nn.Module:

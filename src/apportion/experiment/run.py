@@ -1,7 +1,6 @@
 """One run, from a recipe to a folder of results."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from apportion.recipes.building import (
 )
 from apportion.recipes.checks import check
 from apportion.second_stage import bag_weights
-from apportion.speed import arithmetic, lengths_of, pick_device, placed, quick, unplaced
+from apportion.speed import arithmetic, lengths_of, pick_device, sped_up, unplaced
 
 
 def moments(
@@ -43,18 +42,18 @@ def moments(
     stages = pipeline if group is None else Crew(group)
     own = batch if group is None else own_batch(task.bags, group.size, batch)
     fast, second, pairs = lengths_of(task.bags.sizes, own), recipe.second, augmentation(recipe) in PAIRS
-    place = partial(placed, device=task.device, lengths=fast, graphs=pairs)
+    place, hasten = sped_up(task.device, fast, parts=pairs)
     reseed(recipe.seed, "first" if second is None else "second", "weights")
     network = recipe.network if second is None or second.network is None else second.network
     classifier = place(build_network(network, shape, k))
     if second is None:
-        learner = build_learner(recipe.first, classifier, shape, place, task.bags)
+        learner = build_learner(recipe.first, classifier, shape, place, task.bags, hasten)
         optimizers = build_optimizers(learner.players(), recipe.first)
         runs.check_fit(resume, learner.players(), optimizers, None)
         return stages.first_stage(
             learner, in_batches(task.bags, recipe.first), optimizers, epochs=recipe.first.epochs,
             rate=build_rate(recipe.first), seed=recipe.seed, instances_per_batch=batch, resume=resume,
-            augment=quick(task.augment, task.device, fast) if pairs else task.augment,
+            augment=hasten(task.augment),
         )  # fmt: skip
     if teacher is None:
         raise runs.RunError("a second stage needs the run of its first stage; pass its folder as teacher")

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from apportion.bags import BagBatch
-from apportion.learner import Terms, still_batchnorm
+from apportion.learner import RunningMean, Terms, still_batchnorm
 from apportion.likelihood import count_loss
-from apportion.losses import cross_entropy, proportion_loss
+from apportion.losses import proportion_loss
+from apportion.players import contrast
 from apportion.remembered import Remembered
-from apportion.speed import fetched, sent
+from apportion.speed import Quick, as_it_is, fetched, sent
 from apportion.transport import certified, whole_counts
 
 OnHost = Callable[[], Sequence[Tensor]]  # logits, sizes and proportions of a batch, once they are there
@@ -28,6 +29,7 @@ class TwoViews:
     Both are nn.Sequential(features, head); `projector` maps features to where they are contrasted. A batch's
     x is (n, 2, ...): weak and strong. The bag loss, DLLP's or the likelihood of `counts`, has a weight that
     falls from `bag_first` to `bag_last`. With bags `remembered`, batches are those of `scattered(bags)`.
+    `quick` makes the parts of a step fast, each a function of a batch (speed.quick).
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class TwoViews:
         transport: bool = True,
         counts: bool = False,
         remembered: Remembered | None = None,
+        quick: Quick | None = None,
     ) -> None:
         if remembered is not None and (counts or transport != remembered.priced):
             raise ValueError("remembered bags know no likelihood of counts, and have prices for transport")
@@ -51,6 +54,7 @@ class TwoViews:
         kept = [network, projector, average, *([] if remembered is None else [remembered])]
         self.player = nn.ModuleList(kept)  # one optimiser; all of it is saved
         self.projector = projector
+        self.mean = RunningMean(average, network)
         self.bag_weights = bag_first, bag_last
         self.contrast = contrast
         self.temperature = temperature
@@ -58,31 +62,45 @@ class TwoViews:
         self.transport = transport  # False: the largest class is the label, whatever the proportions
         self.counts = counts
         self.remembered = remembered
+        parts = self._weak, self._strong, self._alike, taught
+        fast = [(quick or as_it_is)(part, graphs=True) for part in parts]
+        self.weak, self.strong, self.alike, self.taught = fast
 
     def players(self) -> list[nn.Module]:
         return [self.player]
 
     def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
-        (features, head), (weak, strong) = self.network, batch.x.unbind(1)
-        plain = features(weak)
-        logits = head(plain)
+        weak, strong = batch.x.unbind(1)
+        usual = self.remembered is None and not self.counts and not batch.left
+        plain, logits, *lost = self.weak(weak, (batch.sizes, batch.proportions) if usual else None)
         to_host = self.remembered is None and (self.transport or self.counts)
         asked = fetched(logits.float(), batch.sizes, batch.proportions) if to_host else None
-        with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
-            moved = features(strong)
-        answers, (first, last) = head(moved), self.bag_weights
+        moved, answers = self.strong(strong)
+        first, last = self.bag_weights
         bag_weight = first + (last - first) * progress
-        terms = {"proportion": bag_weight * self.bag_loss(logits, batch, asked)}
+        terms = {"proportion": bag_weight * (lost[0] if usual else self.bag_loss(logits, batch, asked))}
         if progress < 0.5:
-            alike = contrast(self.projector(plain), self.projector(moved), self.temperature)
-            terms["contrast"] = self.contrast * (1 - 2 * progress) * alike
+            terms["contrast"] = self.contrast * (1 - 2 * progress) * self.alike(plain, moved)
         # last: while transport is under way on the host, the device has all of the above to do
-        labels, weights = self.labels(logits.detach(), batch, asked)
-        terms["labels"] = (weights * cross_entropy(answers, labels)).mean()
+        terms["labels"] = self.taught(answers, *self.labels(logits.detach(), batch, asked)).mean()
         yield terms
-        follow(self.classifier, self.network, self.momentum)
+        self.mean.follow(self.momentum)
         if self.remembered is not None:
             self.remembered.remember(logits, batch.row)
+
+    def _weak(self, x: Tensor, known: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, ...]:
+        """Features, logits and, where the sizes and proportions of whole bags are known, DLLP's loss."""
+        features, head = self.network
+        plain = features(x)
+        logits = head(plain)
+        return (plain, logits) if known is None else (plain, logits, proportion_loss(logits, *known))
+
+    def _strong(self, x: Tensor) -> tuple[Tensor, ...]:
+        with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
+            return self._weak(x)
+
+    def _alike(self, plain: Tensor, moved: Tensor) -> Tensor:
+        return contrast(self.projector(plain), self.projector(moved), self.temperature)
 
     def bag_loss(self, logits: Tensor, batch: BagBatch, on_host: OnHost | None) -> Tensor:
         if self.remembered is not None:
@@ -91,10 +109,11 @@ class TwoViews:
         return count_loss(*bags, on_host=on_host) if self.counts else proportion_loss(*bags)
 
     def labels(self, logits: Tensor, batch: BagBatch, on_host: OnHost | None) -> tuple[Tensor, Tensor]:
+        """The class of every row, and its scores, of which that class is the largest at fair prices."""
         if self.transport and on_host is not None:
-            return sure_labels(logits, batch.sizes, on_host)
+            return at_fair_prices(logits, on_host)
         scores = logits.float() if self.remembered is None else self.remembered.at_prices(logits, batch.row)
-        return F.one_hot(scores.argmax(1), scores.shape[1]).to(scores), trust(scores)
+        return scores.argmax(1), scores
 
 
 def in_two_parts(network: nn.Module) -> nn.Sequential:
@@ -107,38 +126,24 @@ def in_two_parts(network: nn.Module) -> nn.Sequential:
     return network
 
 
-def sure_labels(scores: Tensor, sizes: Tensor, on_host: OnHost) -> tuple[Tensor, Tensor]:
-    """Exact transport labels (n, k) of a batch of whole bags, and how far to trust each, (n,).
+def at_fair_prices(scores: Tensor, on_host: OnHost) -> tuple[Tensor, Tensor]:
+    """Exact transport labels of a batch of whole bags, as classes (n,), and the scores less their prices.
 
-    Transport is the host's: `on_host` gives scores, sizes and proportions there. The prices that prove the
-    labels are taken off: the label is the largest class that is left, in doubt where another is as cheap.
+    Transport is the host's: `on_host` gives scores, sizes and proportions there. Once the prices that prove
+    the labels are taken off, the label is the largest class that is left, in doubt where another is as cheap.
     """
     there, lengths, proportions = on_host()
     found = certified(there, lengths, whole_counts(proportions, lengths))
-    classes, prices = (sent(each, scores.device) for each in (found.classes, found.prices.float()))
-    scores = scores.float() - prices.repeat_interleave(sizes, 0, output_size=len(scores))
-    return F.one_hot(classes, scores.shape[1]).to(scores), trust(scores)
+    prices = found.prices.float().repeat_interleave(lengths, 0)
+    return sent(found.classes, scores.device), scores.float() - sent(prices, scores.device)
+
+
+def taught(answers: Tensor, classes: Tensor, scores: Tensor) -> Tensor:
+    """Cross-entropy of the answers to the labels, as far as the scores trust them, (n,)."""
+    return trust(scores) * F.cross_entropy(answers.float(), classes, reduction="none")
 
 
 def trust(scores: Tensor) -> Tensor:
     """How far to trust the largest class of each row, exp(-10 H²), (n,): H is its entropy over log k."""
     doubt = torch.special.entr(scores.softmax(1)).sum(1) / math.log(max(2, scores.shape[1]))
     return torch.exp(-10 * doubt.square())
-
-
-def contrast(one: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """InfoNCE in both directions: of all instances in the batch, which is the other view of this one?"""
-    one, other = F.normalize(one.float(), dim=1), F.normalize(other.float(), dim=1)
-    alike = one @ other.T / temperature
-    same = torch.arange(len(one), device=one.device)
-    return (F.cross_entropy(alike, same) + F.cross_entropy(alike.T, same)) / 2
-
-
-@torch.no_grad()
-def follow(mean: nn.Module, value: nn.Module, momentum: float) -> None:
-    """One step of the running means of a network's weights and statistics, in place and all at once."""
-    means, values = (
-        [each for each in (*net.parameters(), *net.buffers()) if each.is_floating_point()]
-        for net in (mean, value)
-    )
-    torch._foreach_lerp_(means, values, 1 - momentum)

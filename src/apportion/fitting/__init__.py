@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from apportion.recipes.building import (
 )
 from apportion.recipes.checks import LABELS
 from apportion.recipes.ranges import wrong_settings
-from apportion.speed import lengths_of, placed, quick
+from apportion.speed import lengths_of, sped_up
 
 
 class SettingError(ValueError):
@@ -105,20 +104,20 @@ def two_stages(
         raise ValueError(f"first_epochs is {first_epochs}; a teacher needs at least one")
     fast = lengths_of(bags.sizes, batch)
 
-    def new_network(stage: str, graphs: bool = False) -> nn.Module:
+    def new_network(stage: str, pairs: bool = False) -> nn.Module:
         reseed(seed, stage, "weights")
-        network = placed(backbone(shape, bags.n_classes), device, fast, graphs)
+        network = sped_up(device, fast, pairs)[0](backbone(shape, bags.n_classes))
         check_new(network, backbone, shape, bags.n_classes)
         check_scores(network, as_floats(bags.x[:1]), bags.n_classes)
         return starting_at(overall_shares(taught), network)
 
     first, pairs = kind.teacher(method, first_epochs, rate, scattered), method == "two-views"
-    place = partial(placed, device=device, lengths=fast, graphs=pairs)
-    learner = build_learner(first, new_network("first", graphs=pairs), shape, place, taught)
-    view = quick(kind.seen(method, mirror), device, fast if pairs else ())
+    place, hasten = sped_up(device, fast, parts=pairs)
+    learner = build_learner(first, new_network("first", pairs), shape, place, taught, hasten)
     yield from first_stage(
         learner, in_batches(taught, first), build_optimizers(learner.players(), first),
-        epochs=first_epochs, rate=build_rate(first), augment=view, seed=seed, instances_per_batch=batch,
+        epochs=first_epochs, rate=build_rate(first), augment=hasten(kind.seen(method, mirror)), seed=seed,
+        instances_per_batch=batch,
     )  # fmt: skip
     if label is None:
         return

@@ -23,6 +23,8 @@ STUDENT9 = replace(STUDENT, epochs=80, network=BOTH9)
 # apportion run beyond-resnet9/two-views/64     half the arithmetic of the 13 layers
 EPOCHS13 = {16: 60, 32: 75, 64: 100, 128: 170, 256: 220, 512: 220, 1024: 220}
 EPOCHS9 = {16: 100, 32: 130, 64: 180, 128: 300, 256: 350, 512: 350, 1024: 350}
+# apportion run beyond-resnet9-muon/two-views/128   six minutes; half of SGD's epochs would do (docs/log.md)
+EPOCHS_MUON = {16: 100, 32: 150, 64: 220, 128: 400, 256: 400, 512: 400, 1024: 400}
 DIGIT_EPOCHS = {16: 12, 32: 12, 64: 12, 128: 12, 256: 16, 512: 20, 1024: 24}
 
 
@@ -37,7 +39,8 @@ def beyond(
     whole: bool = False,
     muon: bool = False,
 ) -> Recipe:
-    batches = None if whole else in_batches(size)
+    # at 128 scattered batches learn as much, and no step waits for transport
+    batches = None if whole else in_batches(size, LARGE // 2 if muon else LARGE)
     stage = replace(TWO_VIEWS, optimizer="muon", rate=0.05) if muon else TWO_VIEWS
     return replace(
         FAST,
@@ -65,8 +68,8 @@ def digits(size: int, data: str, transport: bool) -> Recipe:
 DIGIT_STUDENT = replace(FAST_SECOND, epochs=16, hold=6, augment="crop")
 
 
-def in_batches(size: int) -> str | None:
-    return "scattered" if size >= LARGE else None
+def in_batches(size: int, large: int = LARGE) -> str | None:
+    return "scattered" if size >= large else None
 
 
 def labels(transport: bool) -> Options:
@@ -81,7 +84,7 @@ GROUPS: dict[str, tuple[Network, dict[int, int], dict[str, Any]]] = {
     "beyond-resnet9-argmax": (BOTH9, EPOCHS9, {"transport": False}),  # to see what transport adds
     "beyond-resnet9-whole": (BOTH9, {256: 400, 512: 400, 1024: 400}, {"whole": True}),  # and scattering
     "beyond-resnet9-cifar100": (BOTH9, EPOCHS9, {"data": "cifar100"}),
-    "beyond-resnet9-muon": (BOTH9, EPOCHS9, {"muon": True}),  # learns sooner on a small network (docs/log.md)
+    "beyond-resnet9-muon": (BOTH9, EPOCHS_MUON, {"muon": True}),
     "beyond-resnet9-wide": (WIDE9, {size: EPOCHS9[size] for size in SIZES}, {}),  # 2.2 times the arithmetic
 }
 BEYOND = {

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from torch import nn
 from torch.optim import Optimizer
@@ -23,7 +23,7 @@ from apportion.recipes import First, Network, Second
 from apportion.remembered import Remembered, scattered
 from apportion.schedules import SCHEDULES, halving
 from apportion.second_stage import Loss
-from apportion.speed import unplaced
+from apportion.speed import Quick, as_it_is, unplaced
 from apportion.train import Rate
 
 
@@ -37,21 +37,24 @@ def build_learner(
     shape: Sequence[int],
     place: Callable[[nn.Module], nn.Module],
     bags: Bags | None = None,
+    quick: Quick = as_it_is,
 ) -> Learner:
     """The first stage's learner; LLP-GAN gets a generator of instances of this shape as its second player,
-    two views a running mean of the network and a projector; for scattered batches `bags` are remembered."""
-    options = dict(first.options)
+    two views a running mean of the network and a projector; for scattered batches `bags` are remembered.
+    `quick` makes parts of a step fast."""
+    options: dict[str, Any] = dict(first.options)
     if first.batches == "scattered":
         if bags is None:  # without them each row's proportions would be its label
             raise ValueError("scattered batches need the bags that are remembered; pass bags")
         priced = first.method == "two-views" and options.get("transport", True)
-        options["remembered"] = Remembered(bags, priced)
+        options["remembered"] = Remembered(bags, priced, quick)
     if first.method == "gan":
         options["generator"] = place(generator(shape, int(options.get("noise", 100))))
     if first.method == "two-views":
         plain = in_two_parts(unplaced(classifier))
         options["average"] = place(deepcopy(plain))
         width = cast(nn.Linear, plain[1]).in_features
+        options["quick"] = quick
         options["projector"] = projector(width).to(next(plain.parameters()).device)
     return (SCATTERED if "remembered" in options else METHODS)[first.method](classifier, **options)
 

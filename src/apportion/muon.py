@@ -1,7 +1,7 @@
 """Muon (Jordan et al., 2024): steps of convolutions in which every direction counts alike."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from inspect import unwrap
 
 import torch
@@ -41,8 +41,7 @@ class Muon(Optimizer):
             if part
         ]
         super().__init__(groups, {"lr": rate, "momentum": momentum})
-        # for fewer launches; not a graph, which would overwrite what the graphs of the passes have answered
-        self.turn = torch.compile(turned, dynamic=False) if weights[0].is_cuda else turned
+        self.turn = Replayed(turned) if weights[0].is_cuda else turned
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -77,6 +76,36 @@ def turned(
     scales = [len(each) ** 0.5 / length for each, length in zip(filters, lengths, strict=True)]
     torch._foreach_mul_(filters, scales)
     return orthogonal_all(nesterov(gradients, sums, momentum))
+
+
+class Replayed:
+    """A function of lists of tensors, the second of which are new in every call, as one CUDA graph.
+
+    Its hundred kernels take the device less time than the host needs to launch them. A graph of our own, not
+    the compiler's: those would overwrite what the graphs of the passes have answered.
+    """
+
+    def __init__(self, function: Callable[..., list[Tensor]], eager: int = 3) -> None:
+        self.function, self.eager = function, eager  # so many calls choose kernels before they are recorded
+        self.at: list[float] = []
+        self.calls, self.graph = 0, torch.cuda.CUDAGraph()
+
+    def __call__(
+        self, filters: list[Tensor], gradients: list[Tensor], sums: list[Tensor], momentum: float
+    ) -> list[Tensor]:
+        at = [momentum, *(each.data_ptr() for each in (*filters, *sums))]
+        if at != self.at:  # others than were recorded
+            self.at, self.calls = at, 0
+        self.calls += 1
+        if self.calls <= self.eager:
+            return self.function(filters, gradients, sums, momentum)
+        if self.calls == self.eager + 1:
+            self.gradients, self.graph = [each.clone() for each in gradients], torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                self.steps = self.function(filters, self.gradients, sums, momentum)
+        torch._foreach_copy_(self.gradients, gradients)
+        self.graph.replay()
+        return self.steps
 
 
 def orthogonal_all(steps: Sequence[Tensor]) -> list[Tensor]:

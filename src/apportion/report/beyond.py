@@ -21,6 +21,7 @@ CIFAR_10 = {
     "two views, batches of 1,024": ("beyond-conv13-1024", "two-views", ":"),
     "two views, batches of 1,024, + PLOT": ("beyond-conv13-1024", "two-views+plot", "-."),
     "two views, ResNet-9": ("beyond-resnet9", "two-views", "-"),
+    "two views, ResNet-9, Muon": ("beyond-resnet9-muon", "two-views", "-"),
     "two views, ResNet-9 of width 96": ("beyond-resnet9-wide", "two-views", "-."),
     "two views, ResNet-9, argmax labels": ("beyond-resnet9-argmax", "two-views", ":"),
     "two views, ResNet-9, whole bags": ("beyond-resnet9-whole", "two-views", "--"),

@@ -143,6 +143,14 @@ def test_a_method_has_one_colour_at_every_bag_size(tmp_path):
     assert drawn[0]["two views, ResNet-9"] == drawn[1]["two views, ResNet-9"]
 
 
+def test_no_two_methods_share_a_colour(tmp_path):
+    for group, method, _ in CIFAR_10.values():
+        for name in {f"{group}/{method}/16", f"{group}/{method.removesuffix('+plot')}/16"}:
+            make_run(tmp_path, name, 1, 90.0)
+    (panel,) = beyond_figure(collect(tmp_path), CIFAR_10).axes
+    assert len({line.get_color() for line in panel.lines}) == len(panel.lines) == len(CIFAR_10)
+
+
 def test_the_figure_has_a_panel_a_size_four_across_down_to_the_lowest_end(tmp_path):
     for size, accuracy in ((16, 95.0), (32, 94.0), (64, 93.0), (128, 92.0), (256, 50.0)):
         make_run(tmp_path, f"beyond-resnet9/two-views/{size}", 1, accuracy)

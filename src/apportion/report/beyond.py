@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from itertools import accumulate
 
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from apportion import runs
@@ -31,6 +32,8 @@ CIFAR_100 = {
     "DLLP + PLOT": ("table2", "dllp+plot", "--"),
     "two views, ResNet-9": ("beyond-resnet9-cifar100", "two-views", "-"),
 }
+# of the rows, in their order; no two alike
+COLOURS = [colormaps[name](i) for name, n in (("tab10", 10), ("Dark2", 8)) for i in range(n)]
 # CIFAR-10, of any method as published up to 2025, WRN-28-2, up to 1,024 epochs, often the best test epoch
 PUBLISHED = {16: 95.24, 32: 95.25, 64: 94.58, 128: 94.53, 256: 93.95}
 
@@ -80,13 +83,13 @@ def beyond_figure(cells: Cells, rows: Rows) -> Figure | None:
     panels = figure.subplots(down, across, sharey=True, squeeze=False)
     lines, lowest = {}, 65.0
     for panel, size in zip(panels.flat, sizes, strict=False):
-        for colour, (title, row) in enumerate(rows.items()):
+        for colour, (title, row) in zip(COLOURS, rows.items(), strict=False):
             if parts := stages(cells, row, size):
                 *before, log = (runs.read_log(part.folders[0]) for part in parts)  # of the first seed
                 taken = [[sum(line.get("seconds", {}).values()) for line in each] for each in (*before, log)]
                 clock = list(accumulate(second for each in taken for second in each))
                 curve = clock[-len(log) :], [line["test_accuracy"] for line in log]
-                (lines[title],) = panel.plot(*curve, row[2], color=f"C{colour}", label=title)
+                (lines[title],) = panel.plot(*curve, row[2], color=colour, label=title)
                 lowest = min(lowest, curve[1][-1])
         panel.set_title(f"bags of {size}", fontsize=9)
         panel.set_xlabel("seconds")

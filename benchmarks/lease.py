@@ -5,7 +5,8 @@
 
 A word is a recipe, a seed and the seconds that it needs: so many must be left, or it is skipped. One whose
 epochs turn out too slow to end in time is given up as soon as that is seen. With --go-on runs train until the
-time is over, whatever they need, and the same words go on with them in the next lease of that machine. What
+time is over, whatever they need, and the same words go on with them in the next lease of that machine; one
+that can end in the --grace does, since a machine may be gone before its next call. What
 --set changes is changed in all of them, for a trial, which wants an --out of its own. First stages are made
 where they are missing. A run that fails is told, and the next one begins. Predictions are kept, for second
 stages at another time; `tar --exclude='*.safetensors' --exclude='*.npy'` leaves them out.
@@ -65,6 +66,11 @@ def is_over(spent: list[float], left: float) -> bool:
     return left < 10 + 2 * statistics.median(spent[-SHOWN:])
 
 
+def ends_soon(spent: list[float], to_come: int, left: float) -> bool:
+    """Whether all epochs, and the summary after them, would end in the seconds that are left."""
+    return 10 + to_come * statistics.median(spent[-SHOWN:]) <= left
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -74,6 +80,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--go-on", action="store_true")
+    parser.add_argument("--grace", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("words", nargs="+", metavar="NAME@SEED=SECONDS")
     given = parser.parse_args()
@@ -117,6 +124,8 @@ def trained(name: str, recipe: Recipe, end: float, given: argparse.Namespace) ->
             if not given.go_on:
                 refuse_slow(spent[folder], to_come, left)
             elif is_over(spent[folder], left) and (to_come or folder != last):
+                if folder == last and ends_soon(spent[folder], to_come, left + given.grace):
+                    continue
                 print(f"{folder}: the time is over; it goes on after epoch {line['epoch']}", flush=True)
                 return False
     return True

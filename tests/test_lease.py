@@ -38,8 +38,8 @@ def test_others_go_on(lease, spent, to_come, left):
 def lent(lease, tmp_path, monkeypatch, capsys):
     """What a lease of so many seconds ends with, and what it prints."""
 
-    def run(seconds: float, *words: str, go_on: bool = True) -> tuple[int, str]:
-        given = ["--device", "cpu", "--out", str(tmp_path), "--seconds", str(seconds)]
+    def run(seconds: float, *words: str, go_on: bool = True, grace: float = 0) -> tuple[int, str]:
+        given = ["--device", "cpu", "--out", str(tmp_path), "--seconds", str(seconds), "--grace", str(grace)]
         monkeypatch.setattr(sys, "argv", ["lease.py", *given, *["--go-on"][:go_on], *words])
         return lease.main(), capsys.readouterr().out
 
@@ -58,6 +58,23 @@ def test_a_run_goes_on_in_the_next_lease_whatever_it_needs(lease, lent, tmp_path
     assert lease.runs.finished(tmp_path / name / "seed=1")
     epochs = [line["epoch"] for line in lease.runs.read_log(tmp_path / name / "seed=1")]
     assert epochs == list(range(1, lease.RECIPES[name].first.epochs + 1))
+
+
+def test_a_run_that_can_end_in_the_grace_does_and_a_second_stage_is_not_begun_in_it(
+    lease, lent, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(lease, "LEAST", 4)
+    code, said = lent(5, "figure2/dllp/50@1=900", grace=600)
+    assert code == 0
+    assert lease.runs.finished(tmp_path / "figure2/dllp/50" / "seed=1")
+    code, said = lent(5, "figure2/gan+plot/50@1=900", grace=600)
+    assert code == 3
+    assert "figure2/gan/50/seed=1: the time is over; it goes on after epoch 1\n" in said
+
+
+@pytest.mark.parametrize(("to_come", "ends"), [(20, True), (21, False)])
+def test_it_ends_soon_if_its_epochs_and_ten_seconds_are_left(lease, to_come, ends):
+    assert lease.ends_soon([60.0] + [2.0] * 10, to_come, 50.0) == ends
 
 
 def test_what_is_not_begun_is_told_and_leaves_nothing(lent, tmp_path):

@@ -130,3 +130,21 @@ def test_filters_that_begin_at_nought_and_other_weights_of_four_dimensions_stay_
     assert bool(network[0].weight.isfinite().all())
     back = nn.Sequential(nn.ConvTranspose2d(8, 4, 3), nn.Flatten())  # its filters lie the other way round
     assert not any(group["turned"] for group in Muon(back, 0.1).param_groups)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_recorded_steps_are_those_that_are_launched_one_by_one_also_after_a_state_is_loaded():
+    weights = []
+    for recorded in (False, True):
+        network = channels_last(small().cuda())
+        optimizer, generator = Muon(network, 0.05, decay=5e-4), torch.Generator("cuda").manual_seed(1)
+        optimizer.turn = optimizer.turn if recorded else turned
+        for i in range(20):
+            if i == 10:  # other momenta than were recorded
+                optimizer.load_state_dict(deepcopy(optimizer.state_dict()))
+            set_rate([optimizer], 1 - i / 20)
+            for p in network.parameters():
+                p.grad = torch.randn(p.shape, device="cuda", generator=generator) + p.detach()
+            optimizer.step()
+        weights.append([p.detach() for p in network.parameters()])
+    torch.testing.assert_close(*weights)

@@ -12,10 +12,11 @@ from conftest import ragged
 from torch import nn
 
 from apportion import BagError, ProportionClassifier, load, save
-from apportion.backbones import BACKBONES, conv13, resnet9
+from apportion.backbones import BACKBONES, conv13, mlp, resnet9, resnet18, wrn_28_2
 from apportion.bagging import make_bags
 from apportion.fitting import two_stages
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
+from apportion.fitting.networks import suited
 from apportion.grid import RECIPES
 from apportion.grid.beyond import EPOCHS9
 from apportion.intake.instances import as_floats, centred, stacked
@@ -47,7 +48,7 @@ def small(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
 
 
 def test_the_settings_of_images_are_those_of_the_tables():
-    assert IMAGES.teacher("two-views", 100, None) == RECIPES["beyond-resnet9/two-views/16"].first
+    assert IMAGES.teacher("two-views", 100, None) == RECIPES["beyond-resnet9-muon/two-views/16"].first
     assert IMAGES.teacher("dllp", 40, None) == RECIPES["table1/dllp+plot/16"].first
     assert IMAGES.student(70, None) == RECIPES["table1/dllp+plot/16"].second
     assert IMAGES.batch == RECIPES["beyond-resnet9/two-views/16"].instances_per_batch
@@ -55,6 +56,30 @@ def test_the_settings_of_images_are_those_of_the_tables():
         bags = ragged((size,) * (50_000 // size))
         epochs = IMAGES.first_epochs(bags, bags, IMAGES.batch)
         assert epochs == pytest.approx(EPOCHS9[size], rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "optimizer"),
+    [
+        (resnet9, "muon"),
+        (partial(resnet9, width=8), "muon"),
+        (conv13, "muon"),
+        (partial(conv13, norm=False), "sgd"),  # nothing takes out the length of its filters
+        (resnet18, "sgd"),  # nor of its shortcuts
+        (wrn_28_2, "sgd"),
+        (mlp, "sgd"),
+        (small, "sgd"),  # a user's own
+    ],
+)
+def test_muon_turns_our_networks_in_which_a_norm_follows_every_convolution(backbone, optimizer):
+    network, first = backbone((3, 16, 16), 2), IMAGES.teacher("two-views", 5, None)
+    found = suited(first, backbone, network, None)
+    assert (found.optimizer, found.rate) == (optimizer, {"muon": 0.05, "sgd": 0.1}[optimizer])
+    assert replace(found, optimizer="muon", rate=0.05) == first
+    told = suited(IMAGES.teacher("two-views", 5, 0.03), backbone, network, 0.03)
+    assert (told.optimizer, told.rate) == (optimizer, 0.03)
+    for method in ("dllp", "vat"):
+        assert suited(IMAGES.teacher(method, 5, None), backbone, network, None).optimizer == "adam"
 
 
 def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():
@@ -81,7 +106,8 @@ def test_the_settings_of_images_on_a_cpu_are_those_that_were_tried_there():
     bags = ragged((128,) * (60_000 // 128))
     epochs = CPU_IMAGES.first_epochs(bags, bags, CPU_IMAGES.batch)
     assert epochs == recipe.first.epochs + 1  # the last batch is begun
-    assert CPU_IMAGES.teacher("two-views", recipe.first.epochs, None) == recipe.first
+    sgd = suited(CPU_IMAGES.teacher("two-views", recipe.first.epochs, None), small, small((3, 8, 8), 2), None)
+    assert sgd == recipe.first
     assert CPU_IMAGES.batch == recipe.instances_per_batch
     chosen = CPU_IMAGES.words["backbone"]
     assert (chosen.func, chosen.keywords) == (resnet9, recipe.network.options)
@@ -317,8 +343,8 @@ def test_images_in_large_bags_are_learnt_in_scattered_batches_and_small_ones_who
         assert kind.scatters("two-views", bags, None) == scattered
         assert not kind.scatters("vat", bags, None)
     assert not IMAGES.scatters("two-views", bags, 4096)  # which holds four whole bags
-    first = IMAGES.teacher("two-views", 350, None, scattered=True)
-    assert first == RECIPES["beyond-resnet9/two-views/512"].first
+    first = IMAGES.teacher("two-views", 400, None, scattered=True)
+    assert first == RECIPES["beyond-resnet9-muon/two-views/512"].first
     # an epoch has every row, however large its bag: of 4,096 rows 64 batches of 64
     steps = CPU_IMAGES.first_steps(1024.0, 1.0)
     assert CPU_IMAGES.first_epochs(bags, bags, 64, scattered=True) == math.ceil(steps / 64)

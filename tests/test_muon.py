@@ -1,5 +1,7 @@
 """Muon: orthogonal steps, filters of one length, and SGD for all else."""
 
+import pickle
+from contextlib import contextmanager
 from copy import deepcopy
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from apportion.backbones import mlp, resnet9
-from apportion.muon import OTHERS, Muon, orthogonal, orthogonal_all, turned
+from apportion.muon import OTHERS, Muon, Replayed, orthogonal, orthogonal_all, turned
 from apportion.optimizers import make_optimizer, set_rate
 from apportion.speed import channels_last
 
@@ -44,18 +46,6 @@ def test_singular_values_come_near_one_and_vectors_stay(shape):
     nearest = u @ v  # the orthogonal matrix that is nearest
     assert float((made - nearest).norm() / nearest.norm()) < 0.35
     torch.testing.assert_close(orthogonal(7 * matrices), made, rtol=1e-4, atol=1e-5)  # of any length
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # by importing torch's compiler
-def test_all_steps_are_one_piece_for_the_compiler():
-    found = []
-    for turn in (turned, torch.compile(turned, backend="aot_eager", dynamic=False, fullgraph=True)):
-        weights = [p.detach() for p in small().parameters() if p.ndim == 4][1:]
-        sums, gradients = [torch.zeros_like(p) for p in weights], [p.sin() for p in weights]
-        for _ in range(2):
-            steps = turn(weights, gradients, sums, 0.9)
-        found.append([*weights, *sums, *steps])
-    torch.testing.assert_close(*found)
 
 
 def test_filters_of_one_shape_together_are_each_alone_in_either_layout():
@@ -132,16 +122,98 @@ def test_filters_that_begin_at_nought_and_other_weights_of_four_dimensions_stay_
     assert not any(group["turned"] for group in Muon(back, 0.1).param_groups)
 
 
+@pytest.mark.parametrize("copy", [deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))])  # noqa: S301
+def test_a_copy_goes_on(copy):
+    network = small()
+    optimizer = make_optimizer(network, "muon", 0.05)
+    trained(network, optimizer, 2)
+    other = copy(optimizer)
+    for mine, theirs in zip(optimizer.param_groups, other.param_groups, strict=True):
+        for p, q in zip(mine["params"], theirs["params"], strict=True):
+            p.grad = q.grad = p.detach().sin()
+    optimizer.step()
+    other.step()
+    for mine, theirs in zip(optimizer.param_groups, other.param_groups, strict=True):
+        torch.testing.assert_close(mine["params"], theirs["params"], rtol=0, atol=0)
+
+
+def test_one_dense_layer_alone_decays_as_by_sgd():
+    networks = [nn.Sequential(nn.Flatten(), nn.Linear(192, 2, bias=False)) for _ in range(2)]
+    networks[1].load_state_dict(networks[0].state_dict())
+    muon = make_optimizer(networks[0], "muon", 0.05, decay=0.1)
+    sgd = make_optimizer(networks[1], "sgd", OTHERS * 0.05, decay=0.1)
+    assert trained(networks[0], muon, 5) == pytest.approx(trained(networks[1], sgd, 5), rel=1e-5)
+
+
+def test_short_filters_are_brought_to_the_length_of_others():
+    (weight,) = filters = [1e-3 * torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))]
+    turned(filters, [torch.ones_like(weight)], [torch.zeros_like(weight)], 0.9)
+    assert float(weight.norm()) == pytest.approx(2.0)
+
+
+class Graph:
+    """What `Replayed` asks of a CUDA graph: what was called while it was recorded happens at every replay."""
+
+    recording, recorded = None, 0
+
+    def replay(self) -> None:
+        self.run()
+
+
+@contextmanager
+def recording(graph, **_):
+    Graph.recording, Graph.recorded = graph, Graph.recorded + 1
+    yield
+    Graph.recording = None
+
+
+def recordable(filters: list[Tensor], gradients: list[Tensor], sums: list[Tensor], momentum: float):
+    if Graph.recording is None:
+        return turned(filters, gradients, sums, momentum)
+    steps = [torch.empty_like(p) for p in filters]
+
+    def run() -> None:
+        torch._foreach_copy_(steps, turned(filters, gradients, sums, momentum))
+
+    Graph.recording.run = run
+    return steps
+
+
+def test_what_is_recorded_is_what_would_be_launched_and_recorded_anew_where_tensors_are_others(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", recording)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(Graph, "recorded", 0)
+    found = []
+    for turn in (turned, Replayed(recordable)):
+        generator = torch.Generator().manual_seed(1)
+        filters = [torch.randn(4, 3, 3, 3, generator=generator) for _ in range(3)]
+        sums = [torch.zeros_like(p) for p in filters]
+        for i in range(24):
+            if i == 8:  # another state is loaded
+                sums = [-each for each in sums]
+            which = slice(0, 2 if 14 <= i < 20 else 3)  # one is without a gradient for a while
+            gradients = [torch.randn(p.shape, generator=generator) + p for p in filters]
+            steps = turn(filters[which], gradients[which], sums[which], 0.9 if i < 22 else 0.5)
+            torch._foreach_add_(filters[which], steps, alpha=-0.05)
+        found.append([*filters, *sums])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert Graph.recorded == 3  # from the fourth call on of the same tensors: at 3, 11 and 17
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_recorded_steps_are_those_that_are_launched_one_by_one_also_after_a_state_is_loaded():
     weights = []
     for recorded in (False, True):
         network = channels_last(small().cuda())
         optimizer, generator = Muon(network, 0.05, decay=5e-4), torch.Generator("cuda").manual_seed(1)
-        optimizer.turn = optimizer.turn if recorded else turned
         for i in range(20):
+            optimizer.turn = optimizer.turn if recorded else turned
             if i == 10:  # other momenta than were recorded
-                optimizer.load_state_dict(deepcopy(optimizer.state_dict()))
+                state = deepcopy(optimizer.state_dict())
+                for each in state["state"].values():
+                    each["momentum_buffer"].neg_()
+                optimizer.load_state_dict(state)
             set_rate([optimizer], 1 - i / 20)
             for p in network.parameters():
                 p.grad = torch.randn(p.shape, device="cuda", generator=generator) + p.detach()

@@ -22,6 +22,7 @@ from apportion.first_stage import TwoViews
 from apportion.first_stage.two_views import at_fair_prices, taught, trust
 from apportion.grid import RECIPES
 from apportion.labelling import hard_labels
+from apportion.learner import follow
 from apportion.likelihood import count_loss
 from apportion.losses import proportion_loss
 from apportion.optimizers import make_optimizer
@@ -195,7 +196,7 @@ def test_the_mean_follows_weights_and_statistics_and_copies_them_without_momentu
             for value in moved.state_dict().values():
                 value += 1
         before = copy.deepcopy(average.state_dict())
-        method.mean.follow(momentum)
+        follow(method.classifier, method.network, momentum)
         for name, value in average.state_dict().items():
             expected = before[name] + share if value.is_floating_point() else before[name]
             torch.testing.assert_close(value, expected)
@@ -209,7 +210,7 @@ def test_the_mean_follows_where_the_networks_went():
     assert same_bits(weights_of(method.classifier)[:1], weights_of(method.network)[:1])
     with torch.no_grad():
         method.network[1].bias.add_(1)
-    method.mean.follow(0.0)
+    follow(method.classifier, method.network, 0.0)
     assert torch.equal(method.classifier[1].bias, method.network[1].bias)
 
 

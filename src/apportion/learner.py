@@ -93,25 +93,14 @@ def frozen(model: nn.Module) -> Iterator[None]:
             p.requires_grad_()
 
 
-class RunningMean:
-    """The weights and statistics of `mean` follow those of `network`, in place and all at once.
+@torch.no_grad()
+def follow(mean: nn.Module, network: nn.Module, momentum: float) -> None:
+    """One step of the running means of a network's weights and statistics, in place and all at once.
 
-    The tensors are listed once, which takes longer than a step, and again where a network was moved.
+    They are listed in every step, since networks may be moved and buffers replaced.
     """
-
-    def __init__(self, mean: nn.Module, network: nn.Module) -> None:
-        self.networks = mean, network
-        self.listed: list[list[Tensor]] = []
-        self.at: list[int] = []
-
-    @torch.no_grad()
-    def follow(self, momentum: float) -> None:
-        at = [next(network.parameters()).data_ptr() for network in self.networks]
-        if at != self.at:
-            self.at, self.listed = at, [floats_of(network) for network in self.networks]
-        means, values = self.listed
-        torch._foreach_lerp_(means, values, 1 - momentum)
-
-
-def floats_of(network: nn.Module) -> list[Tensor]:
-    return [each for each in (*network.parameters(), *network.buffers()) if each.is_floating_point()]
+    means, values = (
+        [each for each in (*net.parameters(), *net.buffers()) if each.is_floating_point()]
+        for net in (mean, network)
+    )
+    torch._foreach_lerp_(means, values, 1 - momentum)

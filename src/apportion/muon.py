@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from inspect import unwrap
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +42,11 @@ class Muon(Optimizer):
             if part
         ]
         super().__init__(groups, {"lr": rate, "momentum": momentum})
-        self.turn = Replayed(turned) if weights[0].is_cuda else turned
+        self.turn = Replayed(turned)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # torch copies its own attributes alone
+        super().__setstate__(state)
+        self.turn = Replayed(turned)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -57,7 +62,8 @@ class Muon(Optimizer):
             if group["weight_decay"]:
                 gradients = list(torch._foreach_add(gradients, weights, alpha=group["weight_decay"]))
             given = gradients, sums, group["momentum"]
-            steps = self.turn(weights, *given) if group["turned"] else nesterov(*given)
+            turn = self.turn if weights[0].is_cuda else turned
+            steps = turn(weights, *given) if group["turned"] else nesterov(*given)
             torch._foreach_add_(weights, steps, alpha=-group["lr"])
 
 
@@ -88,7 +94,7 @@ class Replayed:
     def __init__(self, function: Callable[..., list[Tensor]], eager: int = 3) -> None:
         self.function, self.eager = function, eager  # so many calls choose kernels before they are recorded
         self.at: list[float] = []
-        self.calls, self.graph = 0, torch.cuda.CUDAGraph()
+        self.calls = 0
 
     def __call__(
         self, filters: list[Tensor], gradients: list[Tensor], sums: list[Tensor], momentum: float
@@ -101,7 +107,9 @@ class Replayed:
             return self.function(filters, gradients, sums, momentum)
         if self.calls == self.eager + 1:
             self.gradients, self.graph = [each.clone() for each in gradients], torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            # torch's own stream is of the device that anything was first recorded on
+            stream = torch.cuda.Stream(filters[0].device)
+            with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
                 self.steps = self.function(filters, self.gradients, sums, momentum)
         torch._foreach_copy_(self.gradients, gradients)
         self.graph.replay()

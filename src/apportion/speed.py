@@ -121,7 +121,7 @@ def fetched(*values: Tensor) -> Callable[[], list[Tensor]]:
         return lambda: [value.detach() for value in values]
     copies = [value.detach().to("cpu", non_blocking=True) for value in values]  # into pinned memory
     done = torch.cuda.Event()
-    done.record()
+    done.record(torch.cuda.current_stream(values[0].device))
 
     def wait() -> list[Tensor]:
         done.synchronize()

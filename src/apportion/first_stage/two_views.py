@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from apportion.bags import BagBatch
-from apportion.learner import RunningMean, Terms, still_batchnorm
+from apportion.learner import Terms, follow, still_batchnorm
 from apportion.likelihood import count_loss
 from apportion.losses import proportion_loss
 from apportion.players import contrast
@@ -54,7 +54,7 @@ class TwoViews:
         kept = [network, projector, average, *([] if remembered is None else [remembered])]
         self.player = nn.ModuleList(kept)  # one optimiser; all of it is saved
         self.projector = projector
-        self.mean = RunningMean(average, network)
+        self.n_bags = 0  # in a usual batch: for others nothing is compiled anew
         self.bag_weights = bag_first, bag_last
         self.contrast = contrast
         self.temperature = temperature
@@ -71,7 +71,8 @@ class TwoViews:
 
     def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
         weak, strong = batch.x.unbind(1)
-        usual = self.remembered is None and not self.counts and not batch.left
+        self.n_bags = self.n_bags or len(batch.sizes)
+        usual = not (self.remembered or self.counts or batch.left) and len(batch.sizes) == self.n_bags
         plain, logits, *lost = self.weak(weak, (batch.sizes, batch.proportions) if usual else None)
         to_host = self.remembered is None and (self.transport or self.counts)
         asked = fetched(logits.float(), batch.sizes, batch.proportions) if to_host else None
@@ -84,7 +85,7 @@ class TwoViews:
         # last: while transport is under way on the host, the device has all of the above to do
         terms["labels"] = self.taught(answers, *self.labels(logits.detach(), batch, asked)).mean()
         yield terms
-        self.mean.follow(self.momentum)
+        follow(self.classifier, self.network, self.momentum)
         if self.remembered is not None:
             self.remembered.remember(logits, batch.row)
 

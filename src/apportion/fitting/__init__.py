@@ -12,7 +12,7 @@ from apportion.bags import Bags
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
 from apportion.fitting.kinds import kind_of
-from apportion.fitting.networks import Backbone, check_new, check_scores
+from apportion.fitting.networks import Backbone, check_new, check_scores, suited
 from apportion.fitting.start import overall_shares, starting_at
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags, on_belief
@@ -102,7 +102,7 @@ def two_stages(
     second_epochs = kind.second_epochs(bags, batch, scattered) if second_epochs is None else second_epochs
     if first_epochs < 1:
         raise ValueError(f"first_epochs is {first_epochs}; a teacher needs at least one")
-    fast = lengths_of(bags.sizes, batch)
+    fast, pairs = lengths_of(bags.sizes, batch), method == "two-views"
 
     def new_network(stage: str, pairs: bool = False) -> nn.Module:
         reseed(seed, stage, "weights")
@@ -111,12 +111,12 @@ def two_stages(
         check_scores(network, as_floats(bags.x[:1]), bags.n_classes)
         return starting_at(overall_shares(taught), network)
 
-    first, pairs = kind.teacher(method, first_epochs, rate, scattered), method == "two-views"
-    place, hasten = sped_up(device, fast, parts=pairs)
-    learner = build_learner(first, new_network("first", pairs), shape, place, taught, hasten)
+    network, (place, hasten) = new_network("first", pairs), sped_up(device, fast, parts=pairs)
+    first = suited(kind.teacher(method, first_epochs, rate, scattered), backbone, network, rate)
+    learner = build_learner(first, network, shape, place, taught, hasten)
     yield from first_stage(
-        learner, in_batches(taught, first), build_optimizers(learner.players(), first),
-        epochs=first_epochs, rate=build_rate(first), augment=hasten(kind.seen(method, mirror)), seed=seed,
+        learner, in_batches(taught, first), build_optimizers(learner.players(), first), epochs=first_epochs,
+        rate=build_rate(first), augment=hasten(kind.seen(method, mirror)), seed=seed,
         instances_per_batch=batch,
     )  # fmt: skip
     if label is None:

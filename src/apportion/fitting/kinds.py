@@ -23,7 +23,7 @@ from apportion.fitting.lengths import (
     instances_needed,
 )
 from apportion.fitting.shapes import is_images, misfits
-from apportion.grid.beyond import TWO_VIEWS
+from apportion.grid.beyond import MUON
 from apportion.grid.images import FAST, FAST_SECOND
 from apportion.intake.instances import BagError, as_floats, centred
 from apportion.recipes import First, Second
@@ -102,7 +102,7 @@ ROWS = Kind(
     view=lambda x, mirror: as_floats(x),
     both_views=weak_and_strong,
 )
-# as in beyond-resnet9: 98 epochs of 50,000 images at bags of 16, 278 at 128
+# as in beyond-resnet9-muon: 98 epochs of 50,000 images at bags of 16, 278 at 128
 IMAGES = Kind(
     words={
         "first_stage": "two-views",
@@ -111,7 +111,7 @@ IMAGES = Kind(
         "labels": "hard",
     },
     first=FAST.first,
-    two_views=TWO_VIEWS,
+    two_views=MUON,
     second=FAST_SECOND,
     hold=1 / 8,
     batch=512,

@@ -1,21 +1,44 @@
-"""Networks of users' own that no stage can train, told before any training."""
+"""Networks of users' own: those that no stage can train, told before any training, and how others learn."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from apportion.backbones import BACKBONES
+from apportion.grid.beyond import TWO_VIEWS
+from apportion.recipes import First
 
 Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, classes) -> network
+
+
+def is_ours(backbone: Backbone) -> bool:
+    return (backbone.func if isinstance(backbone, partial) else backbone) in BACKBONES.values()
+
+
+def suited(first: First, backbone: Backbone, network: nn.Module, rate: float | None) -> First:
+    """The settings of a first stage, with SGD in place of Muon for networks that are not ours, which may have
+    learnt before, and for those of ours in which lengths of filters matter."""
+    if first.optimizer != "muon" or (is_ours(backbone) and lengths_are_taken_out(network)):
+        return first
+    return replace(first, optimizer=TWO_VIEWS.optimizer, rate=TWO_VIEWS.rate if rate is None else rate)
+
+
+def lengths_are_taken_out(network: nn.Module) -> bool:
+    """Whether a norm follows every convolution, as Muon wants it, as far as can be seen: there are no more
+    convolutions than norms, and none has a bias, which a norm would make useless."""
+    layers = list(network.modules())
+    filters = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
+    norms = sum(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers)
+    return 0 < len(filters) <= norms and all(layer.bias is None for layer in filters)
 
 
 def check_new(network: nn.Module, backbone: Backbone, shape: Sequence[int], k: int) -> None:
     """Refuse a backbone whose networks share weights that learn: a student would change its teacher, and a
     second fit the first one's answers. Costs a network a stage, thrown away; ours are not asked."""
-    made = backbone.func if isinstance(backbone, partial) else backbone
-    if made in BACKBONES.values():
+    if is_ours(backbone):
         return
     with torch.random.fork_rng(devices=[]):
         other = backbone(shape, k)

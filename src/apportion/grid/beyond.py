@@ -10,6 +10,9 @@ LARGE = 256  # bags of which a batch holds too few: its rows are of all bags ins
 TWO_VIEWS = First(
     "two-views", epochs=110, optimizer="sgd", rate=0.1, decay=5e-4, schedule="ramp-cosine", clip=5.0
 )
+MUON = replace(
+    TWO_VIEWS, optimizer="muon", rate=0.05
+)  # for resnet9 and conv13, whose filters have no length that matters
 # no dropout: strong views are enough of a burden
 PLAIN13 = Network("conv13", {"dropout": 0.0})
 BOTH13 = Network("conv13", {"dropout": 0.0, "both_ways": True})
@@ -41,7 +44,7 @@ def beyond(
 ) -> Recipe:
     # at 128 scattered batches learn as much, and no step waits for transport
     batches = None if whole else in_batches(size, LARGE // 2 if muon else LARGE)
-    stage = replace(TWO_VIEWS, optimizer="muon", rate=0.05) if muon else TWO_VIEWS
+    stage = MUON if muon else TWO_VIEWS
     return replace(
         FAST,
         data=Data(data, size),

@@ -9,7 +9,7 @@ from apportion.bags import Bags
 from apportion.data.views import views
 from apportion.learner import frozen, still_batchnorm
 from apportion.randomness import reseed, stream
-from apportion.speed import DeviceError, Fast, lengths_of, pick_device, placed, quick, unplaced
+from apportion.speed import DeviceError, Fast, lengths_of, pick_device, placed, quick, sped_up, unplaced
 
 # importing torch's compiler warns about torch's own use of torch.jit
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -80,6 +80,27 @@ def test_the_two_views_of_an_image_are_one_piece_for_the_compiler():
         reseed(0, "view")
         found.append(view(x))
     assert torch.equal(*found)
+
+
+def test_on_cuda_a_part_is_compiled_for_its_lengths_and_either_it_or_the_network(monkeypatch):
+    asked, cuda = [], torch.device("cuda")
+
+    def compiler(part, **options):
+        asked.append(options)
+        return lambda x, *more: ("compiled", *more)
+
+    def part(x, *more):
+        return ("plain", *more)
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    for graphs, mode in ((True, "reduce-overhead"), (False, None)):
+        fast = quick(part, cuda, {4, 6}, graphs=graphs)
+        assert asked.pop() == {"dynamic": False, "mode": mode}
+        assert [fast(torch.zeros(n), 7) for n in (4, 6, 5)] == [("compiled", 7)] * 2 + [("plain", 7)]
+    assert quick(part, cuda, ()) is part
+    for parts, lengths in ((True, [(), {4}]), (False, [{4}, ()])):
+        assert [way.keywords["lengths"] for way in sped_up(cuda, {4}, parts)] == lengths
+    assert asked == []
 
 
 def test_what_is_done_to_a_network_for_a_while_reaches_its_compiled_form():

@@ -31,7 +31,7 @@ from apportion.players import contrast, projector
 from apportion.randomness import reseed, stream
 from apportion.recipes import First, Second
 from apportion.recipes.building import build_learner, build_optimizers
-from apportion.remembered import Remembered, scattered
+from apportion.remembered import scattered
 from apportion.speed import as_it_is, fetched
 
 
@@ -133,6 +133,37 @@ def test_the_bag_losses_weight_falls_and_the_contrast_ends_at_half(progress, wei
     assert ("contrast" in terms) == (progress < 0.5)
 
 
+def test_of_a_bag_that_was_drawn_from_the_loss_is_dllps_of_what_was_drawn():
+    bags = ragged((40,), k=2)
+    batch = next(replace(bags, x=torch.randn(40, 2, generator=stream(0))).batches(10, stream(1)))
+    assert batch.left == 0.75
+    method = learner()
+    with torch.no_grad():
+        method.network[1].weight.mul_(30)  # predictions that differ
+    shown = replace(batch, x=torch.stack([batch.x, batch.x], 1))
+    expected = proportion_loss(
+        copy.deepcopy(method.network)(batch.x), batch.sizes, batch.proportions, batch.left
+    )
+    plain = proportion_loss(copy.deepcopy(method.network)(batch.x), batch.sizes, batch.proportions)
+    assert float((expected - plain).detach().abs()) > 1e-3
+    torch.testing.assert_close(next(method.steps(shown, 0.0))["proportion"], 8 * expected)
+
+
+def test_the_contrast_has_the_temperature_that_is_asked_for():
+    batch = batch_of()
+    for temperature in (0.2, 1.0):
+        method = learner(temperature=temperature)
+        alone = copy.deepcopy(method)
+        one, other = (alone.projector(alone.network[0](batch.x[:, view])) for view in (0, 1))
+        expected = contrast(one, other, temperature)
+        torch.testing.assert_close(next(method.steps(batch, 0.0))["contrast"], expected)
+
+
+def test_labels_are_taught_in_float32_whatever_the_answers_are_in():
+    answers = torch.randn(4, 3, generator=stream(0))
+    assert taught(answers.bfloat16(), torch.tensor([0, 1, 2, 0]), answers).dtype == torch.float32
+
+
 def test_the_contrasts_weight_falls_in_a_line():
     at = [next(learner().steps(batch_of(), progress))["contrast"] for progress in (0.0, 0.25)]
     torch.testing.assert_close(at[1], at[0] / 2)
@@ -156,20 +187,21 @@ def test_the_bag_loss_may_be_the_likelihood_of_counts():
 @pytest.mark.parametrize("scatter", [False, True])
 def test_every_part_of_a_step_is_one_piece_for_the_compiler_and_the_terms_are_the_same(scatter):
     """Where it had to break off, or to compile anew in every step, a GPU would wait for the host."""
-    compiled, made = [], []
+    asked, made = {}, []
 
     def quick(part, graphs=False):
         def backend(graph, _):
-            made.append(part)
+            made.append(part.__name__)
             return graph
 
-        compiled.append(part)
+        asked[part.__name__] = graphs
         return torch.compile(part, backend=backend, dynamic=False, fullgraph=True)
 
-    def terms(quick=None):
+    def terms(quick=as_it_is):
         bags = moon_bags()[0]
-        more = {"remembered": Remembered(bags, True, quick or as_it_is)} if scatter else {}
-        method = learner(quick=quick, **more)
+        reseed(0, "projector")
+        first = First("two-views", batches="scattered" if scatter else None)
+        method = build_learner(first, normed(), (2,), lambda network: network, bags, quick)
         (optimizer,) = (make_optimizer(p, "sgd", 0.1) for p in method.players())
         for i, batch in enumerate((scattered(bags) if scatter else bags).batches(40, stream(0))):
             reseed(i, "views")
@@ -182,7 +214,33 @@ def test_every_part_of_a_step_is_one_piece_for_the_compiler_and_the_terms_are_th
     plain, fast = list(terms()), list(terms(quick))
     assert len(plain) > 2
     assert fast == [pytest.approx(each, rel=1e-5) for each in plain]
-    assert sorted(p.__name__ for p in made) == sorted(p.__name__ for p in compiled)
+    parts = {"_weak": True, "_strong": True, "_alike": True, "taught": True}  # with graphs?
+    assert asked == parts | ({"_loss": False} if scatter else {})
+    assert sorted(made) == sorted(asked)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:The .grad attribute:UserWarning")
+def test_batches_of_other_numbers_of_bags_are_not_compiled_anew():
+    made = []
+
+    def quick(part, graphs=False):
+        def backend(graph, _):
+            made.append(part.__name__)
+            return graph
+
+        return torch.compile(part, backend=backend, dynamic=False)
+
+    bags = ragged((4, 8, 12, 2, 2, 8, 6, 6, 6, 6, 10, 2, 4, 20), k=2)
+    bags = replace(bags, x=torch.randn(len(bags.x), 2, generator=stream(0)))
+    method = learner(quick=quick)
+    for which in ((0, 1, 2), (3, 4, 5, 2), (6, 7, 8, 9), (10, 11, 2), (12, 13)):  # of 24 rows each
+        batch = bags.take(torch.tensor(which))
+        assert len(batch.x) == 24
+        (terms,) = method.steps(replace(batch, x=torch.stack([batch.x, batch.x], 1)), 0.9)
+        logits = copy.deepcopy(method.network)(batch.x)
+        expected = proportion_loss(logits, batch.sizes, batch.proportions)
+        torch.testing.assert_close(terms["proportion"], (8 - 6 * 0.9) * expected)
+    assert made.count("_weak") == 2  # with the loss of the usual number of bags, and without
 
 
 # --- the running mean
@@ -200,6 +258,22 @@ def test_the_mean_follows_weights_and_statistics_and_copies_them_without_momentu
         for name, value in average.state_dict().items():
             expected = before[name] + share if value.is_floating_point() else before[name]
             torch.testing.assert_close(value, expected)
+
+
+def test_the_mean_follows_buffers_that_were_replaced_and_networks_that_were_moved_in_between():
+    method = learner(momentum=0.5)
+    follow(method.classifier, method.network, 0.5)
+    norm = method.network[0][1]
+    norm.running_mean = norm.running_mean + 4
+    before = method.classifier[0][1].running_mean.clone()
+    follow(method.classifier, method.network, 0.5)
+    torch.testing.assert_close(method.classifier[0][1].running_mean, (before + norm.running_mean) / 2)
+    for each in (method.network, method.classifier):
+        each.double()
+    norm.running_mean += 4
+    before = method.classifier[0][1].running_mean.clone()
+    follow(method.classifier, method.network, 0.5)
+    torch.testing.assert_close(method.classifier[0][1].running_mean, (before + norm.running_mean) / 2)
 
 
 def test_the_mean_follows_where_the_networks_went():

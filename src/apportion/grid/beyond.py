@@ -42,7 +42,7 @@ def beyond(
     whole: bool = False,
     muon: bool = False,
 ) -> Recipe:
-    # at 128 scattered batches learn as much, and no step waits for transport
+    # at 128 scattered batches learnt as much in the one trial, and no step waits for transport
     batches = None if whole else in_batches(size, LARGE // 2 if muon else LARGE)
     stage = MUON if muon else TWO_VIEWS
     return replace(

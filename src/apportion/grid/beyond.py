@@ -28,6 +28,7 @@ EPOCHS13 = {16: 60, 32: 75, 64: 100, 128: 170, 256: 220, 512: 220, 1024: 220}
 EPOCHS9 = {16: 100, 32: 130, 64: 180, 128: 300, 256: 350, 512: 350, 1024: 350}
 # apportion run beyond-resnet9-muon/two-views/128     six minutes on one H200; expect 94.5 %
 EPOCHS_MUON = {16: 100, 32: 150, 64: 200, 128: 280, 256: 400, 512: 400, 1024: 400}
+EPOCHS13_MUON = {64: 90, 128: 155}  # for 200 and 300 s with compilation, by what an epoch should take
 DIGIT_EPOCHS = {16: 12, 32: 12, 64: 12, 128: 12, 256: 16, 512: 20, 1024: 24}
 
 
@@ -82,6 +83,7 @@ def labels(transport: bool) -> Options:
 # group -> network, epochs by bag size, and what is not as usual
 GROUPS: dict[str, tuple[Network, dict[int, int], dict[str, Any]]] = {
     "beyond-conv13": (BOTH13, EPOCHS13, {}),
+    "beyond-conv13-muon": (BOTH13, EPOCHS13_MUON, {"muon": True}),
     "beyond-conv13-1024": (PLAIN13, {16: 60, 32: 80, 64: 110, 128: 180}, {"batch": 1024}),  # as it was first
     "beyond-resnet9": (BOTH9, EPOCHS9, {}),
     "beyond-resnet9-argmax": (BOTH9, EPOCHS9, {"transport": False}),  # to see what transport adds

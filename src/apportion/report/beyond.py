@@ -19,6 +19,7 @@ CIFAR_10 = {
     "DLLP + PLOT": ("table1", "dllp+plot", "--"),
     "two views": ("beyond-conv13", "two-views", "-"),
     "two views + PLOT": ("beyond-conv13", "two-views+plot", "-."),
+    "two views, Muon": ("beyond-conv13-muon", "two-views", "-"),
     "two views, batches of 1,024": ("beyond-conv13-1024", "two-views", ":"),
     "two views, batches of 1,024, + PLOT": ("beyond-conv13-1024", "two-views+plot", "-."),
     "two views, ResNet-9": ("beyond-resnet9", "two-views", "-"),

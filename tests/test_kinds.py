@@ -19,7 +19,8 @@ from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
 from apportion.fitting.networks import suited
 from apportion.grid import RECIPES
 from apportion.grid.beyond import EPOCHS9
-from apportion.intake.instances import as_floats, centred, stacked
+from apportion.intake.instances import as_floats, centred
+from apportion.intake.pictures import stacked
 from apportion.labelling import hard_labels
 from apportion.randomness import stream
 from apportion.saving import _backbone
@@ -203,9 +204,12 @@ def test_images_that_are_no_bytes_and_images_too_small_are_refused_with_the_reme
 @pytest.mark.parametrize(
     ("shape", "backbone", "remedy"),
     [
-        ((16, 16, 3), "auto", r"pass X.transpose\(0, 3, 1, 2\)"),
-        ((16, 16, 1), small, r"pass X.transpose\(0, 3, 1, 2\)"),
-        ((16, 16, 4), "conv13", r"pass X.transpose\(0, 3, 1, 2\)"),
+        ((16, 16, 3), "auto", r"pass numpy.moveaxis\(numpy.asarray\(X\), 3, 1\)"),
+        ((16, 16, 1), small, "their channels last"),
+        ((16, 16, 4), "conv13", "their channels last"),
+        ((16, 16, 2), "auto", "their channels last"),  # of a kind that is rarer, and square
+        ((20, 20, 12), "auto", "their channels last"),
+        ((2, 3, 16, 16), "auto", r"pass X.reshape\(-1, \*X.shape\[-3:\]\) where each is an image"),
         ((16, 16), "auto", r"pass X\[:, None\] where they are grey"),
         ((16, 16), "resnet18", r"pass X\[:, None\] where they are grey"),
         ((3, 16, 16), "mlp", r"pass X.reshape\(len\(X\), -1\)"),
@@ -219,7 +223,9 @@ def test_images_of_another_layout_are_refused_with_the_remedy(shape, backbone, r
         ProportionClassifier(backbone=backbone).fit(np.zeros((6, *shape), np.uint8), np.arange(6) % 2)
 
 
-@pytest.mark.parametrize("shape", [(3, 16, 3), (4, 16, 16), (2, 16, 16)])
+@pytest.mark.parametrize(
+    "shape", [(3, 16, 3), (4, 16, 16), (2, 16, 16), (8, 16, 16), (16, 16, 16), (16, 12, 9)]
+)
 def test_images_whose_channels_may_be_first_are_taken(shape):
     model = ProportionClassifier("dllp", None, backbone=flat, first_epochs=1, random_state=0)
     assert model.fit(np.zeros((6, *shape), np.uint8), np.arange(6) % 2).instance_shape_ == shape
@@ -279,8 +285,8 @@ def test_the_network_of_every_kind_can_be_saved(tmp_path, monkeypatch, kind):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda x: x.transpose(0, 2, 3, 1), r"shape \(9, 8, 3\), fit had .*; pass X.transpose\(0, 3, 1, 2\)"),
-        (lambda x: list(x.transpose(0, 2, 3, 1)), r"fit had .*; pass X.transpose\(0, 3, 1, 2\)"),
+        (lambda x: x.transpose(0, 2, 3, 1), r"shape \(9, 8, 3\), .*; pass numpy.moveaxis\(nump.*, 3, 1\)"),
+        (lambda x: list(x.transpose(0, 2, 3, 1)), r"fit had .*; pass numpy.moveaxis\(nump.*, 3, 1\)"),
         (lambda x: x[0], r"one image of shape \(3, 9, 8\); pass X\[None\]"),
         (lambda x: x.astype(np.int64), r"numbers of type int64, fit had bytes; pass X.astype\(numpy.uint8\)"),
         (lambda x: x[:, :, 1:], r"instances of shape \(3, 8, 8\), fit had \(3, 9, 8\)$"),
@@ -309,7 +315,7 @@ def test_a_list_or_a_tensor_of_images_is_their_array():
     expected = model.fit(images, classes).predict_proba(images)
     for given in (list(images), torch.from_numpy(images)):
         np.testing.assert_array_equal(model.fit(given, classes).predict_proba(given), expected)
-    with pytest.raises(BagError, match=r"pass X.transpose\(0, 3, 1, 2\)"):
+    with pytest.raises(BagError, match=r"pass numpy.moveaxis\(numpy.asarray\(X\), 3, 1\)"):
         ProportionClassifier().fit(list(images.transpose(0, 2, 3, 1)), classes)
     with pytest.raises(BagError, match=r"image 1 has shape \(1, 4, 12\), image 0 \(1, 12, 12\); resize them"):
         model.fit([images[0], images[1, :, :4]], [0, 1])
@@ -372,18 +378,55 @@ def test_a_student_after_scattered_batches_has_every_row_in_every_epoch(monkeypa
     assert [(given["scatter"], given["instances_per_batch"]) for given in told] == [(True, 16), (False, 16)]
 
 
+def test_pictures_are_taken_as_they_lie_and_those_without_shades_are_refused():
+    pictures = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 9, 3), dtype=np.uint8)
+    colour = [pictures.fromarray(each) for each in pixels]
+    assert np.array_equal(stacked(colour), pixels.transpose(0, 3, 1, 2))
+    assert np.array_equal(
+        stacked([each.convert("L") for each in colour])[:, 0], [c.convert("L") for c in colour]
+    )
+    assert stacked([each.convert("RGBA") for each in colour]).shape == (4, 4, 8, 9)
+    for mode in ("P", "1", "I", "CMYK"):
+        with pytest.raises(BagError, match=rf"an image of mode '{mode}', .*image.convert\('RGB'\) for image"):
+            stacked([colour[0].convert(mode)])
+    with pytest.raises(BagError, match=r"X is one image; pass a list of images, such as \[X\]"):
+        stacked(colour[0])
+
+
+def test_a_network_learns_pictures_and_is_asked_about_them_and_their_bytes_alike():
+    pictures = pytest.importorskip("PIL.Image")
+    images, classes = bars(24, size=12)
+    shown = [pictures.fromarray(each[0]) for each in images]
+    model = ProportionClassifier(first_epochs=1, random_state=0).fit(shown, classes, bags=np.arange(24) // 6)
+    assert model.instance_shape_ == (1, 12, 12)
+    assert np.array_equal(model.predict_proba(shown), model.predict_proba(images))
+    with pytest.raises(BagError, match="X is one image"):
+        model.predict(shown[0])
+
+
+def test_names_of_pictures_are_not_taken_for_texts():
+    with pytest.raises(BagError, match=r"names of files, such as 'b/a.PNG'; open them, \[PIL.Image.open"):
+        ProportionClassifier().fit(["b/a.PNG", "b/c.PNG"], [0, 1])
+
+
+@pytest.mark.parametrize("turned", [lambda x: x[::-1], lambda x: x[:, ::-1], lambda x: x[..., ::-1]])
+def test_arrays_that_are_turned_round_are_taken(turned):
+    images, classes = bars(24, size=12)
+    rows = np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
+    for x in (images, rows):
+        fits = [
+            ProportionClassifier(first_epochs=1, second_epochs=1, random_state=0).fit(each, classes)
+            for each in (turned(x), turned(x).copy())
+        ]
+        assert np.array_equal(*(model.predict_proba(turned(x)[:1]) for model in fits))
+
+
 def test_lists_of_byte_tensors_are_images_and_arrays_of_several_are_slides():
     images = [torch.full((3, 8, 8), i, dtype=torch.uint8) for i in range(4)]
     got = stacked(images)
     assert got.dtype == np.uint8
     assert got.shape == (4, 3, 8, 8)
-    pictures = pytest.importorskip("PIL.Image")
-    assert stacked([pictures.fromarray(np.full((8, 9, 3), i, np.uint8)) for i in range(4)]).shape == (
-        4,
-        8,
-        9,
-        3,
-    )
     slides = [np.zeros((n, 3, 8, 8), np.uint8) for n in (10, 20)]
     with pytest.raises(BagError, match=r"X has 2 arrays of several images, .* pass np.concatenate\(X\), and"):
         stacked(slides)

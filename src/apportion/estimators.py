@@ -17,8 +17,9 @@ from apportion.fitting.telling import line_of, tell
 from apportion.fitting.validating import check_labels, validated, validated_again, warn_of_sizes
 from apportion.intake.forms import rows_by_name
 from apportion.intake.given import placed_labels, refuse_another_order
-from apportion.intake.instances import as_floats, as_instances, stacked
+from apportion.intake.instances import as_floats, as_instances
 from apportion.intake.joining import transduced
+from apportion.intake.pictures import stacked
 from apportion.intake.several import mended_bags
 from apportion.judging.choosing import Chosen, check_choice, part_of
 from apportion.randomness import kept_randomness, seed_of

@@ -93,14 +93,28 @@ def frozen(model: nn.Module) -> Iterator[None]:
             p.requires_grad_()
 
 
-@torch.no_grad()
-def follow(mean: nn.Module, network: nn.Module, momentum: float) -> None:
-    """One step of the running means of a network's weights and statistics, in place and all at once.
+class RunningMean(nn.Module):
+    """Running means of a network's weights and statistics. A module, so that a checkpoint has its count.
 
-    They are listed in every step, since networks may be moved and buffers replaced.
+    After t steps the momentum is (1 + t) / (10 + t), up to the one that was asked for: a short training would
+    else be answered by the network that it began with.
     """
-    means, values = (
-        [each for each in (*net.parameters(), *net.buffers()) if each.is_floating_point()]
-        for net in (mean, network)
-    )
-    torch._foreach_lerp_(means, values, 1 - momentum)
+
+    taken: Tensor
+
+    def __init__(self, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("taken", torch.zeros((), dtype=torch.int64))  # on the host: it is read in a step
+
+    @torch.no_grad()
+    def follow(self, mean: nn.Module, network: nn.Module) -> None:
+        """One step, in place and all at once. Tensors are listed anew: networks may have been moved, and
+        buffers replaced."""
+        means, values = (
+            [each for each in (*net.parameters(), *net.buffers()) if each.is_floating_point()]
+            for net in (mean, network)
+        )
+        t = int(self.taken)
+        torch._foreach_lerp_(means, values, 1 - min(self.momentum, (1 + t) / (10 + t)))
+        self.taken += 1

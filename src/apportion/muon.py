@@ -19,7 +19,7 @@ class Muon(Optimizer):
     For networks in which a norm follows every convolution, as in conv13, resnet9 and resnet18: filters are
     brought back to the length √out before each step, which such a norm takes out anyway, so that the rate
     says by how much a step turns them, and nothing has to decay. All else learns by SGD: dense layers,
-    biases, norms, and convolutions that have fewer inputs than filters, as a first one has.
+    biases, norms, and convolutions that have fewer inputs than filters, as a first one of many filters has.
     """
 
     # as in optimizers.py: torch's own would import its compiler

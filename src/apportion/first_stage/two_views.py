@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from apportion.bags import BagBatch
-from apportion.learner import Terms, follow, still_batchnorm
+from apportion.learner import RunningMean, Terms, still_batchnorm
 from apportion.likelihood import count_loss
 from apportion.losses import proportion_loss
 from apportion.players import contrast
@@ -51,14 +51,14 @@ class TwoViews:
             raise ValueError("remembered bags know no likelihood of counts, and have prices for transport")
         self.classifier = average.requires_grad_(False)
         self.network = in_two_parts(network)
-        kept = [network, projector, average, *([] if remembered is None else [remembered])]
+        self.averaging = RunningMean(momentum)
+        kept = network, projector, average, self.averaging, *([] if remembered is None else [remembered])
         self.player = nn.ModuleList(kept)  # one optimiser; all of it is saved
         self.projector = projector
         self.n_bags = 0  # in a usual batch: for others nothing is compiled anew
         self.bag_weights = bag_first, bag_last
         self.contrast = contrast
         self.temperature = temperature
-        self.momentum = momentum
         self.transport = transport  # False: the largest class is the label, whatever the proportions
         self.counts = counts
         self.remembered = remembered
@@ -85,7 +85,7 @@ class TwoViews:
         # last: while transport is under way on the host, the device has all of the above to do
         terms["labels"] = self.taught(answers, *self.labels(logits.detach(), batch, asked)).mean()
         yield terms
-        follow(self.classifier, self.network, self.momentum)
+        self.averaging.follow(self.classifier, self.network)
         if self.remembered is not None:
             self.remembered.remember(logits, batch.row)
 

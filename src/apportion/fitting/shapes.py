@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from apportion.backbones import BACKBONES
-from apportion.intake.instances import BagError, stacked
+from apportion.intake.instances import BagError
+from apportion.intake.pictures import stacked
 
 CHANNELS = (1, 3, 4)  # grey, colour, colour and transparency
 
@@ -22,14 +23,17 @@ def misfits(x: Tensor, backbone: Any) -> Iterator[str]:
     """Why instances are not what the network takes, each with its remedy."""
     wanted = "images are (n, channels, height, width)"
     convolves = isinstance(backbone, str) and backbone in BACKBONES and backbone != "mlp"
-    if is_images(x) and x.shape[1] not in CHANNELS and x.shape[3] in CHANNELS:
-        yield f", their channels last, but {wanted}; pass X.transpose(0, 3, 1, 2)"
+    square_last = x.ndim == 4 and x.shape[1] == x.shape[2] > x.shape[3] > 0  # n x n pixels of few channels
+    if is_images(x) and x.shape[1] not in CHANNELS and (x.shape[3] in CHANNELS or square_last):
+        yield f", their channels last, but {wanted}; pass numpy.moveaxis(numpy.asarray(X), 3, 1)"
     if x.ndim > 2 and backbone == "mlp":
         yield ", but an mlp takes rows of values; pass X.reshape(len(X), -1), or name another backbone"
     if x.ndim == 3 and (convolves or backbone == "auto"):
         yield f", but {wanted}; pass X[:, None] where they are grey, or a backbone of your own"
     if x.ndim != 4 and convolves:
         yield f", but {wanted} for the backbone {backbone}; name another, such as mlp for rows of values"
+    if x.ndim > 4 and x.dtype == torch.uint8 and backbone == "auto":
+        yield f", but {wanted}; pass X.reshape(-1, *X.shape[-3:]) where each is an image, with a bag for each"
     if x.ndim > 2 and not is_images(x) and backbone == "auto":
         yield (
             " and are no bytes; pass images as bytes (n, channels, height, width): X.astype(numpy.uint8) of "
@@ -57,7 +61,9 @@ def as_fitted(estimator: Any, x: Any) -> Any:
             raise BagError(
                 f"X is one image of shape {found}; pass X[{', '.join(['None'] * (4 - len(found)))}]"
             )
-        remedies: dict[tuple[int, ...], str] = {(*shape[1:], shape[0]): "; pass X.transpose(0, 3, 1, 2)"}
+        remedies: dict[tuple[int, ...], str] = {
+            (*shape[1:], shape[0]): "; pass numpy.moveaxis(numpy.asarray(X), 3, 1)"
+        }
         remedies |= {shape[1:]: "; pass X[:, None]"} if shape[0] == 1 else {}
         raise BagError(f"X has instances of shape {found[1:]}, fit had {shape}{remedies.get(found[1:], '')}")
     if estimator.bytes_ and isinstance(x, np.ndarray) and x.dtype.kind in "iu" and x.dtype != np.uint8:

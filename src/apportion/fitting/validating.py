@@ -38,6 +38,9 @@ def _checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
         raise BagError(f"X is a sparse matrix of {X.shape[1]:,} columns, networks take dense rows; {remedy}")
     column = getattr(X, "ndim", 0) == 1 or (library_of(X) == "polars" and type(X).__name__ == "Series")
     first = next(iter(X), None) if column or isinstance(X, list | tuple) else None
+    if isinstance(first, str) and first.lower().endswith((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")):
+        remedy = "open them, [PIL.Image.open(name).convert('RGB') for name in X]"
+        raise BagError(f"X has names of files, such as {first[-40:]!r}; {remedy}")
     if isinstance(first, str):
         steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
         raise BagError(f"X has texts, such as {first[:40]!r}; make numbers of them, make_pipeline({steps})")

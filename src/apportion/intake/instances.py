@@ -17,6 +17,8 @@ def as_instances(x: Any) -> Tensor:
     """Instances as a tensor: tables and all other numbers become float32, images keep their bytes."""
     if not isinstance(x, Tensor):
         array = np.asarray(unmasked(x), order="C")
+        if any(step < 0 for step in array.strides):  # C's order leaves those of one entry as they are
+            array = array.copy()
         if array.dtype.kind not in "biuf":
             array = _numbers(array)
         elif array.dtype.itemsize > 8 or array.dtype.byteorder not in "=|":
@@ -32,24 +34,6 @@ def as_instances(x: Any) -> Tensor:
             value = x[i].flatten()[~x[i].flatten().isfinite()][0]
             raise BagError(f"instance {i} has the value {value:g}; fill it in, or drop the instance")
     return x
-
-
-def stacked(x: Any) -> Any:
-    """Images as bytes in a list or a tensor as an array, since scikit-learn would make them floats."""
-    if isinstance(x, Tensor) and x.dtype == torch.uint8:
-        return x.numpy(force=True)
-    if isinstance(x, list | tuple) and x and (isinstance(x[0], Tensor) or library_of(x[0]) == "PIL"):
-        x = [each.numpy(force=True) if isinstance(each, Tensor) else np.asarray(each) for each in x]
-    if not isinstance(x, list | tuple) or not x or not isinstance(x[0], np.ndarray):
-        return unmasked(x)
-    if x[0].ndim < 2 or any(not isinstance(image, np.ndarray) or image.dtype != np.uint8 for image in x):
-        return x
-    for i in (i for i, image in enumerate(x) if image.shape != x[0].shape):
-        if x[0].ndim == 4:
-            remedy = "np.concatenate(X), and for bags np.repeat(bags, [len(each) for each in X])"
-            raise BagError(f"X has {len(x)} arrays of several images, such as {x[0].shape}; pass {remedy}")
-        raise BagError(f"image {i} has shape {x[i].shape}, image 0 {x[0].shape}; resize them to be alike")
-    return np.stack(x)
 
 
 def library_of(values: Any) -> str:

@@ -27,12 +27,10 @@ def suited(first: First, backbone: Backbone, network: nn.Module, rate: float | N
 
 
 def lengths_are_taken_out(network: nn.Module) -> bool:
-    """Whether a norm follows every convolution, as Muon wants it, as far as can be seen: there are no more
-    convolutions than norms, and none has a bias, which a norm would make useless."""
+    """Whether a norm follows every convolution of a network of ours, as Muon wants it: there are as many."""
     layers = list(network.modules())
-    filters = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
     norms = sum(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers)
-    return 0 < len(filters) <= norms and all(layer.bias is None for layer in filters)
+    return 0 < sum(isinstance(layer, nn.Conv2d) for layer in layers) <= norms
 
 
 def check_new(network: nn.Module, backbone: Backbone, shape: Sequence[int], k: int) -> None:

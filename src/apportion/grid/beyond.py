@@ -10,9 +10,8 @@ LARGE = 256  # bags of which a batch holds too few: its rows are of all bags ins
 TWO_VIEWS = First(
     "two-views", epochs=110, optimizer="sgd", rate=0.1, decay=5e-4, schedule="ramp-cosine", clip=5.0
 )
-MUON = replace(
-    TWO_VIEWS, optimizer="muon", rate=0.05
-)  # for resnet9 and conv13, whose filters have no length that matters
+# for resnet9 and conv13, whose filters have no length that matters
+MUON = replace(TWO_VIEWS, optimizer="muon", rate=0.05)
 # no dropout: strong views are enough of a burden
 PLAIN13 = Network("conv13", {"dropout": 0.0})
 BOTH13 = Network("conv13", {"dropout": 0.0, "both_ways": True})

@@ -16,7 +16,7 @@ from apportion.backbones import BACKBONES, conv13, mlp, resnet9, resnet18, wrn_2
 from apportion.bagging import make_bags
 from apportion.fitting import two_stages
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
-from apportion.fitting.networks import suited
+from apportion.fitting.networks import check_lone, suited
 from apportion.grid import RECIPES
 from apportion.grid.beyond import EPOCHS9
 from apportion.intake.instances import as_floats, centred
@@ -113,6 +113,36 @@ def test_the_settings_of_images_on_a_cpu_are_those_that_were_tried_there():
     chosen = CPU_IMAGES.words["backbone"]
     assert (chosen.func, chosen.keywords) == (resnet9, recipe.network.options)
     assert IMAGES.words["backbone"] == RECIPES["beyond-resnet9/two-views/16"].network.name == "resnet9"
+
+
+def test_batches_of_one_image_are_refused_before_training_where_batch_norm_cannot_learn_from_them():
+    settings = {"first_epochs": 1, "instances_per_batch": 1, "random_state": 0}
+    remedy = r"instances_per_batch is 1, .* from one instance of shape \(1, 12, 12\); pass 2 or more"
+    images, classes = bars(9, size=12)
+    model = ProportionClassifier(**settings)
+    with pytest.raises(ValueError, match=remedy):
+        model.fit(images, classes)
+    assert model.history_ == []
+    model.set_params(instances_per_batch=2).fit(images, classes)  # nine rows: the last joins a batch
+    assert len(model.history_) == 1
+    large, classes = bars(9)  # of 16 x 16 pixels, four of which are left for the last norm
+    assert ProportionClassifier(**settings).fit(large, classes).history_
+    images = np.zeros((2, 1, 8, 8), np.uint8)
+    own = ProportionClassifier("gan", None, backbone=dense, **settings).fit(images, [0, 1])
+    assert math.isfinite(own.history_[-1]["matching"])  # whose generator begins with one pixel
+
+
+def test_that_a_lone_row_is_tried_leaves_no_trace():
+    network = small((1, 16, 16), 3).eval()
+    before, state = {k: v.clone() for k, v in network.state_dict().items()}, torch.get_rng_state()
+    check_lone(network, torch.rand(1, 1, 16, 16, generator=stream(0)))
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not network.training
+    rows = nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2)).eval()
+    with pytest.raises(ValueError, match=r"one instance of shape \(3,\); pass 2 or more"):
+        check_lone(rows, torch.ones(1, 3))
+    assert not rows.training
 
 
 def test_of_itself_an_estimator_takes_two_views_of_images_and_plot_for_rows(tmp_path):
@@ -229,6 +259,10 @@ def test_images_of_another_layout_are_refused_with_the_remedy(shape, backbone, r
 def test_images_whose_channels_may_be_first_are_taken(shape):
     model = ProportionClassifier("dllp", None, backbone=flat, first_epochs=1, random_state=0)
     assert model.fit(np.zeros((6, *shape), np.uint8), np.arange(6) % 2).instance_shape_ == shape
+
+
+def dense(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), n_classes))
 
 
 def flat(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:

@@ -18,7 +18,7 @@ def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
     layers: list[nn.Module] = [
         nn.Linear(noise, widths[0] * math.prod(start), bias=False),
         nn.Unflatten(1, (widths[0], *start)),
-        nn.BatchNorm2d(widths[0]),
+        RowNorm(widths[0]),
         nn.LeakyReLU(0.2),
     ]
     for width, following in zip(widths, widths[1:], strict=False):
@@ -41,11 +41,15 @@ def contrast(one: Tensor, other: Tensor, temperature: float) -> Tensor:
     return (F.cross_entropy(alike, same) + F.cross_entropy(alike.T, same)) / 2
 
 
-class RowNorm(nn.BatchNorm1d):
-    """Batch-norm that also trains on a single row, which has no variance: by its running statistics."""
+class RowNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch-norm that also trains on one value a channel, which has no variance: by its running statistics.
+    So has a row alone, and an image alone that begins as one pixel."""
+
+    def _check_input_dim(self, input: Tensor) -> None:  # rows and images alike
+        pass
 
     def forward(self, input: Tensor) -> Tensor:
-        if len(input) > 1 or not self.training:
+        if input.numel() > self.num_features or not self.training:
             return super().forward(input)
         return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 

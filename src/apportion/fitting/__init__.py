@@ -12,7 +12,7 @@ from apportion.bags import Bags
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
 from apportion.fitting.kinds import kind_of
-from apportion.fitting.networks import Backbone, check_new, check_scores, suited
+from apportion.fitting.networks import Backbone, check_network, suited
 from apportion.fitting.start import overall_shares, starting_at
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags, on_belief
@@ -107,8 +107,7 @@ def two_stages(
     def new_network(stage: str, pairs: bool = False) -> nn.Module:
         reseed(seed, stage, "weights")
         network = sped_up(device, fast, pairs)[0](backbone(shape, bags.n_classes))
-        check_new(network, backbone, shape, bags.n_classes)
-        check_scores(network, as_floats(bags.x[:1]), bags.n_classes)
+        check_network(network, backbone, as_floats(bags.x[:1]), bags.n_classes, batch)
         return starting_at(overall_shares(taught), network)
 
     network, (place, hasten) = new_network("first", pairs), sped_up(device, fast, parts=pairs)

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from apportion.backbones import BACKBONES
 from apportion.grid.beyond import TWO_VIEWS
+from apportion.learner import still_batchnorm
 from apportion.recipes import First
+from apportion.speed import unplaced
 
 Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, classes) -> network
 
@@ -31,6 +33,14 @@ def lengths_are_taken_out(network: nn.Module) -> bool:
     layers = list(network.modules())
     norms = sum(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers)
     return 0 < sum(isinstance(layer, nn.Conv2d) for layer in layers) <= norms
+
+
+def check_network(network: nn.Module, backbone: Backbone, x: Tensor, k: int, batch: int) -> None:
+    """Refuse a network that cannot learn k classes of instances such as the one in x, in such batches."""
+    check_new(network, backbone, x.shape[1:], k)
+    check_scores(network, x, k)
+    if batch == 1:  # of larger ones none has one instance alone
+        check_lone(network, x)
 
 
 def check_new(network: nn.Module, backbone: Backbone, shape: Sequence[int], k: int) -> None:
@@ -60,3 +70,17 @@ def check_scores(network: nn.Module, x: Tensor, k: int) -> None:
     if bool((scores >= 0).all()) and abs(float(scores.sum()) - 1) < 1e-5:
         remedy = "leave the softmax out: the losses take scores, and have it themselves"
         raise ValueError(f"the backbone gives probabilities, {scores[0, :3].tolist()}; {remedy}")
+
+
+def check_lone(network: nn.Module, x: Tensor) -> None:
+    """Refuse batches of the one instance in x where a batch-norm is left with one value a channel, which has
+    no variance. It is tried: where images are still several pixels there, one of them is enough."""
+    before, plain = network.training, unplaced(network)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), still_batchnorm(plain):
+            plain.train()(x)
+    except ValueError as problem:
+        what = f"the network's batch-norm cannot learn from one instance of shape {tuple(x.shape[1:])}"
+        raise ValueError(f"instances_per_batch is 1, and {what}; pass 2 or more") from problem
+    finally:
+        network.train(before)

@@ -218,6 +218,23 @@ def test_mirrors_are_wanted_or_not():
         ProportionClassifier(mirror="no").fit(images, classes)
 
 
+@pytest.mark.parametrize(
+    "backbone",
+    [
+        partial(resnet9, width=4, both_ways=True),
+        lambda shape, k: resnet9(shape, k, width=4, both_ways=True),
+        lambda shape, k: nn.Sequential(conv13(shape, 8, both_ways=True), nn.Linear(8, k)),
+    ],
+)
+def test_a_network_that_asks_mirror_images_is_refused_where_these_are_of_another_class(backbone):
+    images, classes = slopes(20)
+    model = ProportionClassifier("dllp", None, backbone=backbone, mirror=False, first_epochs=1)
+    with pytest.raises(ValueError, match=r"mirror=False says .* both_ways=True asks .*; leave both_ways out"):
+        model.fit(images, classes)
+    assert model.history_ == []
+    assert model.set_params(mirror=True).fit(images, classes).history_
+
+
 def test_images_that_are_no_bytes_and_images_too_small_are_refused_with_the_remedy():
     images, classes = np.zeros((16, 1, 8, 8), np.uint8), np.arange(16) % 3
     remedy = r"\(1, 8, 8\) and are no bytes; .*X.astype\(numpy.uint8\) of .*\(255 \* X\).* 0 to 1; or name"

@@ -107,7 +107,7 @@ def two_stages(
     def new_network(stage: str, pairs: bool = False) -> nn.Module:
         reseed(seed, stage, "weights")
         network = sped_up(device, fast, pairs)[0](backbone(shape, bags.n_classes))
-        check_network(network, backbone, as_floats(bags.x[:1]), bags.n_classes, batch)
+        check_network(network, backbone, as_floats(bags.x[:1]), bags.n_classes, batch, mirror)
         return starting_at(overall_shares(taught), network)
 
     network, (place, hasten) = new_network("first", pairs), sped_up(device, fast, parts=pairs)

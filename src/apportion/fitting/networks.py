@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from apportion.backbones import BACKBONES
+from apportion.backbones.both_ways import BothWays
 from apportion.grid.beyond import TWO_VIEWS
 from apportion.learner import still_batchnorm
 from apportion.recipes import First
@@ -35,12 +36,18 @@ def lengths_are_taken_out(network: nn.Module) -> bool:
     return 0 < sum(isinstance(layer, nn.Conv2d) for layer in layers) <= norms
 
 
-def check_network(network: nn.Module, backbone: Backbone, x: Tensor, k: int, batch: int) -> None:
-    """Refuse a network that cannot learn k classes of instances such as the one in x, in such batches."""
+def check_network(
+    network: nn.Module, backbone: Backbone, x: Tensor, k: int, batch: int, mirror: bool
+) -> None:
+    """Refuse a network that cannot learn k classes of instances such as the one in x, in such batches, or
+    that takes mirror images for what they are not."""
     check_new(network, backbone, x.shape[1:], k)
     check_scores(network, x, k)
     if batch == 1:  # of larger ones none has one instance alone
         check_lone(network, x)
+    if not mirror and any(isinstance(layer, BothWays) for layer in network.modules()):
+        what = "mirror=False says that mirror images are of another class, and both_ways=True asks them too"
+        raise ValueError(f"{what} at test time; leave both_ways out of the backbone, or pass mirror=True")
 
 
 def check_new(network: nn.Module, backbone: Backbone, shape: Sequence[int], k: int) -> None:

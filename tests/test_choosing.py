@@ -379,9 +379,8 @@ def test_of_epochs_with_one_score_the_first_is_chosen(monkeypatch):
     monkeypatch.setitem(SCORES, "flat", lambda log_probs, bags: 0.5)
     chosen, net = Chosen(ragged(), "flat"), nn.Linear(2, 3)
     for number in (1, 2):
-        moment = SimpleNamespace(
-            learner=SimpleNamespace(classifier=net), stage="first", epoch=SimpleNamespace(number=number)
-        )
+        learner, epoch = SimpleNamespace(classifier=net), SimpleNamespace(number=number)
+        moment = SimpleNamespace(learner=learner, stage="first", epoch=epoch, optimizers=[])
         chosen.see(moment)
     assert chosen.epoch == 1
 

@@ -113,7 +113,9 @@ def test_what_a_model_was_told_is_in_its_files(folder):
     assert config["settings"]["second_stage"] is None
     assert (config["settings"]["rate"], config["settings"]["first_epochs"]) == (0.005, 2)
     assert (config["data"]["rows"], config["data"]["bags"]) == (600, 30)
-    assert "| shares from | counts.csv |" in Path("model/README.md").read_text()
+    card = Path("model/README.md").read_text()
+    assert "| shares from | counts.csv |" in card
+    assert "learnt the shares of the bags (Adam, peak rate 0.005). Settings" in card
 
 
 @pytest.mark.parametrize(

@@ -304,15 +304,16 @@ def test_a_model_of_bytes_takes_no_floats_and_one_of_floats_no_bytes(tmp_path):
 def test_a_saved_model_says_what_was_done_in_place_of_auto(tmp_path):
     images, classes = bars(24, size=12)
     settings = {"first_epochs": 1, "second_epochs": 1}
-    for x, name, first, then in (
-        (images, "images", "two-views", False),
-        (images.reshape(24, -1) / 64, "rows", "dllp", True),
+    student = ", then a new network on labels that meet every bag's shares (Adam, peak rate 0.001)"
+    for x, name, first, by, then in (
+        (images, "images", "two-views", "Muon, peak rate 0.05", ""),
+        (images.reshape(24, -1) / 64, "rows", "dllp", "Adam, peak rate 0.002", student),
     ):
         model = ProportionClassifier(**settings).fit(x, classes)
         save(model, tmp_path / name)
         card = (tmp_path / name / "README.md").read_text()
         assert f"| first stage | {first} |" in card
-        assert ("then a new network" in card) is then
+        assert f"learnt the shares of the bags ({by}){then}. Settings:" in card
         assert load(tmp_path / name).first_stage == model.first_stage == "auto"
 
 

@@ -345,9 +345,32 @@ def test_a_saved_classifier_says_which_epoch_its_weights_are_of_and_by_what_they
     assert ("then a new network on labels" in card) is (stage == "second")
     after = load(tmp_path / "one")
     assert (after.chosen_, after.temperature_) == (before.chosen_, before.temperature_)
+    assert after.optimizers_ == before.optimizers_
     save(after, tmp_path / "two")
     again = load(tmp_path / "two")
     assert (again.chosen_, again.temperature_) == (before.chosen_, before.temperature_)
+
+
+@pytest.mark.parametrize("settings", [{"second_rate": 0.02}, {"second_stage": None}])
+def test_a_card_names_the_optimiser_of_each_stage_and_one_of_a_loaded_model_too(tmp_path, settings):
+    before = fitted(rate=0.03, **settings)
+    optimizers = {"first": "Adam, peak rate 0.03", "second": "Adam, peak rate 0.02"}
+    if "second_rate" not in settings:
+        optimizers.pop("second")
+    assert before.optimizers_ == optimizers
+    save(before, tmp_path / "one")
+    save(load(tmp_path / "one"), tmp_path / "two")
+    for name in ("one", "two"):
+        said = (tmp_path / name / "README.md").read_text().split("## Method")[1]
+        assert re.findall(r"\((Adam, peak rate [0-9.]+)\)", said) == list(optimizers.values())
+        assert load(tmp_path / name).optimizers_ == optimizers
+
+
+def test_a_card_of_a_model_whose_optimisers_are_not_known_names_none_and_none_breaks_it(tmp_path):
+    save_model(model(), tmp_path / "old")
+    assert "learnt the shares of the bags. Settings:" in (tmp_path / "old" / "README.md").read_text()
+    save_model(model(facts=Facts(first_optimizer="a|b\n")), tmp_path / "odd")
+    assert r"learnt the shares of the bags (a\|b). Settings:" in (tmp_path / "odd" / "README.md").read_text()
 
 
 def test_without_a_choice_it_is_the_last_epoch(tmp_path):

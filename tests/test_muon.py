@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from apportion.backbones import mlp, resnet9
 from apportion.muon import OTHERS, Muon, Replayed, orthogonal, orthogonal_all, turned
-from apportion.optimizers import make_optimizer, set_rate
+from apportion.optimizers import OPTIMIZERS, make_optimizer, set_rate, words_of
 from apportion.speed import channels_last
 
 
@@ -221,3 +221,12 @@ def test_on_a_gpu_recorded_steps_are_those_that_are_launched_one_by_one_also_aft
             optimizer.step()
         weights.append([p.detach() for p in network.parameters()])
     torch.testing.assert_close(*weights)
+
+
+def test_optimisers_are_named_with_the_peak_of_their_rate_wherever_it_stands():
+    said = []
+    for name in OPTIMIZERS:
+        optimizer = make_optimizer(resnet9((3, 8, 8), 2, width=4), name, 0.02, decay=0.1)
+        set_rate([optimizer], 0.25)
+        said.append(words_of(optimizer))
+    assert said == ["Adam, peak rate 0.02", "SGD, peak rate 0.02", "Muon, peak rate 0.02"]

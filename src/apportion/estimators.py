@@ -117,7 +117,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
                 self.history_.append(line_of(moment) | (said := chosen.see(moment)))
                 tell(moment, said, self.verbose)
         self.classifier_, self.temperature_ = chosen.network(self.calibrate)
-        self.chosen_ = chosen.stage, chosen.epoch
+        self.chosen_, self.optimizers_ = (chosen.stage, chosen.epoch), chosen.optimizers
         log_probs = predict(self._network(device), data.x, as_floats)
         self.transduction_ = self.classes_[transduced(log_probs, data, relax)]
         return self

@@ -34,6 +34,12 @@ def set_rate(optimizers: Sequence[Optimizer], share: float) -> None:
             group["lr"] = group["set"] = group.setdefault("peak", group["lr"]) * share
 
 
+def words_of(optimizer: Optimizer) -> str:
+    """Which it is and the peak of its rate, for people; of Muon that of the filters."""
+    name = type(optimizer).__name__.removeprefix("Plain")
+    return f"{name}, peak rate {optimizer.defaults['lr']:g}"
+
+
 def make_optimizer(
     network: nn.Module,
     name: str,

@@ -42,6 +42,8 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
     facts = Facts(
         rows=classifier.n_rows_, bytes=classifier.bytes_, second_stage=done["second_stage"] is not None,
         stage=classifier.chosen_[0], epoch=classifier.chosen_[1], temperature=classifier.temperature_,
+        first_optimizer=classifier.optimizers_.get("first", ""),
+        second_optimizer=classifier.optimizers_.get("second", ""),
     )  # fmt: skip
     model = Model(
         classifier.classifier_, name, classifier.instance_shape_, classes, options,
@@ -74,6 +76,8 @@ def load(folder: str | Path) -> ProportionClassifier:
     classifier.bytes_, classifier.n_rows_ = model.facts.bytes, model.facts.rows
     classifier.chosen_ = model.facts.stage, model.facts.epoch
     classifier.temperature_ = model.facts.temperature
+    turned = {"first": model.facts.first_optimizer, "second": model.facts.second_optimizer}
+    classifier.optimizers_ = {stage: words for stage, words in turned.items() if words}
     if len(model.shape) == 1:
         vars(classifier)["n_features_in_"] = model.shape[0]
     if model.feature_names is not None:

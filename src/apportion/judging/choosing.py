@@ -17,6 +17,7 @@ from apportion.intake.joining import BagOf
 from apportion.judging.bag_scores import SCORES
 from apportion.judging.calibration import cooled, fitted_temperature
 from apportion.judging.verdict import LEAST_BAGS
+from apportion.optimizers import words_of
 from apportion.pipeline import Moment
 from apportion.randomness import stream
 from apportion.speed import unplaced
@@ -86,9 +87,12 @@ class Chosen:
         self.score, self.stage, self.epoch = -math.inf, "", 0
         self.classifier: nn.Module = nn.Identity()
         self.weights: dict[str, Tensor] | None = None
+        self.optimizers: dict[str, str] = {}  # by stage, what turned its classifier, in words
 
     def see(self, moment: Moment) -> dict[str, Any]:
         network, said = moment.learner.classifier, {}
+        if moment.optimizers:  # of which the first is the classifier's
+            self.optimizers[moment.stage] = words_of(moment.optimizers[0])
         if self.held is not None and self.choose is not None:
             x = self.held.x.to(next(network.parameters()).device)
             score = SCORES[self.choose](predict(network, x, as_floats).cpu(), self.held)

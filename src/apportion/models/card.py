@@ -40,9 +40,12 @@ def card(values: Mapping[str, Any]) -> str:
 
 
 def _method(values: Mapping[str, Any]) -> str:
-    later = values["facts"]["second_stage"] and values["facts"]["stage"] != "first"
-    after = ", then a new network on labels that meet every bag's shares" if later else ""
-    return f"A network `{values['backbone']}` learnt the shares of the bags{after}. Settings:"
+    facts = values["facts"]
+    known = facts["first_optimizer"], facts["second_optimizer"]
+    by, then = (f" ({_plain(words)})" if words else "" for words in known)
+    later = facts["second_stage"] and facts["stage"] != "first"
+    after = f", then a new network on labels that meet every bag's shares{then}" if later else ""
+    return f"A network `{values['backbone']}` learnt the shares of the bags{by}{after}. Settings:"
 
 
 def _settings(values: Mapping[str, Any]) -> dict[str, Any]:

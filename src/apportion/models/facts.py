@@ -19,6 +19,8 @@ class Facts:
     second_stage: bool = False
     stage: str = ""  # "first" or "second", and the epoch: whose weights these are
     epoch: int = 0
+    first_optimizer: str = ""  # that trained each stage, and its peak rate, in words
+    second_optimizer: str = ""
     temperature: float = 1.0  # by which its scores were divided
 
 

@@ -84,6 +84,8 @@ def model_of(
         second_stage=said["second_stage"] is not None,
         stage=chosen.stage,
         epoch=chosen.epoch,
+        first_optimizer=chosen.optimizers.get("first", ""),
+        second_optimizer=chosen.optimizers.get("second", ""),
         temperature=temperature,
     )
     return Model(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from conftest import ragged
@@ -482,3 +483,69 @@ def test_lists_of_byte_tensors_are_images_and_arrays_of_several_are_slides():
     slides = [np.zeros((n, 3, 8, 8), np.uint8) for n in (10, 20)]
     with pytest.raises(BagError, match=r"X has 2 arrays of several images, .* pass np.concatenate\(X\), and"):
         stacked(slides)
+
+
+def column(entries: list) -> np.ndarray:
+    """An array of objects, as data frames have them."""
+    made = np.empty(len(entries), object)
+    made[:] = entries
+    return made
+
+
+@pytest.mark.parametrize("kind", [list, tuple, column, pd.Series])
+@pytest.mark.parametrize("made", [lambda x: x, lambda x: x / 255, torch.from_numpy])
+def test_images_of_several_sizes_are_refused_by_the_first_that_is_odd(kind, made):
+    images = [np.zeros((3, 8, 8 + (i > 1)), np.uint8) for i in range(4)]
+    odd = kind([made(each) for each in images])
+    remedy = r"image 2 has shape \(3, 8, 9\), image 0 \(3, 8, 8\); resize them to one size and as many"
+    with pytest.raises(BagError, match=remedy):
+        ProportionClassifier(backbone=flat).fit(odd, [0, 1, 0, 1])
+    model = ProportionClassifier("dllp", None, backbone=flat, first_epochs=1).fit(
+        np.stack(images[:2]), [0, 1]
+    )
+    with pytest.raises(BagError, match=remedy):
+        model.predict(odd)
+
+
+@pytest.mark.parametrize("kind", [list, column, pd.Series])
+def test_pictures_of_several_sizes_and_of_several_kinds_are_told_how_to_be_made_alike(kind):
+    pictures = pytest.importorskip("PIL.Image")
+    shown = [pictures.new("RGB", (9, 8)) for _ in range(3)]
+    remedy = (
+        r"; resize them to one size, such as \[image.convert\('RGB'\).resize\(\(9, 8\)\) for image in X\]"
+    )
+    for odd, shape in (
+        (pictures.new("RGB", (8, 9)), r"\(3, 9, 8\)"),
+        (shown[0].convert("L"), r"\(1, 8, 9\)"),
+    ):
+        with pytest.raises(BagError, match=rf"image 3 has shape {shape}, image 0 \(3, 8, 9\){remedy}"):
+            stacked(kind([*shown, odd]))
+        alike = [image.convert("RGB").resize((9, 8)) for image in (*shown, odd)]
+        assert stacked(kind(alike)).shape == (4, 3, 8, 9)
+
+
+@pytest.mark.parametrize("kind", [list, column, pd.Series])
+def test_what_is_no_picture_among_pictures_is_named(kind):
+    image = np.zeros((3, 8, 8), np.uint8)
+    with pytest.raises(BagError, match="image 1 is None, and no array; leave it out, and its bag or label"):
+        stacked(kind([image, None, image]))
+    with pytest.raises(BagError, match="image 0 is None, and no array"):
+        stacked(kind([None, image]))
+
+
+def test_columns_of_images_of_one_size_are_taken_as_their_array():
+    images = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 9), dtype=np.uint8)
+    for kind in (column, pd.Series):
+        got = stacked(kind(list(images)))
+        assert got.dtype == np.uint8
+        assert np.array_equal(got, images)
+        floats = stacked(kind(list(images / 255)))  # which scikit-learn stacks
+        assert np.array_equal(np.stack(floats), images / 255)
+
+
+def test_rows_of_several_lengths_are_refused_and_tensors_of_rows_are_taken():
+    with pytest.raises(BagError, match=r"row 1 has shape \(3,\), row 0 \(2,\); pass rows of one length"):
+        ProportionClassifier().fit([np.zeros(2), np.zeros(3)], [0, 1])
+    assert all(type(row) is np.ndarray for row in stacked([torch.zeros(2, requires_grad=True)] * 2))
+    numbers = [np.float32(1), np.array(2.0)]
+    assert stacked(numbers[::-1]) == numbers[::-1]  # numbers are for scikit-learn to refuse

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +20,8 @@ from apportion.fitting import two_stages
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
 from apportion.fitting.networks import check_lone, suited
 from apportion.grid import RECIPES
-from apportion.grid.beyond import EPOCHS9
+from apportion.grid.beyond import EPOCHS9, MUON, muon_rate
+from apportion.grid.images import FAST
 from apportion.intake.instances import as_floats, centred
 from apportion.intake.pictures import stacked
 from apportion.labelling import hard_labels
@@ -87,6 +89,27 @@ def test_muon_turns_our_networks_in_which_a_norm_follows_every_convolution(backb
 def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():
     assert IMAGES.teacher("two-views", 5, 0.03) == replace(IMAGES.teacher("two-views", 5, None), rate=0.03)
     assert ROWS.student(5, 0.03) == replace(ROWS.student(5, None), rate=0.03)
+
+
+def test_the_longer_muon_trains_the_lower_its_rate_and_that_of_the_tables_is_near():
+    assert muon_rate(0) == muon_rate(4900) == MUON.rate > muon_rate(5000)
+    assert muon_rate(40_000) == muon_rate(10_000) / 2
+    for size in (32, 64, 256):
+        recipe = RECIPES[f"beyond-resnet9-muon/two-views/{size}"]
+        steps = recipe.first.epochs * 50_000 / recipe.instances_per_batch
+        assert recipe.first.rate == pytest.approx(muon_rate(steps), rel=1 / 3)
+        assert IMAGES.teacher("two-views", 450, None, steps=steps).rate == muon_rate(steps)
+    assert IMAGES.teacher("dllp", 450, None, steps=40_000).rate == FAST.first.rate
+
+
+def test_a_long_training_of_images_is_given_its_lower_rate():
+    x, y = bars(64)
+    bags, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 8, 3, stream(0))
+    settings = {"method": "two-views", "label": None, "instances_per_batch": 32}
+    for epochs, rate in ((10, 0.05), (5000, 0.035)):
+        moments = two_stages(bags, partial(resnet9, width=2), first_epochs=epochs, **settings)
+        with closing(moments):
+            assert next(moments).optimizers[0].defaults["lr"] == pytest.approx(rate)
 
 
 def test_bytes_of_images_are_centred_and_everything_else_is_left():
@@ -402,7 +425,7 @@ def test_images_in_large_bags_are_learnt_in_scattered_batches_and_small_ones_who
         assert kind.scatters("two-views", bags, None) == scattered
         assert not kind.scatters("vat", bags, None)
     assert not IMAGES.scatters("two-views", bags, 4096)  # which holds four whole bags
-    first = IMAGES.teacher("two-views", 400, None, scattered=True)
+    first = IMAGES.teacher("two-views", 400, 0.05, scattered=True)
     assert first == RECIPES["beyond-resnet9-muon/two-views/512"].first
     # an epoch has every row, however large its bag: of 4,096 rows 64 batches of 64
     steps = CPU_IMAGES.first_steps(1024.0, 1.0)

@@ -137,7 +137,7 @@ def test_a_method_has_one_colour_at_every_bag_size(tmp_path):
         make_run(tmp_path, f"beyond-resnet9/two-views/{size}", 1, 95.0)
     drawn = [
         {line.get_label(): line.get_color() for line in panel.lines}
-        for panel in beyond_figure(collect(tmp_path), CIFAR_10).axes
+        for panel in beyond_figure(collect(tmp_path), CIFAR_10, {}).axes
     ]
     assert [len(lines) for lines in drawn] == [3, 1]
     assert drawn[0]["two views, ResNet-9"] == drawn[1]["two views, ResNet-9"]
@@ -147,23 +147,36 @@ def test_no_two_methods_share_a_colour(tmp_path):
     second = {f"{group}/{method}/16" for group, method, _ in CIFAR_10.values()}
     for name in second | {name.replace("+plot", "") for name in second}:
         make_run(tmp_path, name, 1, 90.0)
-    (panel,) = beyond_figure(collect(tmp_path), CIFAR_10).axes
+    (panel,) = beyond_figure(collect(tmp_path), CIFAR_10, {}).axes
     assert len({line.get_color() for line in panel.lines}) == len(panel.lines) == len(CIFAR_10)
 
 
 def test_the_figure_has_a_panel_a_size_four_across_down_to_the_lowest_end(tmp_path):
     for size, accuracy in ((16, 95.0), (32, 94.0), (64, 93.0), (128, 92.0), (256, 50.0)):
         make_run(tmp_path, f"beyond-resnet9/two-views/{size}", 1, accuracy)
-    panels = beyond_figure(collect(tmp_path), CIFAR_10).axes
+    panels = beyond_figure(collect(tmp_path), CIFAR_10, {}).axes
     assert [panel.get_title() for panel in panels] == [f"bags of {n}" for n in (16, 32, 64, 128, 256)]
-    assert {panel.get_ylim() for panel in panels} == {(35.0, 97.0)}
+    assert {panel.get_ylim() for panel in panels} == {(35.0, 97.5)}
     places = [panel.get_subplotspec().get_geometry() for panel in panels]
     assert places == [(2, 4, i, i) for i in range(5)]
 
 
+def test_the_figure_has_the_best_published_where_there_is_one_and_halving_an_error_is_one_step(tmp_path):
+    for size in (16, 512):
+        make_run(tmp_path, f"beyond-resnet9/two-views/{size}", 1, 90.0)
+    figure = beyond_figure(collect(tmp_path), CIFAR_10, PUBLISHED)
+    curve, best = figure.axes[0].lines
+    assert list(best.get_ydata()) == [PUBLISHED[16]] * 2
+    assert len(figure.axes[1].lines) == 1
+    assert [text.get_text() for text in figure.legends[0].texts] == [curve.get_label(), "published best"]
+    for panel in figure.axes:
+        low, middle, high = panel.transData.transform([(0, 80), (0, 90), (0, 95)])[:, 1]
+        assert middle - low == pytest.approx(high - middle)
+
+
 def test_beyond_the_paper_a_second_stage_counts_the_seconds_of_its_first_and_needs_it(tmp_path):
     assert beyond_table(collect(tmp_path), CIFAR_10, PUBLISHED) == ""
-    assert beyond_figure(collect(tmp_path), CIFAR_10) is None
+    assert beyond_figure(collect(tmp_path), CIFAR_10, PUBLISHED) is None
     make_run(tmp_path, "beyond-conv13/two-views+plot/64", 1, 93.0)
     assert beyond_table(collect(tmp_path), CIFAR_10, PUBLISHED) == ""
     make_run(tmp_path, "beyond-conv13/two-views/64", 1, 91.0)
@@ -176,7 +189,7 @@ def test_beyond_the_paper_a_second_stage_counts_the_seconds_of_its_first_and_nee
         f"| two views + PLOT | **93.00 (–, 1)**, {2 * one:.0f} s |",
         "| published best | 94.58 |",
     ]
-    (panel,) = beyond_figure(cells, CIFAR_10).axes
+    (panel,) = beyond_figure(cells, CIFAR_10, {}).axes
     first, second = (line.get_xdata() for line in panel.lines)
     assert first[-1] == pytest.approx(one)
     assert second[-1] == pytest.approx(2 * one)

@@ -111,7 +111,8 @@ def two_stages(
         return starting_at(overall_shares(taught), network)
 
     network, (place, hasten) = new_network("first", pairs), sped_up(device, fast, parts=pairs)
-    first = suited(kind.teacher(method, first_epochs, rate, scattered), backbone, network, rate)
+    steps = first_epochs * len(taught.x) / batch
+    first = suited(kind.teacher(method, first_epochs, rate, scattered, steps), backbone, network, rate)
     learner = build_learner(first, network, shape, place, taught, hasten)
     yield from first_stage(
         learner, in_batches(taught, first), build_optimizers(learner.players(), first), epochs=first_epochs,

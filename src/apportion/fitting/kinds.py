@@ -23,7 +23,7 @@ from apportion.fitting.lengths import (
     instances_needed,
 )
 from apportion.fitting.shapes import is_images, misfits
-from apportion.grid.beyond import MUON
+from apportion.grid.beyond import MUON, muon_rate
 from apportion.grid.images import FAST, FAST_SECOND
 from apportion.intake.instances import BagError, as_floats, centred
 from apportion.recipes import First, Second
@@ -63,11 +63,14 @@ class Kind:
         scattered = self.scatters(method, known, asked)
         return scattered, asked or (self.batch if scattered else self.instances_per_batch(known, bags))
 
-    def teacher(self, method: str, epochs: int, rate: float | None, scattered: bool = False) -> First:
-        """The settings of a first stage; a rate of None is the one that goes with them."""
+    def teacher(
+        self, method: str, epochs: int, rate: float | None, scattered: bool = False, steps: float = 0
+    ) -> First:
+        """The settings of a first stage; a rate of None is the one that goes with them and so many steps."""
         own = self.two_views if method == "two-views" else replace(self.first, method=method)
-        rate, batches = own.rate if rate is None else rate, "scattered" if scattered else None
-        return replace(own, epochs=epochs, rate=rate, batches=batches)
+        usual = muon_rate(steps) if own.optimizer == "muon" else own.rate
+        own = replace(own, batches="scattered" if scattered else None)
+        return replace(own, epochs=epochs, rate=usual if rate is None else rate)
 
     def student(self, epochs: int, rate: float | None) -> Second:
         return replace(self.second, epochs=epochs, rate=self.second.rate if rate is None else rate)
@@ -123,8 +126,6 @@ IMAGES = Kind(
     view=lambda x, mirror: centred(crop_flip(x, mirror=mirror)),
     both_views=lambda x, mirror: centred(weak_and_strong(x, mirror)),
 )
-
-
 # what one core learns in minutes: a sixty-fourth of the arithmetic; as on MNIST (docs/results.md)
 CPU_IMAGES = replace(
     IMAGES,

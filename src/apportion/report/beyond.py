@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from itertools import accumulate
 
+import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
@@ -36,6 +37,7 @@ CIFAR_100 = {
 # of the rows, in their order; no two alike
 COLOURS = [colormaps[name](i) for name, n in (("tab10", 10), ("Dark2", 8)) for i in range(n)]
 # CIFAR-10, of any method as published up to 2025, WRN-28-2, up to 1,024 epochs, often the best test epoch
+TICKS = (40, 60, 80, 90, 95, 97)
 PUBLISHED = {16: 95.24, 32: 95.25, 64: 94.58, 128: 94.53, 256: 93.95}
 
 
@@ -73,31 +75,49 @@ def beyond_table(cells: Cells, rows: Rows, published: Mapping[int, float]) -> st
     return markdown(["", *(f"bags of {size}" for size in sizes)], lines)
 
 
-def beyond_figure(cells: Cells, rows: Rows) -> Figure | None:
-    """Test accuracy by seconds, a panel a bag size; a second stage begins where its first one ended."""
+def beyond_figure(cells: Cells, rows: Rows, published: Mapping[int, float]) -> Figure | None:
+    """Test accuracy by seconds, a panel a bag size; halving the error is a step of one height everywhere."""
     sizes = sizes_run(cells, rows)
     if not sizes:
         return None
     across = min(4, len(sizes))
     down = -(-len(sizes) // across)
-    figure = Figure(figsize=(3.2 * across, 2.4 * down + 0.5), layout="constrained")
+    figure = Figure(figsize=(3.2 * across, 2.6 * down + 0.5), layout="constrained")
     panels = figure.subplots(down, across, sharey=True, squeeze=False)
-    lines, lowest = {}, 65.0
+    lines, lowest, best = {}, 65.0, None
     for panel, size in zip(panels.flat, sizes, strict=False):
         for colour, (title, row) in zip(COLOURS, rows.items(), strict=False):
             if parts := stages(cells, row, size):
-                *before, log = (runs.read_log(part.folders[0]) for part in parts)  # of the first seed
-                taken = [[sum(line.get("seconds", {}).values()) for line in each] for each in (*before, log)]
-                clock = list(accumulate(second for each in taken for second in each))
-                curve = clock[-len(log) :], [line["test_accuracy"] for line in log]
-                (lines[title],) = panel.plot(*curve, row[2], color=colour, label=title)
-                lowest = min(lowest, curve[1][-1])
+                seconds, accuracies = curve(parts)
+                (lines[title],) = panel.plot(seconds, accuracies, row[2], color=colour, label=title)
+                lowest = min(lowest, accuracies[-1])
+        if size in published:
+            best = panel.axhline(published[size], color="0.7", linewidth=1, zorder=0)
         panel.set_title(f"bags of {size}", fontsize=9)
         panel.set_xlabel("seconds")
+        panel.set_yscale("function", functions=(height, accuracy_at))
     for panel in panels.flat[len(sizes) :]:
         panel.remove()
-    panels[0, 0].set_ylim(lowest - 15, 97)  # of all panels
+    panels[0, 0].set_yticks(TICKS)  # of all panels, and the limits too
+    panels[0, 0].set_ylim(lowest - 15, 97.5)
     for panel in panels[:, 0]:
         panel.set_ylabel("test accuracy, %")
+    lines |= {} if best is None else {"published best": best}
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=across, fontsize=8)
     return figure
+
+
+def curve(parts: list[Cell]) -> tuple[list[float], list[float]]:
+    """Seconds and accuracies of the first seed's last stage, which begins where the one before it ended."""
+    *before, log = (runs.read_log(part.folders[0]) for part in parts)
+    taken = [[sum(line.get("seconds", {}).values()) for line in each] for each in (*before, log)]
+    clock = list(accumulate(second for each in taken for second in each))
+    return clock[-len(log) :], [line["test_accuracy"] for line in log]
+
+
+def height(accuracy: np.ndarray) -> np.ndarray:
+    return -np.log(np.maximum(100 - accuracy, 0.01))
+
+
+def accuracy_at(height: np.ndarray) -> np.ndarray:
+    return 100 - np.exp(-height)

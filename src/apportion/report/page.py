@@ -118,7 +118,7 @@ def _figures(cells: dict[str, Cell], folder: Path) -> list[str]:
 
 def _beyond(cells: dict[str, Cell], folder: Path) -> list[str]:
     parts = []
-    if figure := beyond_figure(cells, CIFAR_10):
+    if figure := beyond_figure(cells, CIFAR_10, PUBLISHED):
         save(figure, folder / "beyond")
         parts.append(
             f"## Beyond the paper: two views, CIFAR-10\n\n{BEYOND}\n\n"

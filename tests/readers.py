@@ -230,6 +230,24 @@ def table_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
     }
 
 
+def picture_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
+    """A file of an image, of each format."""
+    from PIL import Image
+
+    from apportion.tables.picture_files import FORMATS, look, pixels
+
+    def read(path: Path) -> None:
+        look(path.parent, path.name)
+        pixels(path.parent, (3, 8, 8), True, path.name)
+
+    found, image = {}, Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 14, 3), np.uint8))
+    for name in FORMATS:
+        content = io.BytesIO()
+        image.save(content, name)
+        found[f"image {name}"] = content.getvalue(), on_disk(read, "it")
+    return found
+
+
 def model_readers() -> dict[str, tuple[bytes, Callable[[bytes], object], tuple[type[Exception], ...]]]:
     """A model's two files, the other one good; and a table that is scored by a good model."""
     from apportion.backbones import mlp
@@ -283,6 +301,10 @@ def all_readers() -> dict[str, Reader]:
 
         found |= {name: Reader(*pair, TableError) for name, pair in table_readers().items()}
         found |= {name: Reader(*three) for name, three in model_readers().items()}
+    if find_spec("PIL"):
+        from apportion.tables.picture_files import UnreadError
+
+        found |= {name: Reader(*pair, UnreadError) for name, pair in picture_readers().items()}
     return found
 
 

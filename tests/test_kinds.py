@@ -25,8 +25,8 @@ from apportion.grid.images import FAST
 from apportion.intake.instances import as_floats, centred
 from apportion.intake.pictures import stacked
 from apportion.labelling import hard_labels
+from apportion.models import named
 from apportion.randomness import stream
-from apportion.saving import _backbone
 
 
 def bars(n: int, seed: int = 0, size: int = 16) -> tuple[np.ndarray, np.ndarray]:
@@ -346,7 +346,7 @@ def test_the_network_of_every_kind_can_be_saved(tmp_path, monkeypatch, kind):
     """The kind of a GPU's images, without a GPU."""
     monkeypatch.setattr("apportion.fitting.kinds.kind_of", lambda x, device: kind)
     shape = (4,) if kind is ROWS else (3, 8, 8)
-    name, options = _backbone(kind.words["backbone"])
+    name, options = named(kind.words["backbone"])
     assert name in BACKBONES
     assert inspect.signature(BACKBONES[name]).bind(shape, 2, **options)
     model = ProportionClassifier("dllp", None, first_epochs=1, random_state=0)

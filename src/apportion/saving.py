@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from apportion.backbones import BACKBONES
 from apportion.estimators import ProportionClassifier
 from apportion.fitting.kinds import told
-from apportion.models import Facts, Model, ModelError, load_model, save_model
+from apportion.models import Facts, Model, ModelError, load_model, named, save_model
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -26,7 +26,7 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
         remedy = "the last step, pipeline[-1], and keep the others apart, such as by joblib"
         raise ModelError(f"{what}; of a search save best_estimator_, of a pipeline {remedy}")
     check_is_fitted(classifier)
-    name, options = _backbone(classifier.backbone_)
+    name, options = named(classifier.backbone_)
     kind = torch.uint8 if classifier.bytes_ else torch.float32
     example = torch.zeros(1, *classifier.instance_shape_, dtype=kind)
     done = told(classifier.get_params(deep=False), example, example.device)
@@ -94,14 +94,3 @@ def _quality(classifier: ProportionClassifier) -> dict[str, Any]:
     if by is not None and stage:
         quality["chosen epoch"] = f"{number} of the {stage} stage, by {by}"
     return quality | ({"temperature": classifier.temperature_} if classifier.calibrate else {})
-
-
-def _backbone(backbone: Any) -> tuple[str, dict[str, Any]]:
-    made, options = backbone, {}
-    if isinstance(backbone, partial) and not backbone.args:
-        made, options = backbone.func, dict(backbone.keywords)
-    name = next((known for known, own in BACKBONES.items() if made is own or made == known), None)
-    if name is None:
-        remedy = "torch.save classifier_.state_dict(), or use functools.partial of a backbone of apportion"
-        raise ModelError(f"the backbone {backbone!r} has no name that a file could give; {remedy}")
-    return name, options

@@ -24,18 +24,22 @@ def command(
     unlabelled: tabling.Unlabelled = False,
     fill: tabling.Fill = False,
     given: tabling.Given = "",
+    image: tabling.Image = "",
+    pixels: tabling.Pixels = None,
 ) -> None:
     from apportion.tables.checking import refuse
     from apportion.tables.groupings import check_groupings
+    from apportion.tables.pictures import unreadable
 
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled, fill, given, keep,
+        noise, unlabelled, fill, given, keep, image, pixels,
     )  # fmt: skip
     found = check_groupings(asked)[0]
     for note in found.notes:
         print(note)
     refuse(found)
+    refuse(unreadable(asked[0], found))
     print(f"nothing is wrong: {columns(found.kinds)} -> {', '.join(found.classes)}")
 
 

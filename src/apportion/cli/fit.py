@@ -16,17 +16,19 @@ if TYPE_CHECKING:
     from apportion.tables.asking import Asked, Found
 
 Out = Annotated[Path, typer.Option(metavar="DIR", help="The model's folder: a new or an empty one.")]
-FirstStage = Annotated[str, typer.Option(help="dllp, counts, vat, gan, rot or two-views.")]
-SecondStage = Annotated[str, typer.Option(help="plot, or none for the first stage alone.")]
+AUTO = "auto"  # what goes with the instances
+FirstStage = Annotated[str, typer.Option(help="dllp (rows), two-views (images), counts, vat, gan or rot.")]
+SecondStage = Annotated[str, typer.Option(help="plot (rows), or none for the first stage alone (images).")]
 Labels = Annotated[str, typer.Option(help="What the second stage learns: soft, hard, predicted, argmax.")]
 Epochs = Annotated[int | None, typer.Option(help="Epochs of the stage; by default as the bags need.")]
-Rate = Annotated[float, typer.Option(help="The first stage's peak learning rate.")]
+Rate = Annotated[float | None, typer.Option(help="The first stage's peak learning rate. Rows: 0.002.")]
 Rows = Annotated[int | None, typer.Option(help="Rows a step; by default as the bags need.")]
 HeldOut = Annotated[float, typer.Option(help="A share of the bags to measure the model on, not to learn.")]
 Choose = Annotated[
     str, typer.Option(metavar="SCORE", help="Keep the epoch that is best on held-out bags, by likelihood, …")
 ]
 Calibrate = Annotated[bool, typer.Option("--calibrate", help="Fit a temperature on held-out bags.")]
+Mirror = Annotated[bool, typer.Option("--mirror/--no-mirror", help="Are mirror images of the same class?")]
 SECONDS = 1.0  # between the lines of epochs
 
 
@@ -48,12 +50,15 @@ def command(
     unlabelled: tabling.Unlabelled = False,
     fill: tabling.Fill = False,
     given: tabling.Given = "",
-    first_stage: FirstStage = "dllp",
-    second_stage: SecondStage = "plot",
-    labels: Labels = "soft",
+    image: tabling.Image = "",
+    pixels: tabling.Pixels = None,
+    mirror: Mirror = True,
+    first_stage: FirstStage = AUTO,
+    second_stage: SecondStage = AUTO,
+    labels: Labels = AUTO,
     first_epochs: Epochs = None,
     second_epochs: Epochs = None,
-    rate: Rate = 2e-3,
+    rate: Rate = None,
     instances_per_batch: Rows = None,
     held_out: HeldOut = 0.0,
     choose: Choose = "",
@@ -66,28 +71,31 @@ def command(
     from apportion.speed import pick_device
     from apportion.tables.checking import refuse
     from apportion.tables.groupings import check_groupings
-    from apportion.tabular.fit import checked
+    from apportion.tabular.fit import checked, settled
 
     check_place(out, folder=True)
     refuse_taken(out)
     pick_device(device)
-    settings = {
-        "first_stage": first_stage,
-        "second_stage": None if second_stage == "none" else second_stage,
-        "labels": labels,
+    words = {"first_stage": first_stage, "second_stage": second_stage, "labels": labels}
+    settings = {name: None if word == "none" else word for name, word in words.items() if word != AUTO}
+    settings |= {"rate": rate} if rate is not None else {}
+    settings |= {"mirror": mirror} if image else {}
+    settings |= {
         "first_epochs": first_epochs,
         "second_epochs": second_epochs,
-        "rate": rate,
         "instances_per_batch": instances_per_batch,
         "seed": seed,
         "held_out": held_out,
         "choose": choose or None,
         "calibrate": calibrate,
     }
+    if not mirror and not image:
+        raise typer.BadParameter("--no-mirror is of images: name the column of their files with --image")
+    settings = settled(settings, bool(image), device)
     checked(settings)
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled, fill, given, keep,
+        noise, unlabelled, fill, given, keep, image, pixels,
     )  # fmt: skip
     found = check_groupings(asked)
     for note in found[0].notes:

@@ -62,24 +62,28 @@ Fill = Annotated[
 Given = Annotated[
     str, typer.Option(metavar="COLUMN", help="Of TABLE: the class of a few rows, empty in all others.")
 ]
+Image = Annotated[str, typer.Option(metavar="COLUMN", help="Of TABLE: the files of images to learn from.")]
+Pixels = Annotated[int | None, typer.Option(min=8, max=4096, help="Resize images to N × N pixels.")]
 
 
 def asked(
     table: Path, bag: list[str], proportions: list[Path] | None, counts: list[Path] | None, shares: str,
     key: list[str] | None, classes: str, drop: str, categorical: str, missing: list[str] | None,
     normalise: bool, noise: list[str] | None, unlabelled: bool, fill: bool = False, given: str = "",
-    keep: str = "",
+    keep: str = "", image: str = "", pixels: int | None = None,
 ) -> "list[Asked]":  # fmt: skip
     """A question about each grouping of the rows."""
     from apportion.tables.asking import Asked
 
+    if pixels and not image:
+        raise typer.BadParameter("--pixels is of images: name the column of their files with --image")
     levels = _levels(noise or [], len(bag))
     lists = (_list(text) for text in (shares, classes, drop, categorical, keep))
     shared, named, dropped, categories, kept = lists
     rest: dict[str, Any] = {
         "classes": named, "drop": dropped, "categorical": categories, "missing": tuple(missing or ()),
         "normalise": normalise, "unlabelled": unlabelled, "fill": fill, "given": given,
-        "keep": kept,
+        "keep": kept, "image": image, "pixels": pixels or 0,
     }  # fmt: skip
     files = {"proportions": list(proportions or ()), "counts": list(counts or ())}
     if len(bag) == 1:

@@ -6,6 +6,6 @@ out without memory, and takes the weights only where all names and shapes are as
 
 from apportion.models.facts import Facts
 from apportion.models.loading import load_model
-from apportion.models.model import Model, ModelError, refuse_taken, save_model
+from apportion.models.model import Model, ModelError, named, refuse_taken, save_model
 
-__all__ = ["Facts", "Model", "ModelError", "load_model", "refuse_taken", "save_model"]
+__all__ = ["Facts", "Model", "ModelError", "load_model", "named", "refuse_taken", "save_model"]

@@ -67,6 +67,11 @@ def _columns(columns: list[dict[str, Any]] | None) -> list[str]:
 
 def _about(column: Mapping[str, Any]) -> str:
     flag = "; has missing values" if column["flag"] else ""
+    if column["kind"] == "image":
+        resized = "resized to " if column["flag"] else ""
+        return f"a file, {resized}{' × '.join(map(str, column['shape'][1:]))} pixels, " + (
+            "grey" if column["shape"][0] == 1 else "in colour"
+        )
     if column["kind"] == "category":
         return f"{len(column['categories'])} categories and 'other'{flag}"
     if column["kind"] == "boolean":

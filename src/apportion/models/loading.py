@@ -17,7 +17,7 @@ from apportion.backbones import BACKBONES
 from apportion.models.facts import facts_of
 from apportion.models.model import FORMAT, KEYS, Model, ModelError
 from apportion.speed import channels_last
-from apportion.tables.columns import TableError, from_values, is_text
+from apportion.tables.columns import Column, TableError, from_values, is_text
 
 _LIMIT = 1 << 26  # bytes of JSON
 _DEEPEST = 1000  # layers
@@ -37,7 +37,7 @@ def load_model(folder: Path) -> Model:
         columns = None if values["columns"] is None else from_values(values["columns"])
     except TableError as problem:
         raise ModelError(f"{folder} cannot be read: {problem}") from None
-    if columns is not None and [sum(len(column.features) for column in columns)] != shape:
+    if columns is not None and _made(columns) != shape:
         raise ModelError(f"{folder} has columns that do not make instances of shape {shape}")
     names = values["feature_names"]
     if names is not None and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
@@ -46,11 +46,20 @@ def load_model(folder: Path) -> Model:
         facts = facts_of(values["facts"])
     except ValueError as problem:
         raise ModelError(f"{folder} has {problem}") from None
+    if columns is not None and facts.bytes != (columns[0].kind == "image"):
+        raise ModelError(f"{folder} does not say of its columns alike whether they are images")
     options = _options(folder, name, values["options"])
     network = _network(folder, name, tuple(shape), len(classes), options)
     names = None if names is None else tuple(names)
     about = (values[part] for part in ("settings", "data", "quality"))
     return Model(network, name, tuple(shape), tuple(classes), options, columns, names, facts, *about)
+
+
+def _made(columns: tuple[Column, ...]) -> list[int]:
+    """The shape of the instances: of an image, which stands alone, its own; of nothing that can be, none."""
+    if any(column.kind == "image" for column in columns):
+        return list(columns[0].shape) if len(columns) == 1 else []
+    return [sum(len(column.features) for column in columns)]
 
 
 def _are_classes(classes: Any) -> bool:

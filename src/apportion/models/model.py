@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,15 @@ def refuse_taken(folder: Path) -> None:
     """A model is written once: what stands in its place is not overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"{folder} is there already; name another folder, or remove it")
+
+
+def named(backbone: Any) -> tuple[str, dict[str, Any]]:
+    """The name of a backbone of this package, and its options; one without a name is an error."""
+    made, options = backbone, {}
+    if isinstance(backbone, partial) and not backbone.args:
+        made, options = backbone.func, dict(backbone.keywords)
+    name = next((known for known, own in BACKBONES.items() if made is own or made == known), None)
+    if name is None:
+        remedy = "torch.save classifier_.state_dict(), or use functools.partial of a backbone of apportion"
+        raise ModelError(f"the backbone {backbone!r} has no name that a file could give; {remedy}")
+    return name, options

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from apportion.tables.columns import Column
+
 SHOWN = 3  # cases named of each thing that is wrong
 
 
@@ -34,11 +36,15 @@ class Asked:
     given: str = ""  # a column of the table that gives the class of a few rows and is empty in all others
     beside: tuple[str, ...] = ()  # columns of bags of other groupings, about which is asked beside this one
     keep: tuple[str, ...] = ()  # columns of bags that are features all the same
+    image: str = (
+        ""  # a column of the table that names a file a row: images, which are all that is learnt from
+    )
+    pixels: int = 0  # height and width to which these are resized; if 0, all must have one size
 
     @property
     def texts(self) -> tuple[str, ...]:
         """Columns that stay texts in a CSV, whatever they look like."""
-        return (self.bag, *self.beside, self.given, *self.categorical)
+        return (self.bag, *self.beside, self.given, self.image, *self.categorical)
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class Found:
     sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (m,)
     shares: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # (m, k)
     classes: tuple[str, ...] = ()
+    image: Column | None = None  # how files become images, where these are learnt from
 
 
 def listed(names: Iterable[str]) -> str:

@@ -6,10 +6,11 @@ import numpy as np
 
 from apportion.tables.amounts import check_options, check_sums, check_values, shares_of
 from apportion.tables.asking import Asked, Found, told
-from apportion.tables.columns import TableError
+from apportion.tables.columns import Column, TableError
 from apportion.tables.giveaways import note_giveaways
 from apportion.tables.labels import check_given
 from apportion.tables.meeting import check_names
+from apportion.tables.pictures import check_pictures
 from apportion.tables.reading import ROW, numbered_rows, of_table, open_table, pl
 from apportion.tables.shares import BagTable, separate_table, shares_in_table
 from apportion.tables.strangers import without_strangers
@@ -21,7 +22,7 @@ def check(asked: Asked, *, learn: bool = True, kinds: dict[str, str] | None = No
     """Go through both tables; nothing of the instances is held in memory but one column at a time. Where
     nothing is to be learnt, features may be empty and all bags alike, and no kinds are found. Features whose
     `kinds` are known have been gone through already."""
-    problems, notes = list[str](), list[str]()
+    problems, notes, image = list[str](), list[str](), None
     frame = open_table(asked.table, texts=asked.texts, missing=asked.missing)
     schema = frame.collect_schema()
     _check_columns(asked, schema.names(), problems)
@@ -30,7 +31,7 @@ def check(asked: Asked, *, learn: bool = True, kinds: dict[str, str] | None = No
     one_source = _check_sources(asked, problems)
     check_options(asked, problems)
     if learn and kinds is None:
-        kinds = check_features(asked, frame, problems, notes)
+        kinds, image = _check_instances(asked, frame, problems, notes)
     if not one_source or asked.bag not in schema or not set(asked.shares) <= set(schema):
         return Found(problems, notes)
     bags = _bags_of(asked, frame, problems)
@@ -55,9 +56,18 @@ def check(asked: Asked, *, learn: bool = True, kinds: dict[str, str] | None = No
         return Found(["no bag has proportions, so that there is nothing to learn from"], notes)
     if learn:
         (notes if asked.beside else problems).extend(_alike(known, asked))
-        note_giveaways(asked, frame, kinds or {}, table.classes, notes)
+        note_giveaways(asked, frame, {} if asked.image else kinds or {}, table.classes, notes)
         notes.insert(0, _summary(asked, sizes, known, table.classes))
-    return Found(problems, notes, kinds or {}, bags[asked.bag], sizes, shares, table.classes)
+    return Found(problems, notes, kinds or {}, bags[asked.bag], sizes, shares, table.classes, image)
+
+
+def _check_instances(
+    asked: Asked, frame: pl.LazyFrame, problems: list[str], notes: list[str]
+) -> tuple[dict[str, str], Column | None]:
+    """The kinds of the columns that are learnt from, and how files become images where these are."""
+    if asked.image:
+        return {asked.image: "image"}, check_pictures(asked, frame, problems, notes)
+    return check_features(asked, frame, problems, notes), None
 
 
 def _alike(shares: np.ndarray, asked: Asked) -> list[str]:
@@ -72,6 +82,7 @@ def _check_columns(asked: Asked, there: Sequence[str], problems: list[str]) -> N
     """The words of the question: columns that the table does not have, or that are named twice."""
     named = {"--bag": (asked.bag,), "--shares": asked.shares, "--drop": asked.drop}
     named |= {"--given": (asked.given,) if asked.given else (), "--keep": asked.keep}
+    named |= {"--image": (asked.image,) if asked.image else ()}
     for option, names in (named | {"--categorical": asked.categorical}).items():
         for name in (name for name in names if name not in there):
             columns = ", ".join(map(repr, there[:20])) + (", …" if len(there) > 20 else "")
@@ -79,9 +90,11 @@ def _check_columns(asked: Asked, there: Sequence[str], problems: list[str]) -> N
     for name in (name for name in asked.keep if name in asked.drop or name not in (asked.bag, *asked.beside)):
         what = "is dropped, too" if name in asked.drop else "is no --bag, and a feature anyway"
         problems.append(f"column {name!r} (--keep) {what}: leave it out of --keep")
-    known = (asked.bag, *asked.beside, *asked.shares)
+    if asked.image and (asked.categorical or asked.keep):
+        problems.append("images alone are learnt from: leave --categorical and --keep out beside --image")
+    known = (asked.bag, *asked.beside, *asked.shares, *((asked.image,) if asked.image else ()))
     if len(set(known)) < len(known) or len(set(asked.classes)) < len(asked.classes):
-        problems.append("a column is named twice among the bag, the shares and the classes: name each once")
+        problems.append("a column is named twice among bag, image, shares and classes: name each once")
 
 
 def _check_sources(asked: Asked, problems: list[str]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-KINDS = ("number", "category", "boolean", "date")
+KINDS = ("number", "category", "boolean", "date", "image")
 KEPT = 32  # categories with a feature of their own, the most frequent; all others share one
 NAMELESS = re.compile(r"|Unnamed: \d+|_duplicated_\d+|__index_level_\d+__")  # as pandas and polars have it
 
@@ -27,10 +27,13 @@ class Column:
     scale: float = 1.0
     categories: tuple[str, ...] = ()  # sorted; what is not among them is 'other'
     flag: bool = False  # whether a feature says that the value is missing: where training had such rows
+    shape: tuple[int, ...] = ()  # of images (channels, height, width), to which they are resized if `flag`
 
     @property
     def features(self) -> list[str]:
-        """The names of the features that this column becomes, in their order."""
+        """The names of the features that this column becomes, in their order; of an image none."""
+        if self.kind == "image":
+            return []
         own = {
             "number": [self.name],
             "boolean": [self.name],
@@ -42,7 +45,8 @@ class Column:
 
 def to_values(columns: Sequence[Column]) -> list[dict[str, Any]]:
     """Plain values for JSON."""
-    return [asdict(column) | {"categories": list(column.categories)} for column in columns]
+    lists = ({"categories": list(column.categories), "shape": list(column.shape)} for column in columns)
+    return [asdict(column) | own for column, own in zip(columns, lists, strict=True)]
 
 
 def from_values(values: Any) -> tuple[Column, ...]:
@@ -58,7 +62,7 @@ def from_values(values: Any) -> tuple[Column, ...]:
 
 def _column(value: Any) -> Column:
     known = {field.name: field.type for field in fields(Column)}
-    if not isinstance(value, Mapping) or set(value) != set(known):
+    if not isinstance(value, Mapping) or {*value, "shape"} != set(known):  # the shape is younger than some
         raise TableError(f"a column has the keys {', '.join(known)}, no more and no fewer, not {value!r}")
     name, categories = value["name"], value["categories"]
     if not is_text(name) or value["kind"] not in KINDS:
@@ -71,7 +75,17 @@ def _column(value: Any) -> Column:
     if not isinstance(value["flag"], bool) or categories != sorted(set(categories)):
         raise TableError(f"column {name!r} has an unsorted category or a flag that is neither true nor false")
     fill, mean, scale = map(float, numbers)
-    return Column(name, value["kind"], fill, mean, scale, tuple(categories), value["flag"])
+    shape = _shape(name, value["kind"], value.get("shape", []))
+    return Column(name, value["kind"], fill, mean, scale, tuple(categories), value["flag"], shape)
+
+
+def _shape(name: str, kind: str, shape: Any) -> tuple[int, ...]:
+    """Of an image three whole numbers, of which the first is one for grey or three; of all else none."""
+    if not isinstance(shape, list) or not all(type(n) is int and 0 < n <= 1 << 16 for n in shape):
+        raise TableError(f"column {name!r} has the shape {shape!r}; it is a list of whole numbers")
+    if (len(shape) == 3 and shape[0] in (1, 3)) != (kind == "image") or len(shape) not in (0, 3):
+        raise TableError(f"column {name!r} is of kind {kind!r} and shape {shape}; images alone have one")
+    return tuple(shape)
 
 
 def _is_number(value: Any) -> bool:

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from apportion.bags import Bags
 from apportion.tables.asking import Asked, Found
+from apportion.tables.checking import refuse
 from apportion.tables.columns import Column
+from apportion.tables.pictures import instances_of, shape_of
 from apportion.tables.reading import batches, open_table, pl, plainly
-from apportion.tables.transforms import features_of, fit_column
+from apportion.tables.transforms import fit_column
 
 SLICE = 1 << 14  # rows whose features are made at once: they stay in the processor's cache
 
@@ -39,12 +42,14 @@ def hold_parts(
         # as the check has read it: types are remembered
         frame = open_table(asked[0].table, texts=asked[0].texts, missing=asked[0].missing)
         parts = divide([_bags(frame, each.bag, known) for each, known in zip(asked, found, strict=True)])
+        if columns is None and found[0].image is not None:
+            columns = (found[0].image,)
         if columns is None:
             learnt = np.zeros(int(found[0].sizes.sum()), bool)
             learnt[parts[0].source.numpy()] = True
             series = ((frame.select(name).collect()[name], kind) for name, kind in found[0].kinds.items())
             columns = tuple(fit_column(c if learnt.all() else c.filter(learnt), kind) for c, kind in series)
-        return _with_features(frame, columns, parts, int(found[0].sizes.sum())), columns
+        return _with_features(frame, columns, parts, int(found[0].sizes.sum()), asked[0].table), columns
 
 
 def _bags(frame: pl.LazyFrame, bag: str, found: Found) -> Bags:
@@ -55,27 +60,29 @@ def _bags(frame: pl.LazyFrame, bag: str, found: Found) -> Bags:
 
 
 def _with_features(
-    frame: pl.LazyFrame, columns: Sequence[Column], parts: Sequence[Bags], n: int
+    frame: pl.LazyFrame, columns: Sequence[Column], parts: Sequence[Bags], n: int, table: Path
 ) -> list[Bags]:
     """The parts with the features of their rows, which are written once to their places if each of the n rows
     has one, or copied from the table's order."""
     whole = parts[0].source if len(parts) == 1 else torch.cat([part.source for part in parts])
     once = bool((torch.bincount(whole, minlength=n) == 1).all())
-    x = _features(frame, columns, (whole if once else torch.arange(n)).numpy())
+    x = _features(frame, columns, (whole if once else torch.arange(n)).numpy(), table)
     own = x.split([len(part.source) for part in parts]) if once else [x[part.source] for part in parts]
     return [replace(part, x=each) for part, each in zip(parts, own, strict=True)]
 
 
-def _features(frame: pl.LazyFrame, columns: Sequence[Column], order: np.ndarray) -> torch.Tensor:
+def _features(frame: pl.LazyFrame, columns: Sequence[Column], order: np.ndarray, table: Path) -> torch.Tensor:
     """Of all rows of the table, in this order of theirs."""
     place = np.empty(len(order), np.int32 if len(order) < 2**31 else np.int64)
     place[order] = np.arange(len(order), dtype=place.dtype)
-    x = np.empty((len(order), sum(len(column.features) for column in columns)), np.float32)
-    at = 0
+    shape, kind = shape_of(columns)
+    x = np.empty((len(order), *shape), kind)
+    at, problems = 0, list[str]()
     for part in batches(frame, [column.name for column in columns]):
         for rows in part.iter_slices(SLICE):
-            x[place[at : at + rows.height]] = features_of(columns, rows)
+            x[place[at : at + rows.height]] = instances_of(columns, rows, table, at, problems)
             at += rows.height
+    refuse(Found(problems))
     return torch.from_numpy(x)
 
 

@@ -24,7 +24,7 @@ def kind_of(dtype: pl.DataType) -> str | None:
 
 def read_as(values: pl.Series, kind: str) -> pl.Series:
     """The values as the kind has them; null where they are missing, or are no such thing."""
-    if kind == "category":
+    if kind in ("category", "image"):
         return values.cast(pl.String)
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.cast(pl.String)

@@ -10,6 +10,8 @@ from apportion.tables.looks import advice, check_points, seen_in
 from apportion.tables.reading import ROW, numbered_rows, pl
 from apportion.tables.transforms import kind_of
 
+PICTURE = r"\.(png|jpe?g|tiff?|bmp|gif|webp|ppm)$"  # how the name of a file of an image ends
+
 
 def check_features(
     asked: Asked, frame: pl.LazyFrame, problems: list[str], notes: list[str]
@@ -86,9 +88,10 @@ def _check_column(
         notes.append(f"column {name!r} becomes categories; {meant}")
     elif kind == "category" and seen["distinct"] > KEPT:
         several = f"{seen['distinct']:,} different texts; the {KEPT} most frequent become features"
-        notes.append(
-            f"column {name!r} has {several}, all others one: --drop {listed([name])} if it names the rows"
-        )
+        remedy = f"--drop {listed([name])} if it names the rows"
+        if seen["pictures"] == filled:
+            remedy = f"--image {listed([name])} learns from the images that it names"
+        notes.append(f"column {name!r} has {several}, all others one: {remedy}")
     return True
 
 
@@ -97,7 +100,8 @@ def _asks(column: pl.Expr, dtype: pl.DataType, kind: str, gone: pl.Expr) -> dict
     asks = {"rows": pl.len(), "gone": gone.sum()}
     if kind == "category":
         asks |= {"distinct": column.cast(pl.String).drop_nulls().n_unique()}
-        return asks | {"numbers": _is_number(column).sum()}
+        ends = column.cast(pl.String).str.to_lowercase().str.contains(PICTURE)
+        return asks | {"numbers": _is_number(column).sum(), "pictures": ends.sum()}
     there = column.filter(~gone)
     asks |= {"distinct": 1 + (there.min() != there.max()).cast(pl.Int64)}
     if dtype.is_float():

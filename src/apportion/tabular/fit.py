@@ -9,13 +9,14 @@ import torch
 from apportion.bags import Bags
 from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import stage_settings, two_stages
+from apportion.fitting.kinds import told
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags
 from apportion.intake.weights import Relax
 from apportion.judging.choosing import Chosen, check_choice
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.means import exact_means
-from apportion.models import Facts, Model
+from apportion.models import Facts, Model, named
 from apportion.pipeline import Moment
 from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
@@ -38,6 +39,10 @@ DEFAULTS: Mapping[str, Any] = {
     "choose": None,
     "calibrate": False,
 }  # as ProportionClassifier has them for rows
+BY_KIND = ("first_stage", "second_stage", "backbone", "labels")
+OF_IMAGES: Mapping[str, Any] = {
+    **DEFAULTS, **dict.fromkeys(BY_KIND, "auto"), "rate": None, "second_rate": None, "mirror": True
+}  # fmt: skip
 
 
 def train_table(
@@ -47,11 +52,20 @@ def train_table(
     return two_stages(bags.to(pick_device(device)), **checked(settings), relax=relax)
 
 
+def settled(given: Mapping[str, Any], images: bool, device: str) -> dict[str, Any]:
+    """All settings: what was given, and for the rest what goes with rows, or with images on this device."""
+    if not images:
+        return dict(DEFAULTS) | dict(given)
+    return told(
+        dict(OF_IMAGES) | dict(given), torch.zeros(1, 3, 8, 8, dtype=torch.uint8), pick_device(device)
+    )
+
+
 def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What both stages are told; words and numbers that cannot be are an error."""
-    told = dict(DEFAULTS) | dict(settings)
-    check_choice(*(told.pop(name) for name in ("held_out", "choose", "calibrate")))
-    return stage_settings(**told)
+    said = dict(DEFAULTS) | dict(settings)
+    check_choice(*(said.pop(name) for name in ("held_out", "choose", "calibrate")))
+    return stage_settings(**said)
 
 
 def model_of(
@@ -65,6 +79,7 @@ def model_of(
     """The model of the chosen epoch, with what its card tells."""
     (bags, held), asked = trained, questions[0]
     said = dict(DEFAULTS) | dict(settings)
+    name, options = named(said["backbone"])
     network, temperature = chosen.network(said["calibrate"])
     quality = _quality(network, bags, "training bags")
     if held is not None:
@@ -81,6 +96,7 @@ def model_of(
         "" if held is None else names_of(held),
         groupings=len(questions),
         given=bool(asked.given),
+        bytes=bool(asked.image),
         second_stage=said["second_stage"] is not None,
         stage=chosen.stage,
         epoch=chosen.epoch,
@@ -90,12 +106,13 @@ def model_of(
     )
     return Model(
         network,
-        said["backbone"],
+        name,
         tuple(bags.x.shape[1:]),
         found.classes,
+        options,
         columns=columns,
         facts=facts,
-        settings=said | {"missing": list(asked.missing)},
+        settings=said | {"backbone": name, "missing": list(asked.missing)},
         data=_data(bags, held, questions, found),
         quality=quality,
     )

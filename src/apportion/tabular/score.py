@@ -1,5 +1,6 @@
 """From a model and a table of new rows to the same table with predictions."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from apportion.tables.asking import SHOWN, told
 from apportion.tables.columns import Column, TableError
 from apportion.tables.dialect import dialect_of, is_csv
 from apportion.tables.looks import check_points
+from apportion.tables.pictures import instances_of
 from apportion.tables.reading import BATCH, batches, open_table, pl, plainly
-from apportion.tables.transforms import features_of, read_as
+from apportion.tables.transforms import read_as
 from apportion.tabular.told import columns_of, missing_of, name_spoilt
 from apportion.tabular.unlike import unlike
+
+HELD = 1 << 28  # bytes of images at once
 
 
 def score_table(
@@ -87,7 +91,8 @@ def _scored_table(
     check_points(table, numbers, problems, notes, missing=missing)
     shares = [] if known is None else [known]
     if known is None and not problems:
-        shares = [_scored(model, part, problems, table.name) for part in _parts(frame, names)]
+        most = BATCH if len(model.shape) == 1 else max(1, HELD // math.prod(model.shape))
+        shares = [_scored(model, part, problems, table) for part in _parts(frame, names, most)]
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
         raise TableError(f"{table.name} cannot be scored; nothing was written{lines}")
@@ -97,24 +102,26 @@ def _scored_table(
     return pl.DataFrame([predicted, *(pl.Series(n, values[:, i]) for i, n in enumerate(added[1:]))])
 
 
-def _parts(frame: pl.LazyFrame, names: list[str]) -> Iterator[tuple[int, pl.DataFrame]]:
+def _parts(frame: pl.LazyFrame, names: list[str], most: int) -> Iterator[tuple[int, pl.DataFrame]]:
     at = 0
     for part in batches(frame, names):
-        for rows in part.iter_slices(BATCH):
+        for rows in part.iter_slices(most):
             yield at, rows
             at += rows.height
 
 
-def _scored(model: Model, part: tuple[int, pl.DataFrame], problems: list[str], place: str) -> np.ndarray:
+def _scored(model: Model, part: tuple[int, pl.DataFrame], problems: list[str], table: Path) -> np.ndarray:
     """Probabilities (n, k) of some rows; values that no transform can use are added to the problems."""
     at, rows = part
     columns = columns_of(model)
-    name_spoilt(columns, rows, at, place, problems)
+    name_spoilt(columns, rows, at, table.name, problems)
+    ready = not problems or columns[0].kind == "image"  # of which all that cannot be read are named
+    instances = instances_of(columns, rows, table, at, problems) if ready else np.zeros(0)
     if problems:
         return np.zeros((rows.height, len(model.classes)), np.float32)
-    shares = predict(model.network, torch.from_numpy(features_of(columns, rows)), as_floats).exp().numpy()
+    shares = predict(model.network, torch.from_numpy(instances), as_floats).exp().numpy()
     bad = np.flatnonzero(np.isnan(shares).any(1))
     if len(bad):
-        cases = (f"{place}, row {at + i + 1}, has no probabilities" for i in bad[:SHOWN].tolist())
+        cases = (f"{table.name}, row {at + i + 1}, has no probabilities" for i in bad[:SHOWN].tolist())
         problems.append(told(cases, len(bad), "a number in it, or in the model, is too large"))
     return shares

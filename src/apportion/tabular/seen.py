@@ -12,6 +12,8 @@ from apportion.intake.joining import BagOf
 from apportion.judging.choosing import split
 from apportion.models import Facts
 
+PART = 4096  # images
+
 
 def names_of(bags: Bags) -> str:
     """A sum of the bags' names in their order: whether bags are those that were held out."""
@@ -23,7 +25,7 @@ def sums_of(bags: Bags, held: Bags | None, groupings: int) -> str:
     if groupings == 1:
         return sum_of(bags)
     parts = [bags] if held is None else [bags, held]
-    means = torch.cat([part.x for part in parts]).double().mean(0)  # of all rows, each once a grouping
+    means = _means(torch.cat([part.x for part in parts]))  # of all rows, each once a grouping
     found: dict[Any, list[tuple[Any, int]]] = {}
     for part in parts:
         for each, size in zip(part.ids, part.sizes.tolist(), strict=True):
@@ -43,7 +45,14 @@ def _rounded(means: Tensor) -> Iterable[float]:
 
 def sum_of(bags: Bags) -> str:
     """A sum of the bags' names, sizes and mean features: whether they are those that were learnt from."""
-    return _sum([*bags.ids, *bags.sizes.tolist(), *_rounded(bags.x.double().mean(0))])
+    return _sum([*bags.ids, *bags.sizes.tolist(), *_rounded(_means(bags.x))])
+
+
+def _means(x: Tensor) -> Tensor:
+    """Of every feature; of images by parts, since as doubles they would be eight times as large."""
+    if x.dtype != torch.uint8:
+        return x.double().mean(0)
+    return torch.stack([part.sum(0, dtype=torch.float64) for part in x.split(PART)]).sum(0) / len(x)
 
 
 def _sum(values: Iterable[Any]) -> str:
@@ -66,7 +75,7 @@ def learnt_from(facts: Facts, bags: Bags, seed: int) -> bool:
     cut = facts.held_out
     if facts.groupings > 1:
         mine = zip(bags.ids, bags.sizes.tolist(), strict=True)
-        return _sum_of_one(mine, bags.x.double().mean(0)) in facts.learnt.split(",")
+        return _sum_of_one(mine, _means(bags.x)) in facts.learnt.split(",")
     if 0 < cut < len(bags.sizes):
         bags, _ = split(bags, cut, seed)
     return sum_of(bags) == facts.learnt

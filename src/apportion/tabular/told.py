@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from apportion.backbones import BACKBONES
 from apportion.fitting import SettingError
 from apportion.intake.instances import BagError
 from apportion.models import Model, ModelError
@@ -33,7 +35,7 @@ def missing_of(model: Model) -> tuple[str, ...]:
 
 def settings_of(model: Model) -> dict[str, Any]:
     """The settings of both stages; what no training was told is an error."""
-    said = {name: model.settings[name] for name in DEFAULTS if name in model.settings}
+    said = {name: model.settings[name] for name in (*DEFAULTS, "mirror") if name in model.settings}
     try:
         for name in (name for name in WORDS if not isinstance(said.get(name), str | None)):
             raise SettingError(f"{name} is {said[name]!r}, which is no word")
@@ -46,7 +48,10 @@ def settings_of(model: Model) -> dict[str, Any]:
                 raise SettingError(f"{name} is {said[name]}; more than {LONGEST} are not trained again")
     except (SettingError, BagError, OverflowError) as problem:
         raise ModelError(f"no network can be trained as the model was: {problem}") from None
-    return said
+    options = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in model.options.items()
+    }
+    return said | ({"backbone": partial(BACKBONES[model.backbone], **options)} if options else {})
 
 
 def asked_for(model: Model, asked: Asked) -> Asked:
@@ -62,7 +67,10 @@ def asked_for(model: Model, asked: Asked) -> Asked:
     others = {name for name in table if name not in columns}
     others -= {asked.bag, *asked.beside, asked.given, *asked.shares}
     texts = tuple(name for name, column in columns.items() if column.kind == "category")
-    return replace(asked, drop=tuple(sorted(others)), categorical=texts, missing=missing)
+    asked = replace(asked, drop=tuple(sorted(others)), categorical=texts, missing=missing)
+    for column in (column for column in columns.values() if column.kind == "image"):
+        asked = replace(asked, image=column.name, pixels=column.shape[1] if column.flag else 0)
+    return asked
 
 
 def name_spoilt(

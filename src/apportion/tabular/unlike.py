@@ -12,6 +12,7 @@ FAR = 10  # deviations from the mean: of training at most one row in FAR² was a
 
 def unlike(frame: pl.LazyFrame, columns: Sequence[Column]) -> list[str]:
     """Notes on columns whose values no feature tells as they are; the rows are gone over once."""
+    columns = [column for column in columns if column.kind != "image"]
     kinds = frame.collect_schema()
     asks = [pl.len().alias("rows")]
     for i, column in enumerate(columns):

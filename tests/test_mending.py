@@ -53,6 +53,20 @@ def test_denoised_shares_are_nearer_to_the_truth_than_what_was_given(spread):
     assert errors[0] < (0.9 if spread == "random" else 1.0) * errors[1]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_how_much_bags_differ_is_not_told_by_the_noise_of_the_smallest(seed):
+    random = np.random.default_rng(seed)
+    sizes = np.repeat([1, 3, 1000], [150, 150, 100])
+    right = np.clip(random.normal(0.3, 0.05, 400), 0, 1)
+    right = random.binomial(sizes, right)
+    counts = np.stack([sizes - right, right], 1) + random.laplace(0, 3, (400, 2))
+    shares, relax = denoised(counts, sizes, 3 * math.sqrt(2), whole=True)
+    small, truth = sizes < 1000, right / sizes
+    assert abs(shares[small, 1] - 0.3).mean() < 0.07  # a count of one row that is off by four tells nothing
+    assert abs(shares[~small, 1] - truth[~small]).mean() < 0.003
+    assert relax[~small].min() > 100 > 2 > relax[small].max()
+
+
 def test_without_noise_nothing_is_drawn_anywhere():
     counts = random_counts(50, 30)
     shares, relax = denoised(counts, np.full(50, 30), 0.0, whole=True)

@@ -83,10 +83,23 @@ def denoised(
     overall = np.clip((shares * n).sum(0) / n.sum(), least, None)
     overall /= overall.sum()
     chance = overall * (1 - overall) / n
-    beyond = np.clip(((shares - overall) ** 2 - chance - error).mean(0), 0, None)
+    beyond = _beyond((shares - overall) ** 2, chance + error, overall * (1 - overall))
     weight = (chance + beyond) / np.maximum(chance + beyond + error, 1e-30)
     clean = np.clip(overall + weight * (shares - overall), least, None)
     left = (weight * error).sum(1)  # variance that remains
     relax = np.full(len(left), math.inf)
     np.divide((chance + beyond).sum(1), left, out=relax, where=left > 0)
     return clean / clean.sum(1, keepdims=True), relax
+
+
+def _beyond(squares: np.ndarray, expected: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """(k,) the variance that squared distances (m, k) show beyond the expected one of each.
+
+    A square varies by twice its variance squared, and bags weigh by that: the count of a single row under
+    noise is off by far more than shares can differ, and a mean over all bags would be that of the smallest.
+    """
+    found = most
+    for _ in range(20):
+        weights = np.maximum(expected + found, 1e-30) ** -2
+        found = np.clip(np.average(squares - expected, axis=0, weights=weights), 0, None)
+    return found

@@ -67,6 +67,16 @@ def test_how_much_bags_differ_is_not_told_by_the_noise_of_the_smallest(seed):
     assert relax[~small].min() > 100 > 2 > relax[small].max()
 
 
+def test_a_rest_has_the_noise_of_the_count_that_it_is_left_by():
+    random = np.random.default_rng(0)
+    true = random.binomial(50, 0.3, 2000)
+    noisy = true + random.normal(0, 6, 2000)
+    shares, relax = denoised(np.stack([noisy, 50 - noisy], 1), np.full(2000, 50), 6.0, whole=True)
+    chance, error = 0.3 * 0.7 / 50, (6 / 50) ** 2
+    np.testing.assert_allclose(relax, 1 + chance / error, rtol=0.1)
+    assert ((shares[:, 0] - true / 50) ** 2).mean() < chance  # naming the overall shares has that
+
+
 def test_without_noise_nothing_is_drawn_anywhere():
     counts = random_counts(50, 30)
     shares, relax = denoised(counts, np.full(50, 30), 0.0, whole=True)

@@ -71,7 +71,7 @@ def denoised(
 
     The variance of true shares is that of random bags and what the bags show beyond it and beyond noise. The
     second result (m,) weighs each bag's in transport as their remaining error deserves: predictions are as
-    far off as bags differ, for all that is known. Noise may be (m, 1).
+    far off as bags differ, for all that is known. Noise may be (m, 1), of numbers that were rescaled.
     """
     n, k = sizes[:, None].astype(float), values.shape[1]
     unit = n if whole else np.ones_like(n)
@@ -79,7 +79,9 @@ def denoised(
     level = math.sqrt(float((off**2).mean()) / k) if isinstance(noise, str) else noise
     least = 1e-4 if np.any(level) else 0.0  # no class is ruled out by noisy numbers
     shares = (values - off / k) / unit  # the nearest that sum to one
-    error = level**2 * (1 - 1 / k) / unit**2  # (m, 1) variance of a share's error
+    tied = np.ndim(level) == 0 and bool((np.abs(off) <= 0.01 * level + 1e-6 * unit).all())
+    seen = 0 if tied else 1 / k  # of the error; a rest, all sums being right, shows none
+    error = level**2 * (1 - seen) / unit**2  # (m, 1) variance of a share's error
     overall = np.clip((shares * n).sum(0) / n.sum(), least, None)
     overall /= overall.sum()
     chance = overall * (1 - overall) / n

@@ -284,6 +284,16 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"counts": COUNTS * 10},
         "sum to 200 but 20 inst",
     ),
+    "a rest, of noise to be estimated": (
+        {"noise": "estimate"},
+        {"counts": COUNTS + [[0.37, -0.37]]},
+        "bag 0 has .* and 20 for all, which noise='estimate' does not explain; sums do not show it.* rest",
+    ),
+    "a count below nought": (
+        {"noise": 0.5},
+        {"counts": COUNTS - COUNTS[0] * [[1, -1]] - [[9, -9]]},
+        "bag 0 has -9 for a class and 20 for all, which noise=0.5 does not explain; .* deviation",
+    ),
     "percentages in noise": (
         {"noise": 1.44},
         {"proportions": SHARES * 100},

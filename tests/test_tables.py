@@ -1072,6 +1072,19 @@ def test_sums_that_noise_does_not_explain_are_told(tmp_path):
     counts = shares(tmp_path, "counts.csv", left=[100.5, 201.0, 99.0], right=[99.0, 402.0, 1.5])
     question: dict[str, Any] = {"proportions": None, "counts": counts}
     told("bag 'a', sums to 199.5 but has 2 rows", tmp_path, **question, noise="1.4")
+    rest = shares(tmp_path, "rest.csv", left=[1.5, -6.5, 1.2], right=[0.5, 9.5, -0.2])
+    told(
+        "bag 'b', has -6.5 for class 'left' and 3 for all",
+        tmp_path,
+        **question | {"counts": rest},
+        noise="0.7",
+    )
+    for noise, remedy in (
+        ("0.7", "give the deviation that the noise has"),
+        ("estimate", "sums do not show it"),
+    ):
+        told(remedy, tmp_path, **question | {"counts": rest}, noise=noise)
+    assert problems(tmp_path, **question | {"counts": rest}, noise="4") == []
     near = shares(tmp_path, "near.csv", left=[1.5, -0.7, 1.2], right=[0.9, 3.1, -0.4])
     assert problems(tmp_path, proportions=None, counts=near, noise="1.4") == []
 

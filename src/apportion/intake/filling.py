@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+UNSEEN = "sums do not show it, as where one class is the rest of its bag: give its standard deviation"
 RESIDUE = 1e-9  # below nought: what rounding leaves of 1 - 0.9 - 0.1
 
 
@@ -64,6 +65,25 @@ def strayed(values: np.ndarray, totals: np.ndarray, noise: float | str | np.ndar
     return np.flatnonzero(np.abs(off) > most + 1e-4 * totals)  # four printed digits
 
 
+def unexplained(
+    values: np.ndarray, totals: np.ndarray, noise: float | str | np.ndarray, *, whole: bool
+) -> np.ndarray:
+    """(x, 2) bag and class of the numbers that are below nought, or above their bag, by more than noise of
+    this deviation explains. Noise that is to be estimated also has to explain counts that are not whole."""
+    estimate = isinstance(noise, str)
+    level = _shown(values.sum(1) - totals, values.shape[1]) if estimate else np.ravel(noise)
+    most = ((6 + math.log(values.size)) * level + 1e-4 * totals)[:, None]
+    wrong = (values < -most) | (values > totals[:, None] + most)
+    if estimate and whole:
+        wrong |= np.abs(values - np.rint(values)) > most
+    return np.argwhere(wrong)
+
+
+def _shown(off: np.ndarray, k: int) -> float:
+    """The deviation of noise on each of k numbers, by how far their sums are off."""
+    return math.sqrt(float((off**2).mean()) / k)
+
+
 def denoised(
     values: np.ndarray, sizes: np.ndarray, noise: float | str | np.ndarray, *, whole: bool
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +96,7 @@ def denoised(
     n, k = sizes[:, None].astype(float), values.shape[1]
     unit = n if whole else np.ones_like(n)
     off = values.sum(1, keepdims=True) - unit
-    level = math.sqrt(float((off**2).mean()) / k) if isinstance(noise, str) else noise
+    level = _shown(off, k) if isinstance(noise, str) else noise
     least = 1e-4 if np.any(level) else 0.0  # no class is ruled out by noisy numbers
     shares = (values - off / k) / unit  # the nearest that sum to one
     tied = np.ndim(level) == 0 and bool((np.abs(off) <= 0.01 * level + 1e-6 * unit).all())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from apportion.bags import Bags
-from apportion.intake.filling import filled, known_sum, overfull, partly, strayed
+from apportion.intake.filling import UNSEEN, filled, known_sum, overfull, partly, strayed, unexplained
 from apportion.intake.instances import BagError
 from apportion.intake.remedies import ESTIMATOR
 
@@ -99,6 +99,10 @@ def refuse_far(
             fill = ", or fill=True if a class lacks its share" if values[i].sum() < 0.9 else ""
             remedy = f"divide percentages and their noise by 100, or pass normalise=True{fill}"
         raise BagError(f"bag {names[i]!r} has {what}, which noise={_said(noise)} does not explain; {remedy}")
+    for i, j in unexplained(values, totals, noise, whole=whole)[:1].tolist():
+        what = f"bag {names[i]!r} has {values[i, j]:g} for a class and {totals[i]:g} for all"
+        remedy = UNSEEN if isinstance(noise, str) else "mend it, or give the deviation that the noise has"
+        raise BagError(f"{what}, which noise={_said(noise)} does not explain; {remedy}")
     if not isinstance(noise, str) and not whole and np.max(noise) > 0.5:
         what = "but it is the standard deviation of a share, 0.5 at most"
         raise BagError(f"noise is {_said(noise)}, {what}; divide it as the shares were")

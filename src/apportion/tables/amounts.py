@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from apportion.intake.filling import filled, overfull, partly, strayed
+from apportion.intake.filling import UNSEEN, filled, overfull, partly, strayed, unexplained
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.shares import BagTable
 
@@ -103,6 +103,28 @@ def check_sums(
             for i, rows in zip(bad[:SHOWN].tolist(), of, strict=True)
         )
         problems.append(told(cases, len(bad), _sum_remedy(asked, whole)))
+    _check_noise(table, place, sizes, asked, problems)
+
+
+def _check_noise(
+    table: BagTable, place: np.ndarray, sizes: np.ndarray, asked: Asked, problems: list[str]
+) -> None:
+    """Numbers that no such noise explains in a bag, though their sum may be right."""
+    whole, sound = asked.counts is not None, ~table.told & np.isfinite(table.values).all(1)
+    known = np.flatnonzero((place >= 0) & sound[place])
+    if not asked.noise or problems or not len(known):
+        return
+    level = asked.noise if asked.noise == "estimate" else float(asked.noise)
+    wanted = (sizes if whole else np.ones(len(sizes)))[known]
+    bad = unexplained(table.values[place[known]], wanted, level, whole=whole)
+    if len(bad):
+        cases = (
+            f"{table.case(place[known[i]])}, has {table.values[place[known[i]], j]:g} for class "
+            f"{table.classes[j]!r} and {wanted[i]:g} for all"
+            for i, j in bad[:SHOWN].tolist()
+        )
+        remedy = UNSEEN if level == "estimate" else "mend it, or give the deviation that the noise has"
+        problems.append(told(cases, len(bad), f"--noise {level} does not explain it; {remedy}"))
 
 
 def _sum_remedy(asked: Asked, whole: bool) -> str:

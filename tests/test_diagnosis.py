@@ -325,6 +325,8 @@ def test_fine_bags_are_called_fine_and_shuffled_shares_are_not(name):
     found = diagnosis_of(unseen_log_probs(shuffled, quick(), folds=2), shuffled)
     assert not found.supported
     assert "no better than shuffled ones" in found.words[0]
+    assert "learnt too little (more epochs" in found.words[0]
+    assert "or its own bags by heart (if it foretells those far better: fewer epochs" in found.words[0]
 
 
 def test_bags_that_are_all_alike_support_no_answer():

@@ -17,7 +17,7 @@ from apportion.intake.joining import BagOf, margin_of
 from apportion.intake.mending import believed, known_bags
 from apportion.intake.remedies import MEETING
 from apportion.intake.several import noise_of, refuse_tables, same_classes, tables_of, told_of
-from apportion.intake.weights import Relax, weights_of
+from apportion.intake.weights import Relax
 from apportion.judging.predictions import predictions_in_bags
 from apportion.raking import rake
 from apportion.transport import entropic
@@ -35,8 +35,8 @@ def meet(
     The mean of a bag's rows is then its shares. `bags` is the bag of each row, `classes` are those of the
     columns, such as `model.classes_`; what has names is read by them. A table that names its bags may have
     more of them than there are rows for. `noise` is the deviation of each number's error, of numbers that are
-    met only as far as they deserve. With {grouping: bags}, {grouping: table} and maybe {grouping: noise} the
-    shares of all groupings are met at once.
+    drawn to what was predicted of their bag as far as noise explains the distance, and then met. With
+    {grouping: bags}, {grouping: table} and maybe {grouping: noise} those of all groupings are met at once.
     """
     refuse_another_order(probabilities, bags, "probabilities", counted=False)
     if isinstance(bags, Mapping):
@@ -64,13 +64,14 @@ def met_together(
 ) -> Tensor:
     """`met` with the bags of each grouping, for rows (N, k) in the order of the user's data, by raking.
 
-    Shares that contradict each other are refused, but for those that are noisy; of others the first grouping
-    is met, and it is told.
+    Noisy shares have been drawn to what was predicted of their bags; those of one grouping are then met, and
+    of several they weigh `relax`. Shares that contradict each other are refused, but for those that are
+    noisy; of others the first grouping is met, and it is told.
     """
     if len(groupings) == 1:
-        ((name, bags),) = groupings.items()
+        (bags,) = groupings.values()
         values = torch.empty_like(log_probs)
-        values[bags.source] = met(log_probs[bags.source], bags, relax[name]).to(values)
+        values[bags.source] = met(log_probs[bags.source], bags).to(values)
         return values
     margins = [margin_of(bags, relax[name]) for name, bags in groupings.items()]
     plan = rake(log_probs, margins)
@@ -87,12 +88,11 @@ def met_together(
     return plan.mass
 
 
-def met(log_probs: Tensor, bags: Bags, relax: Relax = math.inf) -> Tensor:
+def met(log_probs: Tensor, bags: Bags) -> Tensor:
     """`meet` for log-probabilities in the order of the bags.
 
     Entropic transport with λ = 1: of all that have a bag's shares, the nearest to the predictions by KL
-    divergence. Rows of bags without proportions stay as they are, and of noisy ones, which weigh `relax`,
-    what they and the predictions agree on is met.
+    divergence. Rows of bags without proportions stay as they are.
     """
-    shares = believed(log_probs, bags.sizes, bags.proportions, weights_of(bags, relax))
+    shares = believed(log_probs, bags.sizes, bags.proportions)
     return entropic(log_probs, bags.sizes, shares, reg=1.0).mass

@@ -1,6 +1,7 @@
 """Sums of the numbers of bags: what is left for a class without one, what noise explains, a total."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,10 +85,26 @@ def _shown(off: np.ndarray, k: int) -> float:
     return math.sqrt(float((off**2).mean()) / k)
 
 
+class Foretold(NamedTuple):
+    shares: np.ndarray  # (m, k) the means of the bags' predictions
+    chance: np.ndarray  # (m, k) the variance of true shares, were rows independent and so probable
+
+
+def foretold(probabilities: np.ndarray, place: np.ndarray, sizes: np.ndarray) -> Foretold:
+    """What predictions (N, k) of rows, each in a bag (N,), say of the shares of the bags."""
+    sums = (
+        np.stack([np.bincount(place, p, len(sizes)) for p in each.T], 1)
+        for each in (probabilities, probabilities * (1 - probabilities))
+    )
+    return Foretold(*(each / sizes[:, None] ** power for power, each in enumerate(sums, 1)))
+
+
 def denoised(
-    values: np.ndarray, sizes: np.ndarray, noise: float | str | np.ndarray, *, whole: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Shares (m, k) that sum to one, each drawn to the overall shares as far as noise explains its distance.
+    values: np.ndarray, sizes: np.ndarray, noise: float | str | np.ndarray, *, whole: bool,
+    told: Foretold | None = None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Shares (m, k) that sum to one, each drawn to the overall shares as far as noise explains its distance,
+    or to what predictions have told of its bag.
 
     The variance of true shares is that of random bags and what the bags show beyond it and beyond noise. The
     second result (m,) weighs each bag's in transport as their remaining error deserves: predictions are as
@@ -104,10 +121,10 @@ def denoised(
     error = level**2 * (1 - seen) / unit**2  # (m, 1) variance of a share's error
     overall = np.clip((shares * n).sum(0) / n.sum(), least, None)
     overall /= overall.sum()
-    chance = overall * (1 - overall) / n
-    beyond = _beyond((shares - overall) ** 2, chance + error, overall * (1 - overall))
+    centre, chance = told or (overall, overall * (1 - overall) / n)
+    beyond = _beyond((shares - centre) ** 2, chance + error, overall * (1 - overall))
     weight = (chance + beyond) / np.maximum(chance + beyond + error, 1e-30)
-    clean = np.clip(overall + weight * (shares - overall), least, None)
+    clean = np.clip(centre + weight * (shares - centre), least, None)
     left = (weight * error).sum(1)  # variance that remains
     relax = np.full(len(left), math.inf)
     np.divide((chance + beyond).sum(1), left, out=relax, where=left > 0)

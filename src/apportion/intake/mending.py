@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
-from apportion.intake.filling import denoised
+from apportion.intake.filling import Foretold, denoised
 from apportion.intake.forms import bags_from, one_source, table_shares
 from apportion.intake.gaps import check_noise, check_table, complete, refuse_alike, refuse_far, rescaling
 from apportion.intake.given import given_rows, placed_labels, with_given
@@ -82,9 +82,10 @@ def mended_bags(
 
 def mended_shares(
     values: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable], noise: Noise, classes: Any = None, *,
-    normalise: bool, whole: bool,
+    normalise: bool, whole: bool, told: Foretold | None = None,
 ) -> tuple[np.ndarray, Relax]:  # fmt: skip
-    """Shares (m, k) of numbers that are noisy or of other totals, and what each bag's weigh in transport."""
+    """Shares (m, k) of numbers that are noisy or of other totals, and what each bag's weigh in transport;
+    noisy ones are drawn to what predictions have `told`, if any have."""
     check_noise(noise)
     totals, level = sizes.astype(float) if whole else np.ones(len(sizes)), noise
     if noise is None:
@@ -97,7 +98,7 @@ def mended_shares(
     if level is None:
         return values, math.inf
     refuse_far(values, totals, names, level, whole=whole)
-    shares, weights = denoised(values, sizes, level, whole=whole)
+    shares, weights = denoised(values, sizes, level, whole=whole, told=told)
     return shares, weights_by(names, weights)
 
 

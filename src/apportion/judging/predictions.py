@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
+from apportion.intake.filling import foretold
 from apportion.intake.forms import by_columns
 from apportion.intake.given import refuse_another_order
 from apportion.intake.grouping import bags_of, table_rows
@@ -35,7 +36,9 @@ def predictions_in_bags(
         remedy = "pass classes=, in the order of the predictions' columns (model.classes_)"
         raise BagError(f"the table has the classes {there}, predictions may have another order; {remedy}")
     if noise is not None:
-        rows, relax = mended_shares(rows, sizes, names, noise, there, normalise=False, whole=whole)
+        check_probabilities(x, rows.shape[-1])
+        told = foretold(x.double().numpy(), groups[1], sizes)
+        rows, relax = mended_shares(rows, sizes, names, noise, there, normalise=False, whole=whole, told=told)
     bags = bags_of(x, groups, checked_shares(rows, groups, False, there, way))
     check_probabilities(bags.x, bags.n_classes)
     return bags, there, relax

@@ -28,7 +28,7 @@ def given_shares(model: Model, questions: Sequence[Asked], notes: list[str]) -> 
     for i in log_probs.isnan().any(1).nonzero().flatten()[:1].tolist():
         where = f"{asked[0].table.name}, row {int(first.source[i]) + 1}"
         raise TableError(f"{where}, has no probabilities: a number in it, or in the model, is too large")
-    made = {each.bag: mended(bags, each) for each, bags in zip(asked, (first, *others), strict=True)}
-    rows = log_probs[first.source.argsort()]
+    rows, theirs = log_probs[first.source.argsort()], zip(asked, (first, *others), strict=True)
+    made = {each.bag: mended(bags, each, rows[bags.source]) for each, bags in theirs}
     groupings, relax = {name: bags for name, (bags, _) in made.items()}, {n: w for n, (_, w) in made.items()}
     return met_together(rows, groupings, relax, "--noise").float().numpy()

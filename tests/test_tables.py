@@ -854,6 +854,15 @@ def test_shares_that_cannot_be_are_told_with_row_and_bag(tmp_path, changes, patt
     told(pattern, tmp_path)
 
 
+@pytest.mark.parametrize("many", ["8,000", "1,234,567", "8 000"])
+def test_counts_with_separators_of_thousands_are_not_to_become_fractions(tmp_path, many):
+    counts = shares(tmp_path, "counts.csv", left=[many, "900", "1"], right=[1, 2, 0])
+    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalise": True}
+    told(f"row 1, bag 'a', has '{many}' for class 'left': write 12,345 as 12345", tmp_path, **question)
+    noisy = shares(tmp_path, "counts.csv", left=["8,5", "0.3", "1"], right=[1, 2, 0])
+    told("has '8,5' for class 'left': write 0,35 or 35% as 0.35", tmp_path, **question | {"counts": noisy})
+
+
 @pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize(
     ("changes", "pattern"),

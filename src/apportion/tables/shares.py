@@ -1,6 +1,5 @@
 """The proportions of the bags, from a table of their own or from columns of the instances' table."""
 
-import re
 from itertools import islice
 from typing import NamedTuple
 
@@ -9,11 +8,10 @@ import numpy as np
 from apportion.intake.filling import without_residue
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.columns import TableError, is_nameless
-from apportion.tables.looks import DECIMAL, PERCENT, check_points
+from apportion.tables.looks import check_points
 from apportion.tables.reading import ROW, numbered_rows, open_table, pl, plainly
 from apportion.tables.transforms import kind_of, read_as
-
-INTERVAL = re.compile(r"\s*[\[(]?\s*[\d.]+\s*%?\s*(-|–|,|;|to|\.\.)\s*[\d.]+\s*%?\s*[\])]?\s*")
+from apportion.tables.writing import as_number
 
 NO_CLASS = "leave it out of the file, or name the classes with --classes"
 
@@ -68,7 +66,8 @@ def separate_table(asked: Asked, bags: pl.Series, problems: list[str], notes: li
     columns = [frame[name].cast(pl.Float64, strict=False).to_numpy() for name in classes]
     values = without_residue(np.column_stack(columns)) if columns else np.zeros((frame.height, 0))
     table = BagTable(path.name, ids, frame[ROW].to_numpy(), values, classes, np.zeros(len(values), bool))
-    _name_texts(frame, table, ids.is_in(bags.implode()).to_numpy(), problems)
+    here = ids.is_in(bags.implode()).to_numpy()
+    _name_texts(frame, table, here, problems, counts=asked.counts is not None)
     return table
 
 
@@ -98,18 +97,15 @@ def _as_ids(values: pl.Series, dtype: pl.DataType) -> pl.Series:
     return ids.set(ids.cast(values.dtype, strict=False) != values, None) if cut else ids
 
 
-def _name_texts(frame: pl.DataFrame, table: BagTable, known: np.ndarray, problems: list[str]) -> None:
+def _name_texts(
+    frame: pl.DataFrame, table: BagTable, known: np.ndarray, problems: list[str], *, counts: bool
+) -> None:
     for j, name in enumerate(table.classes):
         column = frame[name]
         bad = np.flatnonzero(np.isnan(table.values[:, j]) & column.is_not_null().to_numpy() & known)
         if len(bad) and column.dtype == pl.String:
             cases = (f"{table.case(i)}, has {column[i]!r} for class {name!r}" for i in bad.tolist())
-            remedy = f"give a number; if {name!r} is no class, name the classes with --classes"
-            look = re.compile(rf"\s*({DECIMAL.pattern}|{PERCENT.pattern})\s*")
-            if all(look.fullmatch(column[i]) for i in bad.tolist()):
-                remedy = "write 0,35 or 35% as 0.35"
-            elif all(INTERVAL.fullmatch(column[i]) for i in bad.tolist()):
-                remedy = "give the middle of an interval, and its width over 3.46 (the root of 12) as --noise"
+            remedy = as_number([column[i] for i in bad.tolist()], name, counts=counts)
             problems.append(told(islice(cases, SHOWN), len(bad), remedy))
             table.told[bad] = True
 

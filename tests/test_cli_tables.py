@@ -786,3 +786,16 @@ def test_a_file_of_more_bags_than_the_table_serves_a_part_of_it(folder):
     text = Path("counts.csv").read_text()
     Path("counts.csv").write_text(f"{text}Total,n/a,n/a\nTotal,600,n/a\n")
     assert "has 27 rows of bags that some.csv has not" in run("check", *words).output
+
+
+def test_the_card_says_how_shares_were_taken(folder):
+    counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
+    counts.filter(pl.col("town") != "07").with_columns(pl.col("left") + 0.25).write_csv("noisy.csv")
+    words = ("people.csv", "--bag", "town", "--counts", "noisy.csv", "--noise", "0.5", "--unlabelled")
+    assert run("fit", *words, "--out", "model", *QUICK).exit_code == 0
+    card = Path("model/README.md").read_text()
+    assert "| bags without shares | 1 |" in card
+    assert "| noise of town | 0.5 |" in card
+    assert "normalise" not in card
+    run("fit", *SOURCES["counts"], "--normalise", "--out", "rescaled", *QUICK)
+    assert "| normalise | yes |" in Path("rescaled/README.md").read_text()

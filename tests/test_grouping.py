@@ -293,7 +293,7 @@ def test_a_bag_missing_from_the_table_is_refused():
 
 
 def test_a_bag_that_stands_twice_is_refused():
-    with pytest.raises(BagError, match="bag 'a' stands twice in the table; keep one row a bag"):
+    with pytest.raises(BagError, match="bag 'a' stands twice in the table; keep one row a bag; if"):
         group_bags(X, IDS, FRAME.loc[["a", "b", "c", "a"]])
 
 

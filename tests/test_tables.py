@@ -244,7 +244,7 @@ def test_ids_of_a_csv_that_look_like_numbers_keep_their_zeros(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "pattern"),
     [
-        ("t.xlsx", "", "does not end in .csv, .parquet"),
+        ("t.xlsx", "", "does not end in .csv, .tsv, .txt, .parquet"),
         ("none.csv", None, "there is no file"),
         ("t.csv", "", "cannot be read as csv"),
         ("t.parquet", "no parquet at all", "cannot be read as parquet"),
@@ -814,7 +814,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path):
         "people.parquet has 1 rows without a bag, first row 5",
         "shares.csv, row 3, bag 'b', has -0.25 for class 'left': proportions are not negative",
         "shares.csv, row 3, bag 'b', has 1.25 for class 'right': divide percentages by 100",
-        "shares.csv, row 1, bag 'a'; shares.csv, row 2, bag 'a': these bags stand in several rows",
+        "shares.csv, row 1, bag 'a'; shares.csv, row 2, bag 'a': these bags stand in several rows; keep",
         "bag 'c' (1 rows of people.parquet, first row 4); bag 'e'",
     ):
         assert part in text

@@ -10,19 +10,14 @@ from apportion.intake.grouping import bags_of, table_rows
 from apportion.intake.ids import Groups, groups_of
 from apportion.intake.instances import BagError, as_instances, check_classes, library_of, unmasked
 from apportion.intake.named import column_names, framed
-from apportion.intake.remedies import EXPANDING
+from apportion.intake.remedies import ESTIMATOR, EXPANDING, Way
 from apportion.intake.sound import checked_shares
 
 
 def bags_from(
-    x: Any,
-    y: Any = None,
-    ids: Any = None,
-    *,
-    proportions: Any = None,
-    counts: Any = None,
-    classes: Any = None,
-) -> tuple[Bags, np.ndarray]:
+    x: Any, y: Any = None, ids: Any = None, *, proportions: Any = None, counts: Any = None,
+    classes: Any = None, way: Way = ESTIMATOR,
+) -> tuple[Bags, np.ndarray]:  # fmt: skip
     """Bags and the sorted classes that their columns stand for, from one of four forms.
 
     1. `y` (N,) labels: bags of one, which is supervised learning.
@@ -39,12 +34,12 @@ def bags_from(
         raise BagError("proportions are those of bags; pass bags=, the bag id of every row")
     groups = groups_of(ids, len(x))
     if labels is None:
-        shares, classes = table_shares(proportions, counts, groups, classes)
+        shares, classes = table_shares(proportions, counts, groups, classes, way=way)
     elif labels.ndim == 1:
         shares, classes = _counted(labels, groups, classes)
     else:
         shares, classes = _agreed(labels, groups), _sorted_classes(classes, labels.shape[1])
-    return bags_of(x, groups, checked_shares(shares, groups, False, classes)), classes
+    return bags_of(x, groups, checked_shares(shares, groups, False, classes, way)), classes
 
 
 def one_source(y: Any, table: Any) -> None:
@@ -54,15 +49,18 @@ def one_source(y: Any, table: Any) -> None:
         raise BagError(f"{what} of y and a table is given; pass y, or bags with proportions or counts")
 
 
-def expand(proportions: Any, bags: Any, *, counts: Any = None, classes: Any = None) -> Any:
+def expand(proportions: Any = None, bags: Any = None, *, counts: Any = None, classes: Any = None) -> Any:
     """The proportions of each row's own bag, (N, k): the form that cross-validation can cut into folds.
 
-    The columns follow the sorted classes; of a DataFrame it is a DataFrame, which keeps their names.
+    The columns follow the sorted classes; of a DataFrame it is a DataFrame, which keeps their names, and has
+    the index of the bags where these are a pandas Series. The table may be one of `counts`.
     """
+    if bags is None:
+        raise BagError("bags is missing; pass bags=, the bag id of every row")
     groups = groups_of(bags, len(bags))
     shares, classes = table_shares(proportions, counts, groups, classes, way=EXPANDING)
     rows = checked_shares(shares, groups, False, classes, EXPANDING)[groups[1]]
-    return framed(rows, counts if proportions is None else proportions, classes)
+    return framed(rows, counts if proportions is None else proportions, classes, bags)
 
 
 def table_shares(

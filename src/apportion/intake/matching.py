@@ -4,7 +4,7 @@ import re
 from collections.abc import Hashable, Sequence
 
 from apportion.intake.instances import BagError
-from apportion.intake.remedies import ESTIMATOR, Way
+from apportion.intake.remedies import ESTIMATOR, ONE_ROW, Way
 from apportion.intake.twins import written_otherwise
 
 
@@ -18,7 +18,7 @@ def check_names(keys: Sequence[Hashable], names: Sequence[Hashable], way: Way = 
         raise BagError(f"no bag of the table is one of the instances': {one} there, {other} here; {remedy}")
     for name in keys:
         if name in seen and name in known:
-            raise BagError(f"bag {name!r} stands twice in the table; keep one row a bag")
+            raise BagError(f"bag {name!r} stands twice in the table; {ONE_ROW}")
         seen.add(name)
     for name in (name for name in names if name not in seen and not way.absent):
         raise BagError(f"bag {name!r} has instances but no row in the table; {way.lost}")

@@ -96,12 +96,14 @@ def _vectors(
     return {bag: [row.get(name, gap) for name in there] for bag, row in table.items()}, there
 
 
-def framed(rows: np.ndarray, table: Any, names: np.ndarray) -> Any:
-    """Rows as a frame of the table's own library where that keeps the names of their columns; else as they
-    are."""
+def framed(rows: np.ndarray, table: Any, names: np.ndarray, bags: Any) -> Any:
+    """Rows as a frame of the table's own library where that keeps the names of their columns, with the index
+    of the bags that they are of; else as they are."""
     if library_of(table) not in ("pandas", "polars") or len(table.shape) != 2:
         return rows
-    named = {"columns": names.tolist()}
+    named: dict[str, Any] = {"columns": names.tolist()}
+    if library_of(bags) == "pandas" and type(bags).__name__ == "Series":
+        named["index"] = bags.index
     named = named if library_of(table) == "pandas" else {"schema": [str(name) for name in names.tolist()]}
     frame = type(table)(rows, **named)
     return rows if column_names(frame) is None else frame

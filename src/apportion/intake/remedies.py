@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+ONE_ROW = "keep one row a bag; if it has a row a class, make the classes columns, such as by pivot"
+
 
 class Way(NamedTuple):
     """Remedies for a table that is read in one way; `subset`: rows are often of a few of its bags."""
@@ -15,6 +17,7 @@ class Way(NamedTuple):
     lost: str  # a bag that the table lacks
     subset: bool = False
     absent: bool = False  # bags that the table lacks have no numbers
+    counted: str = "pass counts="  # shares that are counts
 
 
 _ITSELF = "it is taken by ProportionClassifier"
@@ -52,3 +55,7 @@ MEETING = Way(
     lost="add it, or leave its rows out, which stay as predicted",
     subset=True,
 )
+JUDGING = MEETING._replace(
+    missing="give one, or leave the bag's rows out", lost="add it, or leave its rows out", subset=False
+)
+SCORING = JUDGING._replace(larger="divide them by their sum", counted="divide each bag's by their sum")

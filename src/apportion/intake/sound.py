@@ -90,7 +90,7 @@ def checked_shares(
     names, _, sizes = groups
     check_numbers(shares, names, classes, way, whole=False)
     counted = bool((shares == np.rint(shares)).all() and (shares.sum(1) == sizes).all())
-    percent = "these are counts: pass counts=" if counted else "divide percentages by 100"
+    percent = f"these are counts: {way.counted}" if counted else "divide percentages by 100"
     for i, j in np.argwhere(shares > (np.inf if normalise else 1 + 1e-6))[:1].tolist():
         name = j if classes is None else np.asarray(classes).tolist()[j]
         has = f"has {shares[i, j]:g} as the proportion of class {name!r}"

@@ -16,13 +16,13 @@ from apportion.intake.grouping import bags_of, table_rows
 from apportion.intake.ids import groups_of
 from apportion.intake.instances import BagError, as_instances
 from apportion.intake.mending import mended_shares
-from apportion.intake.remedies import ESTIMATOR, Way
+from apportion.intake.remedies import JUDGING, Way
 from apportion.intake.sound import checked_shares
 from apportion.intake.weights import Relax
 
 
 def predictions_in_bags(
-    probabilities: Any, ids: Any, proportions: Any, counts: Any, classes: Any, way: Way = ESTIMATOR,
+    probabilities: Any, ids: Any, proportions: Any, counts: Any, classes: Any, way: Way = JUDGING,
     noise: float | str | None = None,
 ) -> tuple[Bags, list[Any] | None, Relax]:  # fmt: skip
     """Bags whose instances are predictions (N, k), the names of their classes, and what noisy shares weigh;

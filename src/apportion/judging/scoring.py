@@ -13,6 +13,7 @@ from apportion.intake.forms import bags_from
 from apportion.intake.given import refuse_another_order
 from apportion.intake.ids import groups_of
 from apportion.intake.instances import library_of
+from apportion.intake.remedies import SCORING
 from apportion.judging.bag_scores import SCORES
 from apportion.means import exact_means
 
@@ -68,8 +69,9 @@ def held_bags(estimator: Any, probabilities: np.ndarray, X: Any, y: Any, bags: A
         )
     refuse_another_order(X, bags)
     if _is_table(y, bags, len(probabilities)):
-        return bags_from(probabilities, None, bags, proportions=y, classes=estimator.classes_)[0]
-    return bags_from(probabilities, y, bags, classes=estimator.classes_)[0]
+        table = {"proportions": y, "classes": estimator.classes_}
+        return bags_from(probabilities, None, bags, **table, way=SCORING)[0]
+    return bags_from(probabilities, y, bags, classes=estimator.classes_, way=SCORING)[0]
 
 
 def _is_table(y: Any, bags: Any, n: int) -> bool:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from apportion.intake.remedies import ONE_ROW
 from apportion.intake.twins import written_otherwise
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.reading import ROW, pl
@@ -29,7 +30,7 @@ def check_names(
     twice = pl.DataFrame({key: table.bags}).with_row_index("at").filter(pl.col(key).is_duplicated())
     if twice.height:
         cases = [table.case(i) for i in twice.sort(key, "at")["at"].head(SHOWN).to_list()]
-        problems.append(told(cases, twice.height, "these bags stand in several rows; keep one row a bag"))
+        problems.append(told(cases, twice.height, f"these bags stand in several rows; {ONE_ROW}"))
     without = bags.filter(lost)
     if without.height and asked.unlabelled:
         notes.append(f"{without.height:,} bags have no row in {table.place}; they are without proportions")

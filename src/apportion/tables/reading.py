@@ -14,7 +14,8 @@ from apportion.tables.texts import pl, read_csv
 from apportion.tables.trial import tried
 
 BATCH = 250_000  # rows held at once while a table is gone through
-ENDINGS = (".csv", ".parquet", ".pq")
+ENDINGS = (".csv", ".parquet", ".pq")  # of tables that are written
+READ = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 PACKED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 WIDEST = 3_000  # columns
 ALWAYS = 1 << 26  # values that are never too many: half a gigabyte
@@ -52,7 +53,7 @@ def open_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequenc
     Of a CSV the columns `texts` stay texts, so that 007 is not 7; None leaves all so. Empty fields are
     missing, and so are those that read as one of `missing`; lines without any value at its end are no rows.
     """
-    ending = ".csv" if is_csv(path) else check_ending(path)
+    ending = ".csv" if is_csv(path) else check_ending(path, READ)
     if not path.is_file():
         raise TableError(f"there is no file {path}")
     with plainly(f"{path} cannot be read as {ending[1:]}"):
@@ -94,11 +95,11 @@ def save_table(frame: pl.LazyFrame, path: Path) -> None:
             frame.sink_parquet(beside)
 
 
-def check_ending(path: Path) -> str:
-    """The ending of a table's name, in lower case."""
-    if path.suffix.lower() not in ENDINGS:
+def check_ending(path: Path, known: Sequence[str] = ENDINGS) -> str:
+    """The ending of a table's name, in lower case: one of those that are written, or else `known`."""
+    if path.suffix.lower() not in known:
         remedy = "unpack it first" if path.suffix.lower() in PACKED else "these are the tables that are known"
-        raise TableError(f"{path} does not end in {', '.join(ENDINGS)}; {remedy}")
+        raise TableError(f"{path} does not end in {', '.join(known)}; {remedy}")
     return path.suffix.lower()
 
 

@@ -132,7 +132,11 @@ def _data(bags: Bags, held: Bags | None, questions: Sequence[Asked], found: Foun
         "shares from": ", ".join(files),
         "overall shares": ", ".join(f"{name} {share:.4f}" for name, share in shares),
     }
-    return data | ({"given labels": f"column {asked.given}"} if asked.given else {})
+    unknown = len(bags.sizes) - len(known_bags(bags).sizes)
+    data |= {"bags without shares": unknown} if unknown else {}
+    taken = {f"noise of {each.bag}": each.noise for each in questions if each.noise}
+    taken |= {name: "yes" for name in ("normalise", "fill") if getattr(asked, name)}
+    return data | taken | ({"given labels": f"column {asked.given}"} if asked.given else {})
 
 
 def _quality(network: torch.nn.Module, bags: Bags, which: str) -> dict[str, Any]:

@@ -68,7 +68,8 @@ def test_a_bag_larger_than_a_batch_leaves_the_loss_of_the_others_as_it_is():
             else F.cross_entropy(rows, shares[None])
             for rows, size, shares in zip(logits.split(sizes), sizes, batch.proportions, strict=True)
         ]
-        torch.testing.assert_close(terms["counts"], torch.stack(apart).mean())
+        by_rows = torch.stack(apart) @ (batch.sizes / batch.sizes.sum())
+        torch.testing.assert_close(terms["counts"], by_rows)
         seen += [len(sizes)] if batch.left else []
     assert set(seen) == {1, 2}  # alone, and with a lone row that has joined it
 
@@ -95,12 +96,13 @@ def test_in_large_bags_it_is_the_normal_law_but_for_a_constant():
     assert found[0] == pytest.approx(math.log(3) / 2, abs=0.05)  # the plane of all counts, cut slantwise
 
 
-def test_bags_of_any_sizes_are_means_of_their_own_losses():
+def test_bags_of_any_sizes_are_the_mean_of_their_own_losses_by_rows():
     bags = ragged((4, 9, 2, 30, 1))
     logits = 2 * torch.randn(46, 3, generator=stream(0))
     parts = zip(logits.split(bags.sizes.tolist()), bags.sizes, bags.proportions, strict=True)
     each = [count_loss(part, size[None], shares[None]) for part, size, shares in parts]
-    torch.testing.assert_close(count_loss(logits, bags.sizes, bags.proportions), torch.stack(each).mean())
+    by_rows = torch.stack(each) @ (bags.sizes / bags.sizes.sum())
+    torch.testing.assert_close(count_loss(logits, bags.sizes, bags.proportions), by_rows)
 
 
 def test_a_number_added_to_all_classes_of_a_row_changes_nothing_and_values_on_the_host_are_taken():

@@ -12,7 +12,7 @@ from torch import nn
 
 from apportion.crew import Crew, CrewError, Share, own_batch, own_seed
 from apportion.crew.group import MAX, own_device
-from apportion.crew.share import BAG_MEANS, ROW_MEANS, WHOLE
+from apportion.crew.share import MEANS, WHOLE
 from apportion.intake.grouping import group_bags
 from apportion.optimizers import make_optimizer
 from apportion.plans import SoftLabels
@@ -28,9 +28,9 @@ class Pretended:
         self.rank, self.size, self.others = rank, size, others
 
     def rounded_up(self, counts, device):
-        table = torch.zeros(2, max(len(counts), len(self.others)), 2, dtype=torch.int64)
+        table = torch.zeros(2, max(len(counts), len(self.others)), dtype=torch.int64)
         table[self.rank, : len(counts)] = torch.tensor(counts)
-        table[1 - self.rank, : len(self.others)] = torch.tensor(self.others).view(-1, 2)
+        table[1 - self.rank, : len(self.others)] = torch.tensor(self.others)
         return table
 
     def reduced(self, value, how=None):
@@ -98,22 +98,22 @@ def test_of_a_mapped_file_a_process_copies_its_own_share_alone(tmp_path):
 
 def test_a_process_with_fewer_batches_goes_on_with_no_weight():
     bags = ragged([4, 4, 4, 4])
-    share = Share(bags, Pretended(others=[(1, 4), (1, 4), (2, 2), (1, 2)]), 8, 2, 1)
+    share = Share(bags, Pretended(others=[4, 4, 2, 2]), 8, 2, 1)
     seen = []
     for batch in share.batches(share.batch, stream(0)):
-        seen.append((len(batch.x), share.of_bags, share.of_rows, share.progress))
-    assert [weights[1:3] for weights in seen] == [(0.5, 0.5), (0.5, 0.5), (0.0, 0.0), (0.0, 0.0)]
+        seen.append((len(batch.x), share.of_rows, share.progress))
+    assert [weight for _, weight, _ in seen] == [0.5, 0.5, 0.0, 0.0]
     assert all(n == 4 for n, *_ in seen)
     assert [progress for *_, progress in seen] == [0.5, 0.5 + 4 / 20, 0.5 + 8 / 20, 0.5 + 9 / 20]
     assert share.progress == 1.0
 
 
-def test_every_term_of_every_method_is_known_to_be_a_mean_over_bags_or_instances():
+def test_every_term_of_every_method_is_known_to_be_a_mean_over_instances():
     bags, _ = moon_bags()
     for name in ONE_VIEW:
         learner = learner_of(name, network())
         names = {term for terms in learner.steps(bags.take(torch.arange(2)), 0.5) for term in terms}
-        assert names <= BAG_MEANS | ROW_MEANS | WHOLE
+        assert names <= MEANS | WHOLE
     with pytest.raises(CrewError, match="'new' is no known mean"):
         Share(bags, Pretended(), 100, 1, 0).weighed("new", torch.zeros(()))
 
@@ -171,7 +171,7 @@ def test_gradients_that_are_shortened_before_they_are_added_are_refused():
 
 
 def test_a_batch_of_no_weight_is_no_larger_than_others():
-    share = Share(ragged([400, 400, 400, 400]), Pretended(others=[(1, 16)] * 4), 16, 2, 1)
+    share = Share(ragged([400, 400, 400, 400]), Pretended(others=[16] * 4), 16, 2, 1)
     assert [len(batch.x) for batch in share.batches(share.batch, stream(0))] == [8] * 4
 
 

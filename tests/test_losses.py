@@ -41,14 +41,23 @@ def test_scores_that_are_not_one_for_each_class_are_refused(shape):
 def test_the_proportion_loss_equals_an_explicit_loop_over_ragged_bags():
     logits, _ = some(6, 3)
     bag, shares = [0, 1, 1, 1, 2, 2], torch.tensor([[1.0, 0, 0], [0.2, 0.3, 0.5], [0.5, 0.5, 0]])
-    total = 0.0
+    total = 0.0  # a bag counts as often as it has rows
     for b in range(3):
         rows = [softmax(logits[i].tolist()) for i in range(6) if bag[i] == b]
         mean = [sum(row[c] for row in rows) / len(rows) for c in range(3)]
-        total -= sum(float(shares[b, c]) * math.log(mean[c]) for c in range(3))
-    assert proportion_loss(logits, torch.tensor([1, 3, 2]), shares).item() == pytest.approx(
-        total / 3, rel=1e-6
-    )
+        total -= len(rows) * sum(float(shares[b, c]) * math.log(mean[c]) for c in range(3))
+    loss = proportion_loss(logits, torch.tensor([1, 3, 2]), shares)
+    assert loss.item() == pytest.approx(total / 6, rel=1e-6)
+
+
+def test_a_bag_counts_as_its_rows_do_and_so_as_often_as_its_copies():
+    logits, _ = some(6, 3)
+    shares = torch.tensor([[0.2, 0.3, 0.5], [0.5, 0.5, 0.0]])
+    whole = proportion_loss(logits.repeat(2, 1), torch.tensor([4, 2, 4, 2]), shares.repeat(2, 1))
+    twice = torch.cat([logits[:4], logits[:4], logits[4:], logits[4:]])  # a bag and its copy as one
+    joined = proportion_loss(twice, torch.tensor([8, 4]), shares)
+    torch.testing.assert_close(proportion_loss(logits, torch.tensor([4, 2]), shares), whole)
+    torch.testing.assert_close(joined, whole)
 
 
 def test_the_proportion_loss_averages_probabilities_and_not_their_logarithms():
@@ -65,7 +74,7 @@ def test_the_proportion_loss_averages_probabilities_and_not_their_logarithms():
 def test_the_proportion_loss_is_never_below_the_entropy_of_the_proportions(seed):
     logits, _ = some(6, 4, seed)
     shares = torch.rand(2, 4, generator=stream(seed)).softmax(1)
-    floor = torch.special.entr(shares).sum(1).mean()
+    floor = torch.special.entr(shares).sum(1) @ torch.tensor([4 / 6, 2 / 6])
     assert proportion_loss(logits, torch.tensor([4, 2]), shares) >= floor - 1e-6
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from apportion.means import bag_means
+from apportion.means import bag_means, mean_by_rows
 from apportion.speed import fetched, sent
 from apportion.transport import entropic
 
@@ -32,7 +32,7 @@ def count_loss(
     left: float = 0.0,
     on_host: Callable[[], Sequence[Tensor]] | None = None,
 ) -> Tensor:
-    """Minus the log-likelihood of a bag's counts but for a constant, by instance, mean over bags.
+    """Minus the log-likelihood of a bag's counts but for a constant, mean over rows.
 
     By the saddlepoint, which holds for bags of any size: of a bag of one it is cross-entropy. The point is
     where predictions, each class raised by a potential, have the counts: entropic transport with λ = 1. How
@@ -52,7 +52,7 @@ def count_loss(
     # a cell of width one is the least room that there is
     factor = torch.linalg.cholesky_ex(torch.eye(k, device=room.device) + room)[0]
     volume = factor.diagonal(dim1=1, dim2=2).log().sum(1)
-    return (bag_means(moved.unsqueeze(1), sizes).squeeze(1) + volume / sizes).mean()
+    return (moved.sum() + volume.sum()) / sizes.sum()
 
 
 def following(fixed: Tensor, log_probs: Tensor, sizes: Tensor, proportions: Tensor, host: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: f
     predicted = bag_means(probs, sizes)
     drawn_loss = -normal_log_density(n.squeeze(2) * (proportions - predicted), covariance) / n.flatten()
     row_loss = -(proportions * predicted.clamp_min(TINY).log()).sum(1)
-    return torch.where((sizes == 1) & (len(sizes) > 1), row_loss, drawn_loss).mean()
+    return mean_by_rows(torch.where((sizes == 1) & (len(sizes) > 1), row_loss, drawn_loss), sizes)
 
 
 def normal_log_density(off: Tensor, covariance: Tensor) -> Tensor:

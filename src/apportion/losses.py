@@ -5,7 +5,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.means import bag_means
+from apportion.means import bag_means, mean_by_rows
 from apportion.sampling import mean_for_log
 
 # (alpha, beta) of symmetric cross-entropy: Wang et al.'s code by data set, and the paper's eq. (9)
@@ -14,7 +14,7 @@ LOG_ZERO = math.log(1e-4)  # what Wang et al.'s code puts for log 0; their paper
 
 
 def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float = 0.0) -> Tensor:
-    """Cross-entropy between known and predicted bag proportions, mean over bags; `left` is a BagBatch's.
+    """Cross-entropy between known and predicted bag proportions, mean over rows; `left` is a BagBatch's.
 
     It differs from the KL divergence of DLLP only by the entropy of the known proportions, which no
     parameter can change. The probabilities of a bag are averaged before the logarithm, never after.
@@ -27,7 +27,8 @@ def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: fl
     if left:
         predicted = mean_for_log(predicted, bag_means(probabilities.square(), sizes), sizes, left)
     # 1e-38, float32's least, not 1e-7: a sure but wrong prediction must keep its gradient
-    return -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1).mean()
+    each = -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1)
+    return mean_by_rows(each, sizes)  # P26
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

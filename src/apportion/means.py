@@ -17,6 +17,14 @@ def added_means(values: Tensor, sizes: Tensor) -> Tensor:
     return values.new_zeros(len(sizes), values.shape[1]).index_add_(0, bag, values) / sizes.unsqueeze(1)
 
 
+def mean_by_rows(values: Tensor, sizes: Tensor) -> Tensor:
+    """The mean of a value of each bag (b,) over all rows: a bag counts as often as it has rows.
+
+    So does its count in a likelihood: of a thousand rows it says a thousand times what that of one row says.
+    """
+    return (values * sizes).sum() / sizes.sum()
+
+
 def exact_means(values: Tensor, sizes: Tensor) -> Tensor:
     """`bag_means` in double precision, where there is any: a huge bag's sum in single strays."""
     values = values if values.device.type == "mps" else values.double()

@@ -53,7 +53,7 @@ class Remembered(nn.Module):
     def loss(self, logits: Tensor, row: Tensor) -> Tensor:
         """The proportion loss of the bags of these rows, by row; its gradient is that of these rows alone.
 
-        Of a batch that is made of whole bags of one size it is DLLP's.
+        Of a batch that is made of whole bags it is DLLP's.
         """
         self._begin()
         return self.loss_now(logits, row)

@@ -53,10 +53,10 @@ class Group:
         dist.all_gather_object(box, value)
         return box
 
-    def rounded_up(self, counts: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
-        """The counts of every process, (processes, steps, 2), zeros where one has fewer steps than others."""
+    def rounded_up(self, counts: Sequence[int], device: torch.device) -> Tensor:
+        """The counts of every process, (processes, steps), zeros where one has fewer steps than others."""
         steps = int(self.reduced(torch.tensor(len(counts), device=device), MAX))
-        table = torch.zeros(self.size, steps, 2, dtype=torch.int64, device=device)
+        table = torch.zeros(self.size, steps, dtype=torch.int64, device=device)
         table[self.rank, : len(counts)] = torch.tensor(counts, device=device)
         return self.reduced(table).cpu()
 

@@ -11,8 +11,7 @@ from apportion.bags import BagBatch, Bags
 from apportion.crew.group import CrewError, Group
 from apportion.learner import Learner, Terms
 
-BAG_MEANS = {"proportion", "counts"}
-ROW_MEANS = {"labels", "consistency", "real", "fake"}
+MEANS = {"proportion", "counts", "labels", "consistency", "real", "fake"}  # over rows
 WHOLE = {"matching"}  # made from means over all processes
 
 
@@ -33,23 +32,21 @@ class Share:
         # the first process puts together what all have found
         self.all_rows = [] if group.rank else [outline.take(which).row for which in dealt]
         self.longest = max(int(bags.sizes[which].sum()) for which in dealt)
-        self.of_bags = self.of_rows = self.progress = 0.0
+        self.of_rows = self.progress = 0.0
 
     def batches(self, instances_per_batch: int, generator: torch.Generator) -> Iterator[BagBatch]:
         state = generator.get_state()
         ahead = self.outline.batches(instances_per_batch, generator)
-        counts = [(len(batch.sizes), len(batch.row)) for batch in ahead]
+        counts = [len(batch.row) for batch in ahead]
         generator.set_state(state)
         table = self.group.rounded_up(counts, self.x.device)
-        own, rows, seen = self.bags.batches(instances_per_batch, generator), int(table[..., 1].sum()), 0
+        own, rows, seen = self.bags.batches(instances_per_batch, generator), int(table.sum()), 0
         batch = None  # every process has a bag, and so a batch to begin with
-        for mine, (n_bags, n_rows) in zip(
-            table[self.group.rank].tolist(), table.sum(0).tolist(), strict=True
-        ):
-            self.of_bags, self.of_rows = mine[0] / n_bags, mine[1] / n_rows
+        for mine, n_rows in zip(table[self.group.rank].tolist(), table.sum(0).tolist(), strict=True):
+            self.of_rows = mine / n_rows
             self.progress = (self.done + seen / rows) / self.epochs
             seen += n_rows
-            batch = next(own) if mine[0] or batch is None else batch
+            batch = next(own) if mine or batch is None else batch
             yield batch
         self.done += 1
         self.progress = self.done / self.epochs  # what is done between epochs goes by it too
@@ -73,9 +70,9 @@ class Share:
         """A term's part in the sum over processes."""
         if name in WHOLE:  # each process has all of its value, and its own part of the gradient
             return term - term.detach() * (1 - 1 / self.group.size)
-        if name not in BAG_MEANS | ROW_MEANS:
-            raise CrewError(f"the term '{name}' is no known mean over bags or instances; use one process")
-        return term * (self.of_bags if name in BAG_MEANS else self.of_rows)
+        if name not in MEANS:
+            raise CrewError(f"the term '{name}' is no known mean over instances; use one process")
+        return term * self.of_rows
 
     def sum_gradients(self, player: nn.Module) -> None:
         """Put the sum over processes in place of a player's gradients, and the mean in place of batch-norm's

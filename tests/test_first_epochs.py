@@ -1,5 +1,6 @@
 """How long stages learn: less where bags lack proportions, more for many classes; or as left-out bags say."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from sklearn.datasets import make_moons
 
 from apportion import ProportionClassifier
 from apportion.fitting.kinds import IMAGES, ROWS
-from apportion.fitting.lengths import epochs_for
+from apportion.fitting.lengths import epochs_for, two_usual
 from apportion.intake.mending import known_bags, mended_bags
 
 X, TRUTH = make_moons(640, noise=0.1, random_state=0)
@@ -90,3 +91,25 @@ def test_left_out_bags_refuse_a_first_stage_that_learnt_by_heart(noise):
 
 def test_one_number_of_epochs_is_taken_without_a_trial(noise):
     assert noise.likeliest([7], None, "dllp", seed=1) == 7
+
+
+def test_a_few_large_bags_do_not_lengthen_the_first_stage_of_rows_unless_a_batch_is_asked_for():
+    tail = ragged((2000, *(20,) * 400))  # a batch holds the large one; a row's bag has 416 rows on average
+    assert two_usual(tail.sizes) == 832
+    assert ROWS.first_epochs(tail, tail, 2000) == math.ceil(1000 / math.ceil((832 + 8000) / 832))
+    assert ROWS.first_epochs(tail, tail, 2000, asked=2000) == 200
+    even = ragged((2000,) * 5)
+    assert ROWS.first_epochs(even, even, 2000) == 200  # all are large
+    small = ragged((20,) * 500)
+    assert ROWS.first_epochs(small, small, 256) == math.ceil(1000 / math.ceil(10_000 / 256))
+    assert IMAGES.first_epochs(tail, tail, 2000) == IMAGES.first_epochs(tail, tail, 2000, asked=2000)
+
+
+def test_the_estimator_learns_for_as_long_as_its_bags_need():
+    x = np.random.default_rng(0).normal(size=(1600, 2)).astype(np.float32)
+    y, bags = (x[:, 0] > 0).astype(int), np.concatenate([np.zeros(400, int), 1 + np.arange(1200) // 4])
+    lengths = []
+    for asked in (None, 400):
+        model = ProportionClassifier(second_stage=None, instances_per_batch=asked, random_state=0)
+        lengths.append(len(model.fit(x, y, bags=bags).history_))
+    assert lengths == [math.ceil(1000 / 6), 1000 / 4]  # as if by batches of 256, and by those of 400

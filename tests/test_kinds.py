@@ -17,7 +17,8 @@ from apportion import BagError, ProportionClassifier, load, save
 from apportion.backbones import BACKBONES, conv13, mlp, resnet9, resnet18, wrn_28_2
 from apportion.bagging import make_bags
 from apportion.fitting import two_stages
-from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS, kind_of
+from apportion.fitting.auto import kind_of
+from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS
 from apportion.fitting.networks import check_lone, suited
 from apportion.grid import RECIPES
 from apportion.grid.beyond import EPOCHS9, MUON, muon_rate
@@ -344,7 +345,7 @@ def test_a_saved_model_says_what_was_done_in_place_of_auto(tmp_path):
 @pytest.mark.parametrize("kind", [ROWS, IMAGES, CPU_IMAGES], ids=["rows", "images", "images on a CPU"])
 def test_the_network_of_every_kind_can_be_saved(tmp_path, monkeypatch, kind):
     """The kind of a GPU's images, without a GPU."""
-    monkeypatch.setattr("apportion.fitting.kinds.kind_of", lambda x, device: kind)
+    monkeypatch.setattr("apportion.fitting.auto.kind_of", lambda x, device: kind)
     shape = (4,) if kind is ROWS else (3, 8, 8)
     name, options = named(kind.words["backbone"])
     assert name in BACKBONES

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from apportion.evaluate import predict
 from apportion.fitting import forget, stage_settings, two_stages
-from apportion.fitting.kinds import told
+from apportion.fitting.auto import told
 from apportion.fitting.shapes import as_fitted, check_alike
 from apportion.fitting.telling import line_of, tell
 from apportion.fitting.validating import check_labels, validated, validated_again, warn_of_sizes

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from apportion.backbones import BACKBONES
 from apportion.estimators import ProportionClassifier
-from apportion.fitting.kinds import told
+from apportion.fitting.auto import told
 from apportion.models import Facts, Model, ModelError, load_model, named, save_model
 
 _PLAIN = (str, int, float, bool, type(None))

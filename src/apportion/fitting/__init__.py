@@ -11,7 +11,7 @@ from apportion.backbones import BACKBONES
 from apportion.bags import Bags
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
-from apportion.fitting.kinds import kind_of
+from apportion.fitting.auto import kind_of
 from apportion.fitting.networks import Backbone, check_network, suited
 from apportion.fitting.start import overall_shares, starting_at
 from apportion.intake.instances import as_floats
@@ -98,10 +98,9 @@ def two_stages(
     shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
     kind = kind_of(bags.x, device)
     scattered, batch = kind.batches(method, taught, bags, instances_per_batch)
-    first_epochs = kind.first_epochs(taught, bags, batch, scattered) if first_epochs is None else first_epochs
+    if first_epochs is None:
+        first_epochs = kind.first_epochs(taught, bags, batch, scattered, instances_per_batch)
     second_epochs = kind.second_epochs(bags, batch, scattered) if second_epochs is None else second_epochs
-    if first_epochs < 1:
-        raise ValueError(f"first_epochs is {first_epochs}; a teacher needs at least one")
     fast, pairs = lengths_of(bags.sizes, batch), method == "two-views"
 
     def new_network(stage: str, pairs: bool = False) -> nn.Module:

@@ -21,11 +21,11 @@ from apportion.fitting.lengths import (
     epochs_for,
     epochs_of,
     instances_needed,
+    two_usual,
 )
-from apportion.fitting.shapes import is_images, misfits
 from apportion.grid.beyond import MUON, muon_rate
 from apportion.grid.images import FAST, FAST_SECOND
-from apportion.intake.instances import BagError, as_floats, centred
+from apportion.intake.instances import as_floats, centred
 from apportion.recipes import First, Second
 from apportion.train import View
 
@@ -67,6 +67,8 @@ class Kind:
         self, method: str, epochs: int, rate: float | None, scattered: bool = False, steps: float = 0
     ) -> First:
         """The settings of a first stage; a rate of None is the one that goes with them and so many steps."""
+        if epochs < 1:
+            raise ValueError(f"first_epochs is {epochs}; a teacher needs at least one")
         own = self.two_views if method == "two-views" else replace(self.first, method=method)
         usual = muon_rate(steps) if own.optimizer == "muon" else own.rate
         own = replace(own, batches="scattered" if scattered else None)
@@ -75,9 +77,14 @@ class Kind:
     def student(self, epochs: int, rate: float | None) -> Second:
         return replace(self.second, epochs=epochs, rate=self.second.rate if rate is None else rate)
 
-    def first_epochs(self, known: Bags, bags: Bags, batch: int, scattered: bool = False) -> int:
+    def first_epochs(
+        self, known: Bags, bags: Bags, batch: int, scattered: bool = False, asked: int | None = None
+    ) -> int:
+        """`asked` are the instances of a batch that somebody has named."""
         steps = self.first_steps(float(known.sizes.float().mean()), len(known.x) / len(bags.x))
         sizes = torch.ones(len(known.x)) if scattered else known.sizes
+        if not self.fewest and asked is None:  # rows: images have not been tried
+            batch = min(batch, max(self.batch, self.needed(known), two_usual(known.sizes)))
         return self.epochs(bags.n_classes / FIRST_FOR, sizes, batch, steps)
 
     def second_epochs(self, bags: Bags, batch: int, scattered: bool = False) -> int:
@@ -134,17 +141,3 @@ CPU_IMAGES = replace(
     fewest=2.0,
     first_steps=lambda size, known: 250 * max(128.0, size) ** 0.5,
 )
-
-
-def kind_of(x: Tensor, device: torch.device) -> Kind:
-    if not is_images(x):
-        return ROWS
-    return CPU_IMAGES if device.type == "cpu" else IMAGES
-
-
-def told(settings: Mapping[str, Any], x: Tensor, device: torch.device) -> dict[str, Any]:
-    """The settings with what goes with these instances in place of every "auto"."""
-    for problem in misfits(x, settings["backbone"]):
-        raise BagError(f"instances have shape {tuple(x.shape[1:])}{problem}")
-    words = kind_of(x, device).words
-    return dict(settings) | {name: word for name, word in words.items() if settings[name] == "auto"}

@@ -35,6 +35,16 @@ def epochs_for(times: float, sizes: Tensor, instances_per_batch: int, steps: flo
     return max(usual, min(SEEN, more))
 
 
+def two_usual(sizes: Tensor) -> int:
+    """Instances of two bags of the size that the bag of a row has on average.
+
+    A batch holds the largest bag, however few are so large. Steps of such batches are fewer: as many would go
+    over the rows so often that the small bags are learnt by heart (docs/log.md).
+    """
+    rows = sizes.double()
+    return math.ceil(2 * float(rows.square().sum() / rows.sum()))
+
+
 def instances_needed(bags: Bags) -> int:
     """Instances of as many bags as it takes to see what their shares tell; at most `MOST`.
 

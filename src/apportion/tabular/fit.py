@@ -9,7 +9,7 @@ import torch
 from apportion.bags import Bags
 from apportion.evaluate import bag_correlation, predict, proportion_error
 from apportion.fitting import stage_settings, two_stages
-from apportion.fitting.kinds import told
+from apportion.fitting.auto import told
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags
 from apportion.intake.weights import Relax

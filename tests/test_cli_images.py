@@ -15,6 +15,7 @@ from PIL import Image, ImageOps  # noqa: E402
 
 from apportion.cli import app  # noqa: E402
 from apportion.models import ModelError, load_model  # noqa: E402
+from apportion.tables import pictures  # noqa: E402
 from apportion.tables.columns import Column, TableError, from_values, to_values  # noqa: E402
 from apportion.tables.pictures import instances_of  # noqa: E402
 from apportion.tabular.seen import _means  # noqa: E402
@@ -324,6 +325,42 @@ def test_a_model_whose_files_disagree_about_its_images_is_refused(truth):
 
 
 def test_means_of_bytes_by_parts_are_those_of_the_whole(monkeypatch):
-    monkeypatch.setattr("apportion.tabular.seen.PART", 3)
+    parts, split = [], torch.Tensor.split
     x = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (10, 3, 4, 4), np.uint8))
-    torch.testing.assert_close(_means(x), x.double().mean(0))
+
+    def spied(self: torch.Tensor, size: int) -> Any:
+        parts.extend(found := split(self, size))
+        return found
+
+    monkeypatch.setattr("apportion.tabular.seen.PART", 150)  # bytes: three images
+    monkeypatch.setattr(torch.Tensor, "split", spied)
+    assert torch.equal(_means(x), x.double().mean(0))
+    assert torch.equal(_means(x[:3], x[3:]), x.double().mean(0))
+    assert max(part.numel() for part in parts) <= 150
+
+
+def test_images_are_read_a_few_at_a_time_where_they_are_large(truth, monkeypatch):
+    run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1")
+    run("predict", "model", "slides/patches.csv", "--out", "whole.parquet")
+    read, lengths = pictures.each, []
+
+    def spied(work: Any, items: Any) -> Any:
+        lengths.extend([len(items)] * isinstance(items, range))
+        return read(work, items)
+
+    monkeypatch.setattr(pictures, "each", spied)
+    monkeypatch.setattr(pictures, "HELD", 7 * 3 * 12 * 12)
+    for words in (
+        ("check", *WORDS, *SHARES),
+        ("fit", *WORDS, *SHARES, "--out", "again", "--first-epochs", "1"),
+        ("predict", "model", "slides/patches.csv", "--out", "parts.parquet"),
+    ):
+        lengths.clear()
+        assert run(*words).exit_code == 0
+        assert (sum(lengths), max(lengths)) == (BAGS * EACH, 7)
+    assert Path("again/model.safetensors").read_bytes() == Path("model/model.safetensors").read_bytes()
+    whole, parts = pl.read_parquet("whole.parquet"), pl.read_parquet("parts.parquet")
+    np.testing.assert_allclose(parts["p(dark)"], whole["p(dark)"], atol=1e-6)
+    Path("slides/png/100.png").write_text("no image")
+    result = run("predict", "model", "slides/patches.csv", "--out", "none.csv")
+    assert "row 101, names 'png/100.png', which cannot be read" in result.output

@@ -11,7 +11,7 @@ from apportion.bags import Bags
 from apportion.tables.asking import Asked, Found
 from apportion.tables.checking import refuse
 from apportion.tables.columns import Column
-from apportion.tables.pictures import instances_of, shape_of
+from apportion.tables.pictures import at_once, instances_of, shape_of
 from apportion.tables.reading import batches, open_table, pl, plainly
 from apportion.tables.transforms import fit_column
 
@@ -79,7 +79,7 @@ def _features(frame: pl.LazyFrame, columns: Sequence[Column], order: np.ndarray,
     x = np.empty((len(order), *shape), kind)
     at, problems = 0, list[str]()
     for part in batches(frame, [column.name for column in columns]):
-        for rows in part.iter_slices(SLICE):
+        for rows in part.iter_slices(at_once(columns, SLICE)):
             x[place[at : at + rows.height]] = instances_of(columns, rows, table, at, problems)
             at += rows.height
     refuse(Found(problems))

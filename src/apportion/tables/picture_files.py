@@ -21,6 +21,7 @@ BROKEN = (
 )  # fmt: skip
 LARGEST = 89_478_485  # pixels, from which on PIL warns: a small file may claim many
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -43,17 +44,17 @@ class UnreadError(Exception):
     """Carries an Unread."""
 
 
-def each(work: Callable[[str | None], T], names: Sequence[str | None]) -> list[T | Unread]:
-    """What the work gives for every name, by several threads."""
+def each(work: Callable[[S], T], items: Sequence[S]) -> list[T | Unread]:
+    """What the work gives for every item, by several threads."""
 
-    def tried(name: str | None) -> T | Unread:
+    def tried(item: S) -> T | Unread:
         try:
-            return work(name)
+            return work(item)
         except UnreadError as problem:
             return problem.args[0]
 
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(tried, names))
+        return list(pool.map(tried, items))
 
 
 def look(folder: Path, name: str | None) -> Look:

@@ -1,5 +1,6 @@
 """Images that a table names, a file a row: of what shape they are, and what becomes of its rows."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from apportion.tables.picture_files import Look, Unread, each, look, pixels
 from apportion.tables.reading import batches, of_table, open_table, pl
 from apportion.tables.transforms import features_of
 
-SLICE = 1 << 12  # images that are read at once, while all of them are only tried
+HELD = 1 << 28  # bytes of images that are read at once
 NAMED = 10  # columns that are left out
 
 
@@ -24,6 +25,13 @@ def shape_of(columns: Sequence[Column]) -> tuple[tuple[int, ...], type]:
     if columns[0].kind == "image":
         return columns[0].shape, np.uint8
     return (sum(len(column.features) for column in columns),), np.float32
+
+
+def at_once(columns: Sequence[Column], most: int) -> int:
+    """Rows whose instances are made at once: the most that there may be, of large images fewer."""
+    if columns[0].kind != "image":
+        return most
+    return max(1, min(most, HELD // math.prod(columns[0].shape)))
 
 
 def instances_of(
@@ -35,10 +43,13 @@ def instances_of(
         return features_of(columns, rows)
     column = columns[0]
     names = rows[column.name].cast(pl.String).to_list()
-    found = each(partial(pixels, table.parent, column.shape, column.flag), names)
-    _name(table, found, at, problems)
-    black = np.zeros(column.shape, np.uint8)
-    return np.stack([black if isinstance(one, Unread) else one for one in found])
+    images = np.zeros((len(names), *column.shape), np.uint8)
+
+    def read(i: int) -> None:
+        images[i] = pixels(table.parent, column.shape, column.flag, names[i])
+
+    _name(table, each(read, range(len(names))), at, problems)
+    return images
 
 
 def check_pictures(asked: Asked, frame: pl.LazyFrame, problems: list[str], notes: list[str]) -> Column | None:
@@ -74,7 +85,7 @@ def unreadable(asked: Asked, found: Found) -> Found:
         return found
     frame = open_table(asked.table, texts=asked.texts, missing=asked.missing)
     for part in batches(frame, [asked.image]):
-        for rows in part.iter_slices(SLICE):
+        for rows in part.iter_slices(at_once([found.image], part.height)):
             instances_of([found.image], rows, asked.table, at, problems)
             at += rows.height
     return replace(found, problems=problems)

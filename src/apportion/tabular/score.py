@@ -1,6 +1,5 @@
 """From a model and a table of new rows to the same table with predictions."""
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,13 +13,11 @@ from apportion.tables.asking import SHOWN, told
 from apportion.tables.columns import Column, TableError
 from apportion.tables.dialect import dialect_of, is_csv
 from apportion.tables.looks import check_points
-from apportion.tables.pictures import instances_of
+from apportion.tables.pictures import at_once, instances_of
 from apportion.tables.reading import BATCH, batches, open_table, pl, plainly
 from apportion.tables.transforms import read_as
 from apportion.tabular.told import columns_of, missing_of, name_spoilt
 from apportion.tabular.unlike import unlike
-
-HELD = 1 << 28  # bytes of images at once
 
 
 def score_table(
@@ -91,7 +88,7 @@ def _scored_table(
     check_points(table, numbers, problems, notes, missing=missing)
     shares = [] if known is None else [known]
     if known is None and not problems:
-        most = BATCH if len(model.shape) == 1 else max(1, HELD // math.prod(model.shape))
+        most = at_once(columns_of(model), BATCH)
         shares = [_scored(model, part, problems, table) for part in _parts(frame, names, most)]
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)

@@ -12,7 +12,7 @@ from apportion.intake.joining import BagOf
 from apportion.judging.choosing import split
 from apportion.models import Facts
 
-PART = 4096  # images
+PART = 1 << 24  # bytes of images
 
 
 def names_of(bags: Bags) -> str:
@@ -25,7 +25,7 @@ def sums_of(bags: Bags, held: Bags | None, groupings: int) -> str:
     if groupings == 1:
         return sum_of(bags)
     parts = [bags] if held is None else [bags, held]
-    means = _means(torch.cat([part.x for part in parts]))  # of all rows, each once a grouping
+    means = _means(*(part.x for part in parts))  # of all rows, each once a grouping
     found: dict[Any, list[tuple[Any, int]]] = {}
     for part in parts:
         for each, size in zip(part.ids, part.sizes.tolist(), strict=True):
@@ -48,11 +48,15 @@ def sum_of(bags: Bags) -> str:
     return _sum([*bags.ids, *bags.sizes.tolist(), *_rounded(_means(bags.x))])
 
 
-def _means(x: Tensor) -> Tensor:
+def _means(*rows: Tensor) -> Tensor:
     """Of every feature; of images by parts, since as doubles they would be eight times as large."""
-    if x.dtype != torch.uint8:
-        return x.double().mean(0)
-    return torch.stack([part.sum(0, dtype=torch.float64) for part in x.split(PART)]).sum(0) / len(x)
+    shape = rows[0].shape[1:]
+    if rows[0].dtype != torch.uint8:
+        return (rows[0] if len(rows) == 1 else torch.cat(rows)).double().mean(0)
+    total = torch.zeros(shape, dtype=torch.float64)  # of whole numbers: the order of parts does not matter
+    for part in (part for x in rows for part in x.split(max(1, PART // shape.numel()))):
+        total += part.sum(0, dtype=torch.float64).cpu()
+    return total / sum(map(len, rows))
 
 
 def _sum(values: Iterable[Any]) -> str:

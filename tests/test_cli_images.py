@@ -17,6 +17,7 @@ from apportion.cli import app  # noqa: E402
 from apportion.models import ModelError, load_model  # noqa: E402
 from apportion.tables import pictures  # noqa: E402
 from apportion.tables.columns import Column, TableError, from_values, to_values  # noqa: E402
+from apportion.tables.picture_files import look  # noqa: E402
 from apportion.tables.pictures import instances_of  # noqa: E402
 from apportion.tabular.seen import _means  # noqa: E402
 from apportion.tabular.told import settings_of  # noqa: E402
@@ -231,15 +232,24 @@ def test_images_of_every_usual_kind_become_bytes_as_pil_has_them(tmp_path, mode,
         np.testing.assert_array_equal(found, expected.transpose(2, 0, 1))
 
 
-def test_photographs_are_read_upright(tmp_path, truth):
-    image = Image.fromarray(np.random.default_rng(2).integers(0, 256, (9, 14, 3), np.uint8))
+@pytest.mark.parametrize("ending", ["png", "tif", "webp"])
+@pytest.mark.parametrize(("orientation", "turns"), [(1, 0), (3, 2), (6, 3), (8, 1)])
+def test_photographs_are_read_upright(tmp_path, ending, orientation, turns):
+    pixels = np.random.default_rng(2).integers(0, 256, (9, 14, 3), np.uint8)
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned
-    image.save(tmp_path / "turned.png", exif=exif)
-    upright = opened(tmp_path / "turned.png")
-    assert upright.size == (9, 14)
-    found = read(tmp_path, "turned.png", (3, 14, 9))
-    np.testing.assert_array_equal(found, np.asarray(upright).transpose(2, 0, 1))
+    exif[0x0112] = orientation  # how the camera was turned
+    Image.fromarray(pixels).save(
+        tmp_path / f"turned.{ending}", exif=exif, **({"lossless": True} if ending == "webp" else {})
+    )
+    upright = np.rot90(pixels, turns).transpose(2, 0, 1)
+    found = read(tmp_path, f"turned.{ending}", upright.shape)
+    np.testing.assert_array_equal(found, upright)
+    assert look(tmp_path, f"turned.{ending}")[1:] == upright.shape[1:]
+
+
+def test_the_size_of_a_photograph_is_that_which_it_has_upright(truth):
+    exif = Image.Exif()
+    exif[0x0112] = 6
     opened("slides/png/000.png").resize((14, 9)).save("slides/png/000.png", exif=exif)
     result = run("check", *WORDS, *SHARES)
     assert "names an image of 12 × 12 pixels, others of 14 × 9" in result.output

@@ -59,9 +59,11 @@ def each(work: Callable[[S], T], items: Sequence[S]) -> list[T | Unread]:
 
 def look(folder: Path, name: str | None) -> Look:
     with _opened(folder, name) as image:
-        width, height = image.size
-        if image.getexif().get(0x0112) in TURNED:
-            width, height = height, width
+        turned = image.getexif().get(0x0112) in TURNED
+        if turned and image.format == "TIFF":
+            image.load()  # which turns these, and by some versions of PIL their size before
+            turned = False
+        width, height = image.size[::-1] if turned else image.size
         return Look(image.mode in GREY, height, width)
 
 

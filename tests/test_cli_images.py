@@ -165,6 +165,22 @@ def test_all_that_is_wrong_with_files_is_told_at_once_and_nothing_is_written(tru
     assert not Path("model").exists()
 
 
+def test_a_name_too_long_for_a_file_or_in_a_folder_that_is_shut_is_told_of(truth, monkeypatch):
+    replaced(4, "x" * 300 + ".png")
+    assert "row 5, names 'xxx" in run("check", *WORDS, *SHARES).output
+    replaced(4, "shut/x.png")
+    plain = Path.is_file
+
+    def shut(self: Path) -> bool:
+        if self.parent.name == "shut":
+            raise PermissionError(13, "Permission denied", str(self))
+        return plain(self)
+
+    monkeypatch.setattr(Path, "is_file", shut)  # whoever runs this may be root, to whom nothing is shut
+    told = "row 5, names 'shut/x.png', which cannot be read: [Errno 13] Permission denied: 'the file'"
+    assert told in run("check", *WORDS, *SHARES).output
+
+
 def test_a_file_that_ends_too_soon_is_found_by_check_and_by_fit_before_it_trains(truth):
     whole = Path("slides/png/005.png").read_bytes()
     Path("slides/png/005.png").write_bytes(whole[: len(whole) // 2])
@@ -230,6 +246,13 @@ def test_images_of_every_usual_kind_become_bytes_as_pil_has_them(tmp_path, mode,
         expected = np.asarray(opened(tmp_path / f"x.{ending}").convert(as_mode)).reshape(9, 14, channels)
         found = read(tmp_path, f"x.{ending}", (channels, 9, 14))
         np.testing.assert_array_equal(found, expected.transpose(2, 0, 1))
+
+
+def test_transparency_is_left_out_without_a_word(tmp_path):
+    colours = Image.fromarray(np.random.default_rng(3).integers(0, 256, (9, 14, 3), np.uint8)).convert("P")
+    colours.save(tmp_path / "some.png", transparency=bytes(range(256)))  # PIL warns, and warnings are errors
+    expected = np.asarray(colours.convert("RGB")).transpose(2, 0, 1)
+    np.testing.assert_array_equal(read(tmp_path, "some.png", (3, 9, 14)), expected)
 
 
 @pytest.mark.parametrize("ending", ["png", "tif", "webp"])

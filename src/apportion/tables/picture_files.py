@@ -73,7 +73,9 @@ def pixels(folder: Path, shape: tuple[int, ...], resize: bool, name: str | None)
 
     channels, height, width = shape
     with _opened(folder, name) as file:
-        image = ImageOps.exif_transpose(file).convert("L" if channels == 1 else "RGB")
+        image = ImageOps.exif_transpose(file)
+        image.info.pop("transparency", None)  # of which PIL would warn where there is a palette
+        image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (width, height) and not resize:
             what = f"names {name!r}, of {image.height} × {image.width} pixels, not {height} × {width}"
             raise UnreadError(Unread(what, "give images of the size that was learnt from"))
@@ -89,10 +91,10 @@ def _opened(folder: Path, name: str | None) -> Iterator[Any]:
     if not name:
         raise UnreadError(Unread("names no file", "name one, or leave the row out"))
     path = folder / name
-    if not path.is_file():
-        remedy = f"names are looked for from the table's folder, {folder.resolve()}"
-        raise UnreadError(Unread(f"names {name!r}, which is no file", remedy))
     try:
+        if not path.is_file():  # an error where a name is too long, or its folder is not open to all
+            remedy = f"names are looked for from the table's folder, {folder.resolve()}"
+            raise UnreadError(Unread(f"names {name!r}, which is no file", remedy))
         with Image.open(path, formats=FORMATS) as image:
             if image.mode not in (*GREY, *COLOUR):
                 what = f"names {name!r}, whose pixels are of type {image.mode}"

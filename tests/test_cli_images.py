@@ -221,6 +221,20 @@ def test_images_of_several_sizes_are_resized_where_that_is_asked_for_and_new_one
     assert not Path("other.csv").exists()
 
 
+def test_images_too_small_for_the_network_are_told_of_before_it_is_made(truth):
+    for file in Path("slides/png").iterdir():
+        opened(file).resize((7, 9)).save(file)
+    for command in ("check", "fit"):
+        result = run(command, *WORDS, *SHARES, *(("--out", "model") if command == "fit" else ()))
+        assert result.exit_code == 2
+        assert "images of 9 × 7 pixels are too small to be learnt from: pass --pixels 8" in result.output
+    opened("slides/png/003.png").resize((30, 20)).save("slides/png/003.png")
+    assert "give all one size, or pass --pixels 8 to resize them" in run("check", *WORDS, *SHARES).output
+    words = (*WORDS, *SHARES, "--pixels", "8", "--out", "model", "--first-epochs", "1")
+    assert run("fit", *words).exit_code == 0
+    assert load_model(Path("model")).shape == (3, 8, 8)
+
+
 def rows_of(*names: str | None) -> Any:
     return pl.DataFrame({"file": names})
 
@@ -307,6 +321,8 @@ def test_files_lie_beside_the_table_wherever_the_command_is_run_or_have_whole_na
         (("--image", "fil"), "has no column 'fil' (--image); it has 'slide', 'file', 'stain'"),
         (("--image", "slide"), "a column is named twice among bag, image, shares and classes"),
         (("--image", "file", "--categorical", "stain"), "leave --categorical and --keep out beside --image"),
+        (("--image", "file", "--drop", "file"), "column 'file' (--image) is dropped, too: leave it out"),
+        (("--image", "file", "--pixels", "7"), "Invalid value for '--pixels'"),
         (("--pixels", "8"), "--pixels is of images: name the column of their files with --image"),
     ],
 )
@@ -329,14 +345,19 @@ def test_a_column_that_names_images_is_pointed_out_where_it_is_taken_for_texts(t
     assert "--drop file if it names the rows" in run("check", *WORDS[:3], *SHARES).output
 
 
-def test_what_a_file_says_of_a_column_of_images_is_checked(truth):
-    column = Column("file", "image", flag=True, shape=(3, 8, 9))
+def test_what_a_file_says_of_a_column_of_images_is_checked():
+    column = Column("file", "image", flag=True, shape=(3, 8, 8))
     (values,) = to_values([column])
     assert from_values([values]) == (column,)
     for change in ({"shape": [3, 8]}, {"shape": [2, 8, 8]}, {"shape": []}, {"shape": [3, 8, 1 << 17]},
-                   {"shape": "3"}, {"kind": "number"}, {"shape": [3, 8, 8.0]}):  # fmt: skip
+                   {"shape": "3"}, {"kind": "number"}, {"shape": [3, 8, 8.0]}, {"shape": [3, 8, 9]},
+                   {"shape": [3, 7, 7]}, {"shape": [3, 1 << 13, 1 << 13]}, {"shape": [0, 8, 8]},
+                   {"shape": [3, 8, 8, 8]}):  # fmt: skip
         with pytest.raises(TableError, match="'file'"):
             from_values([values | change])
+    for shape in ((1, 8, 8), (3, 4096, 4096)):
+        assert from_values([values | {"shape": list(shape)}])[0].shape == shape
+    assert from_values([values | {"flag": False, "shape": [3, 8, 9]}])[0].shape == (3, 8, 9)
     (older,) = to_values([Column("age", "number")])
     del older["shape"]
     assert from_values([older]) == (Column("age", "number"),)
@@ -351,6 +372,10 @@ def test_a_model_whose_files_disagree_about_its_images_is_refused(truth):
         ({"columns": [good["columns"][0] | {"shape": [3, 12, 13]}]}, "columns that do not make instances"),
         ({"columns": [*good["columns"], *number]}, "columns that do not make instances"),
         ({"facts": good["facts"] | {"bytes": False}}, "whether they are images"),
+        ({"options": {"width": 8, "slope": "a"}}, "the slope 'a'; it is a number"),
+        ({"options": {"width": 8, "slope": float("nan")}}, "the slope nan; it is a number"),
+        ({"options": {"width": 8, "slope": 10**400}}, "it is a number"),
+        ({"backbone": "conv13", "options": {"last_padding": 1 << 20}}, "a last padding of 1048576"),
     ):
         path.write_text(json.dumps(good | change))
         with pytest.raises(ModelError, match=told):

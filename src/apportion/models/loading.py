@@ -21,6 +21,7 @@ from apportion.tables.columns import Column, TableError, from_values, is_text
 
 _LIMIT = 1 << 26  # bytes of JSON
 _DEEPEST = 1000  # layers
+_WIDEST = 64  # pixels beside an image
 
 
 def load_model(folder: Path) -> Model:
@@ -105,6 +106,11 @@ def _options(folder: Path, name: str, options: Any) -> dict[str, Any]:
     for key in (key for key, value in options.items() if isinstance(value, list) and len(value) > _DEEPEST):
         what = f"more than {_DEEPEST} values for {key}"
         raise ModelError(f"{folder} describes a network that cannot be built: {what}")
+    slope, padding = options.get("slope", 0.0), options.get("last_padding", 0)  # which no weight tells of
+    if type(slope) not in (int, float) or not abs(slope) < 1e9:
+        raise ModelError(f"{folder} has the slope {slope!r}; it is a number")
+    if type(padding) is not int or not 0 <= padding <= _WIDEST:
+        raise ModelError(f"{folder} has a last padding of {padding!r}; it is a whole number up to {_WIDEST}")
     return options
 
 

@@ -92,6 +92,8 @@ def _check_columns(asked: Asked, there: Sequence[str], problems: list[str]) -> N
         problems.append(f"column {name!r} (--keep) {what}: leave it out of --keep")
     if asked.image and (asked.categorical or asked.keep):
         problems.append("images alone are learnt from: leave --categorical and --keep out beside --image")
+    if asked.image and asked.image in asked.drop:
+        problems.append(f"column {asked.image!r} (--image) is dropped, too: leave it out of --drop")
     known = (asked.bag, *asked.beside, *asked.shares, *((asked.image,) if asked.image else ()))
     if len(set(known)) < len(known) or len(set(asked.classes)) < len(asked.classes):
         problems.append("a column is named twice among bag, image, shares and classes: name each once")

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 KINDS = ("number", "category", "boolean", "date", "image")
+SIDES = (8, 4096)  # pixels to which images may be resized; smaller ones are no ResNet-9's
 KEPT = 32  # categories with a feature of their own, the most frequent; all others share one
 NAMELESS = re.compile(r"|Unnamed: \d+|_duplicated_\d+|__index_level_\d+__")  # as pandas and polars have it
 
@@ -75,16 +76,19 @@ def _column(value: Any) -> Column:
     if not isinstance(value["flag"], bool) or categories != sorted(set(categories)):
         raise TableError(f"column {name!r} has an unsorted category or a flag that is neither true nor false")
     fill, mean, scale = map(float, numbers)
-    shape = _shape(name, value["kind"], value.get("shape", []))
+    shape = _shape(name, value["kind"], value.get("shape", []), value["flag"])
     return Column(name, value["kind"], fill, mean, scale, tuple(categories), value["flag"], shape)
 
 
-def _shape(name: str, kind: str, shape: Any) -> tuple[int, ...]:
+def _shape(name: str, kind: str, shape: Any, resized: bool) -> tuple[int, ...]:
     """Of an image three whole numbers, of which the first is one for grey or three; of all else none."""
     if not isinstance(shape, list) or not all(type(n) is int and 0 < n <= 1 << 16 for n in shape):
         raise TableError(f"column {name!r} has the shape {shape!r}; it is a list of whole numbers")
     if (len(shape) == 3 and shape[0] in (1, 3)) != (kind == "image") or len(shape) not in (0, 3):
         raise TableError(f"column {name!r} is of kind {kind!r} and shape {shape}; images alone have one")
+    if kind == "image" and resized and (shape[1] != shape[2] or not SIDES[0] <= shape[1] <= SIDES[1]):
+        what = f"resizes images to {shape[1]} × {shape[2]}"  # which may be gigabytes of a small file
+        raise TableError(f"column {name!r} {what}; they become squares of {SIDES[0]} to {SIDES[1]} pixels")
     return tuple(shape)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from apportion.tables.asking import Asked, Found, told
-from apportion.tables.columns import Column
+from apportion.tables.columns import SIDES, Column
 from apportion.tables.picture_files import Look, Unread, each, look, pixels
 from apportion.tables.reading import batches, of_table, open_table, pl
 from apportion.tables.transforms import features_of
@@ -68,12 +68,16 @@ def check_pictures(asked: Asked, frame: pl.LazyFrame, problems: list[str], notes
         notes.append(f"{grey:,} of {len(looks):,} images are grey; they are taken in colour, as the others")
     size = (asked.pixels, asked.pixels) if asked.pixels else looks[0][1:]
     shape = (1 if grey == len(looks) else 3, *size)
+    if min(size) < SIDES[0]:
+        what = f"images of {size[0]} × {size[1]} pixels are too small to be learnt from"
+        problems.append(f"{what}: pass --pixels {SIDES[0]}, or more, to enlarge them")
     held = f"{len(names) * np.prod(shape, dtype=np.int64) / 1e6:,.1f} MB in memory"
     notes.append(f"images of {shape[1]} × {shape[2]} pixels, {('grey', 'in colour')[shape[0] > 1]}, {held}")
     used = {asked.bag, *asked.beside, asked.given, asked.image, *asked.shares, *asked.drop, ""}
     if rest := [name for name in schema if name not in used]:
         named = ", ".join(rest[:NAMED]) + " …" * (len(rest) > NAMED)
-        notes.append(f"images alone are learnt from, no other column: {named} is left out")
+        what = "is" if len(rest) == 1 else "are"
+        notes.append(f"images alone are learnt from, no other column: {named} {what} left out")
     return Column(asked.image, "image", flag=bool(asked.pixels), shape=shape)
 
 
@@ -93,7 +97,8 @@ def unreadable(asked: Asked, found: Found) -> Found:
 
 def _alike(first: Look) -> Any:
     """A function that takes an image of another size than the first for one that cannot be used."""
-    remedy = f"give all one size, or pass --pixels {min(first[1:])} to resize them"
+    side = min(max(SIDES[0], min(first[1:])), SIDES[1])
+    remedy = f"give all one size, or pass --pixels {side} to resize them"
 
     def alike(one: Look | Unread) -> Look | Unread:
         if isinstance(one, Unread) or one[1:] == first[1:]:

@@ -262,6 +262,28 @@ def test_images_of_every_usual_kind_become_bytes_as_pil_has_them(tmp_path, mode,
         np.testing.assert_array_equal(found, expected.transpose(2, 0, 1))
 
 
+def test_what_is_grey_is_told_by_the_head(tmp_path):
+    image = Image.fromarray(np.random.default_rng(5).integers(0, 256, (9, 14, 3), np.uint8))
+    for mode, grey in {"1": True, "L": True, "LA": True, "P": False, "RGB": False, "RGBA": False}.items():
+        image.convert(mode).save(tmp_path / f"{mode}.png")
+        assert look(tmp_path, f"{mode}.png") == (grey, 9, 14)
+
+
+def test_a_camera_s_preview_is_no_second_picture(tmp_path):
+    image = Image.fromarray(np.zeros((16, 16, 3), np.uint8))
+    image.save(tmp_path / "camera.jpg", format="MPO", save_all=True, append_images=[image.resize((8, 8))])
+    with Image.open(tmp_path / "camera.jpg") as file:
+        assert file.n_frames == 2
+    assert read(tmp_path, "camera.jpg", (3, 16, 16)).max() == 0
+
+
+def test_images_that_are_made_smaller_are_means_of_their_pixels(tmp_path):
+    stripes = np.tile(np.array([0, 254], np.uint8), (20, 10))
+    Image.fromarray(stripes).save(tmp_path / "stripes.png")
+    found = read(tmp_path, "stripes.png", (1, 10, 10), flag=True)
+    assert abs(found[:, :, 1:-1].astype(int) - 127).max() <= 32  # each of some pixels, none of one alone
+
+
 def test_transparency_is_left_out_without_a_word(tmp_path):
     colours = Image.fromarray(np.random.default_rng(3).integers(0, 256, (9, 14, 3), np.uint8)).convert("P")
     colours.save(tmp_path / "some.png", transparency=bytes(range(256)))  # PIL warns, and warnings are errors
@@ -270,15 +292,19 @@ def test_transparency_is_left_out_without_a_word(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["png", "tif", "webp"])
-@pytest.mark.parametrize(("orientation", "turns"), [(1, 0), (3, 2), (6, 3), (8, 1)])
-def test_photographs_are_read_upright(tmp_path, ending, orientation, turns):
+@pytest.mark.parametrize(
+    ("orientation", "turns", "mirrored"),
+    [(1, 0, False), (2, 0, True), (3, 2, False), (4, 2, True),
+     (5, 3, True), (6, 3, False), (7, 1, True), (8, 1, False)],
+)  # fmt: skip
+def test_photographs_are_read_upright(tmp_path, ending, orientation, turns, mirrored):
     pixels = np.random.default_rng(2).integers(0, 256, (9, 14, 3), np.uint8)
     exif = Image.Exif()
     exif[0x0112] = orientation  # how the camera was turned
     Image.fromarray(pixels).save(
         tmp_path / f"turned.{ending}", exif=exif, **({"lossless": True} if ending == "webp" else {})
     )
-    upright = np.rot90(pixels, turns).transpose(2, 0, 1)
+    upright = np.rot90(pixels, turns)[:, :: -1 if mirrored else 1].transpose(2, 0, 1)
     found = read(tmp_path, f"turned.{ending}", upright.shape)
     np.testing.assert_array_equal(found, upright)
     assert look(tmp_path, f"turned.{ending}")[1:] == upright.shape[1:]
@@ -294,10 +320,14 @@ def test_the_size_of_a_photograph_is_that_which_it_has_upright(truth):
 
 def test_grey_images_have_one_channel_unless_others_are_in_colour(truth):
     opened("slides/png/000.png").convert("L").save("slides/png/000.png")
-    assert "1 of 128 images are grey; they are taken in colour" in run("check", *WORDS, *SHARES).output
+    said = run("check", *WORDS, *SHARES).output
+    assert "1 of 128 images are grey; they are taken in colour" in said
+    assert "images of 12 × 12 pixels, in colour" in said
     for file in Path("slides/png").iterdir():
         opened(file).convert("L").save(file)
-    assert "12 × 12 pixels, grey, 0.0 MB" in run("check", *WORDS, *SHARES).output
+    said = run("check", *WORDS, *SHARES).output
+    assert "12 × 12 pixels, grey, 0.0 MB" in said
+    assert "they are taken in colour" not in said
     run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1")
     assert load_model(Path("model")).shape == (1, 12, 12)
 
@@ -420,5 +450,31 @@ def test_images_are_read_a_few_at_a_time_where_they_are_large(truth, monkeypatch
     whole, parts = pl.read_parquet("whole.parquet"), pl.read_parquet("parts.parquet")
     np.testing.assert_allclose(parts["p(dark)"], whole["p(dark)"], atol=1e-6)
     Path("slides/png/100.png").write_text("no image")
-    result = run("predict", "model", "slides/patches.csv", "--out", "none.csv")
-    assert "row 101, names 'png/100.png', which cannot be read" in result.output
+    for words in (
+        ("check", *WORDS, *SHARES),
+        ("predict", "model", "slides/patches.csv", "--out", "none.csv"),
+    ):
+        assert "row 101, names 'png/100.png', which cannot be read" in run(*words).output
+
+
+def test_check_counts_the_rows_of_all_parts(truth, monkeypatch):
+    monkeypatch.setattr(pictures, "HELD", 7 * 3 * 12 * 12)
+    image = np.random.default_rng(4).integers(0, 256, (12, 12, 3), np.uint8)
+    Image.fromarray(image).save("slides/short.bmp")
+    Path("slides/short.bmp").write_bytes(Path("slides/short.bmp").read_bytes()[:200])  # its head is whole
+    replaced(100, "short.bmp")
+    assert "row 101, names 'short.bmp', which cannot be read" in run("check", *WORDS, *SHARES).output
+
+
+def test_columns_that_are_used_or_dropped_are_not_told_of_as_left_out(truth):
+    frame = pl.read_csv("slides/patches.csv").with_columns(
+        some=pl.when(pl.int_range(pl.len()) == 0).then(pl.lit("clear")), at=pl.lit(1)
+    )
+    frame.write_csv("slides/patches.csv")
+    stains = pl.DataFrame({"stain": [0, 1, 2], "clear": [0.5, 0.4, 0.6], "dark": [0.5, 0.6, 0.4]})
+    stains.write_csv("slides/stains.csv")
+    both = ("--bag", "stain", "--proportions", "slides/stains.csv")
+    result = run("check", *WORDS, *SHARES, *both, "--given", "some", "--drop", "at")
+    assert result.exit_code == 0
+    assert "left out" not in result.output
+    assert ": stain, some, at are left out" in run("check", *WORDS, *SHARES).output

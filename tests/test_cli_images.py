@@ -13,12 +13,14 @@ from typer.testing import CliRunner
 pl = pytest.importorskip("polars")
 from PIL import Image, ImageOps  # noqa: E402
 
+from apportion import ProportionClassifier  # noqa: E402
 from apportion.cli import app  # noqa: E402
 from apportion.models import ModelError, load_model  # noqa: E402
 from apportion.tables import pictures  # noqa: E402
 from apportion.tables.columns import Column, TableError, from_values, to_values  # noqa: E402
 from apportion.tables.picture_files import look  # noqa: E402
 from apportion.tables.pictures import instances_of  # noqa: E402
+from apportion.tabular.fit import settled  # noqa: E402
 from apportion.tabular.seen import _means  # noqa: E402
 from apportion.tabular.told import settings_of  # noqa: E402
 
@@ -78,7 +80,8 @@ def test_patches_are_learnt_from_the_shares_of_their_slides_and_new_ones_are_sco
     assert "no other column: stain is left out" in result.output
     assert "nothing is wrong: file (image) -> clear, dark" in result.output
     assert run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "40").exit_code == 0
-    assert run("predict", "model", "slides/patches.csv", "--out", "scored.parquet").exit_code == 0
+    result = run("predict", "model", "slides/patches.csv", "--out", "scored.parquet")
+    assert result.output.split() == ["scored.parquet"]  # no name of a file is unlike those of training
     scored = pl.read_parquet("scored.parquet")
     assert scored.columns == ["slide", "file", "stain", "predicted", "p(clear)", "p(dark)"]
     assert ((scored["predicted"] == "dark").to_numpy() == truth).mean() > 0.9
@@ -94,12 +97,35 @@ def test_a_model_of_images_is_that_of_two_views_on_this_device_and_says_so(truth
     values = json.loads(Path("model/config.json").read_text())
     told = {name: values["settings"][name] for name in ("first_stage", "second_stage", "rate", "mirror")}
     assert told == {"first_stage": "two-views", "second_stage": None, "rate": None, "mirror": False}
+    assert values["settings"]["backbone"] == "resnet9"
     assert (values["backbone"], values["options"], values["shape"]) == ("resnet9", {"width": 8}, [3, 12, 12])
     assert values["facts"]["bytes"]
     assert "| file | image | a file, 12 × 12 pixels, in colour |" in Path("model/README.md").read_text()
     settings = settings_of(load_model(Path("model")))  # by which networks are trained alike
     assert settings["backbone"].keywords == {"width": 8}
     assert settings["mirror"] is False
+
+
+@pytest.mark.parametrize(
+    "words", [("--no-mirror",), ("--second-stage", "plot", "--second-epochs", "2"), ("--first-stage", "dllp")]
+)
+def test_weights_are_those_of_the_estimator_for_the_same_images_to_the_bit(truth, words):
+    assert run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "2", *words).exit_code == 0
+    table, shares = pl.read_csv("slides/patches.csv"), pl.read_csv("slides/shares.csv")
+    x = np.stack([np.asarray(opened(Path("slides") / file)).transpose(2, 0, 1) for file in table["file"]])
+    told = {} if words[0] == "--no-mirror" else {words[0][2:].replace("-", "_"): words[1]}
+    classifier = ProportionClassifier(
+        first_epochs=2, second_epochs=2, mirror=words[0] != "--no-mirror", random_state=0, **told
+    ).fit(x, bags=table["slide"].to_list(), proportions={row[0]: row[1:] for row in shares.rows()})
+    found, expected = load_model(Path("model")).network.state_dict(), classifier.classifier_.state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_the_network_is_that_of_the_device(monkeypatch):
+    assert settled({}, True, "cpu")["backbone"].keywords == {"width": 8}
+    monkeypatch.setattr("apportion.tabular.fit.pick_device", torch.device)
+    assert settled({}, True, "cuda")["backbone"] == "resnet9"
+    assert settled({}, False, "cuda")["backbone"] == "mlp"
 
 
 def test_what_is_told_takes_the_place_of_what_goes_with_images(truth):
@@ -209,6 +235,7 @@ def test_images_of_several_sizes_are_resized_where_that_is_asked_for_and_new_one
     assert run("fit", *WORDS, *SHARES, *sized).exit_code == 0
     model = load_model(Path("model"))
     assert (model.shape, model.columns[0].flag) == ((3, 10, 10), True)
+    assert "a file, resized to 10 × 10 pixels, in colour" in Path("model/README.md").read_text()
     assert run("predict", "model", "slides/patches.csv", "--out", "scored.csv").exit_code == 0
     assert run("diagnose", "model", *WORDS[:3], *SHARES, "--folds", "2").exit_code in (0, 1)
     opened("slides/png/003.png").resize((12, 12)).save("slides/png/003.png")
@@ -370,8 +397,11 @@ def test_mirrors_are_of_images(truth):
 
 def test_a_column_that_names_images_is_pointed_out_where_it_is_taken_for_texts(truth):
     assert "--image file learns from the images that it names" in run("check", *WORDS[:3], *SHARES).output
-    frame = pl.read_csv("slides/patches.csv").with_columns(pl.col("file").str.replace("png$", "dat"))
-    frame.write_csv("slides/patches.csv")
+    frame = pl.read_csv("slides/patches.csv")
+    frame.with_columns(pl.col("file").str.to_uppercase()).write_csv("slides/patches.csv")
+    assert "--image file learns from the images that it names" in run("check", *WORDS[:3], *SHARES).output
+    one = pl.when(pl.int_range(pl.len()) > 0).then(pl.col("file").str.replace("png$", "dat"))
+    frame.with_columns(file=one.otherwise("file")).write_csv("slides/patches.csv")
     assert "--drop file if it names the rows" in run("check", *WORDS[:3], *SHARES).output
 
 
@@ -382,7 +412,8 @@ def test_what_a_file_says_of_a_column_of_images_is_checked():
     for change in ({"shape": [3, 8]}, {"shape": [2, 8, 8]}, {"shape": []}, {"shape": [3, 8, 1 << 17]},
                    {"shape": "3"}, {"kind": "number"}, {"shape": [3, 8, 8.0]}, {"shape": [3, 8, 9]},
                    {"shape": [3, 7, 7]}, {"shape": [3, 1 << 13, 1 << 13]}, {"shape": [0, 8, 8]},
-                   {"shape": [3, 8, 8, 8]}):  # fmt: skip
+                   {"shape": [3, 8, 8, 8]}, {"flag": False, "shape": [3, 8, 0]},
+                   {"kind": "number", "shape": [8]}):  # fmt: skip
         with pytest.raises(TableError, match="'file'"):
             from_values([values | change])
     for shape in ((1, 8, 8), (3, 4096, 4096)):
@@ -406,6 +437,21 @@ def test_a_model_whose_files_disagree_about_its_images_is_refused(truth):
         ({"options": {"width": 8, "slope": float("nan")}}, "the slope nan; it is a number"),
         ({"options": {"width": 8, "slope": 10**400}}, "it is a number"),
         ({"backbone": "conv13", "options": {"last_padding": 1 << 20}}, "a last padding of 1048576"),
+    ):
+        path.write_text(json.dumps(good | change))
+        with pytest.raises(ModelError, match=told):
+            load_model(Path("model"))
+
+
+def test_a_model_of_rows_has_no_column_of_images(truth):
+    words = ("--drop", "file", "--out", "model", "--first-epochs", "1", "--second-epochs", "1")
+    assert run("fit", *WORDS[:3], *SHARES, *words).exit_code == 0
+    path = Path("model/config.json")
+    good = json.loads(path.read_text())
+    image = to_values([Column("file", "image", shape=(3, 12, 12))])
+    for change, told in (
+        ({"columns": [*good["columns"], *image]}, "columns that do not make instances"),
+        ({"facts": good["facts"] | {"bytes": True}}, "whether they are images"),
     ):
         path.write_text(json.dumps(good | change))
         with pytest.raises(ModelError, match=told):
@@ -457,13 +503,37 @@ def test_images_are_read_a_few_at_a_time_where_they_are_large(truth, monkeypatch
         assert "row 101, names 'png/100.png', which cannot be read" in run(*words).output
 
 
-def test_check_counts_the_rows_of_all_parts(truth, monkeypatch):
+def test_files_whose_heads_alone_are_whole_are_named_with_the_rows_of_all_parts(truth, monkeypatch):
+    run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1")
     monkeypatch.setattr(pictures, "HELD", 7 * 3 * 12 * 12)
     image = np.random.default_rng(4).integers(0, 256, (12, 12, 3), np.uint8)
     Image.fromarray(image).save("slides/short.bmp")
     Path("slides/short.bmp").write_bytes(Path("slides/short.bmp").read_bytes()[:200])  # its head is whole
+    replaced(20, "short.bmp")
     replaced(100, "short.bmp")
-    assert "row 101, names 'short.bmp', which cannot be read" in run("check", *WORDS, *SHARES).output
+    for words in (
+        ("check", *WORDS, *SHARES),
+        ("fit", *WORDS, *SHARES, "--out", "other"),
+        ("predict", "model", "slides/patches.csv", "--out", "scored.csv"),
+        ("diagnose", "model", *WORDS[:3], *SHARES),
+    ):
+        result = run(*words)
+        assert result.exit_code == 2
+        for row in (21, 101):
+            assert f"row {row}, names 'short.bmp', which cannot be read" in result.output
+    assert not Path("other").exists()
+
+
+def test_names_that_look_like_numbers_stay_as_they_are(truth):
+    frame = pl.read_csv("slides/patches.csv")
+    for file in frame["file"]:
+        (Path("slides") / file).rename(Path("slides") / Path(file).stem)
+    frame.with_columns(pl.col("file").str.extract(r"(\d+)")).write_csv("slides/patches.csv")
+    assert "001" in Path("slides/patches.csv").read_text()
+    assert run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1").exit_code == 0
+    assert run("predict", "model", "slides/patches.csv", "--out", "scored.parquet").exit_code == 0
+    assert pl.read_parquet("scored.parquet")["file"][1] == "001"
+    assert run("diagnose", "model", *WORDS[:3], *SHARES, "--folds", "2").exit_code in (0, 1)
 
 
 def test_columns_that_are_used_or_dropped_are_not_told_of_as_left_out(truth):

@@ -45,9 +45,12 @@ class Column:
 
 
 def to_values(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """Plain values for JSON."""
-    lists = ({"categories": list(column.categories), "shape": list(column.shape)} for column in columns)
-    return [asdict(column) | own for column, own in zip(columns, lists, strict=True)]
+    """Plain values for JSON; the shape is that of images alone, so that others are as they always were."""
+    values = [asdict(column) | {"categories": list(column.categories)} for column in columns]
+    for column, value in zip(columns, values, strict=True):
+        del value["shape"]
+        value |= {"shape": list(column.shape)} if column.shape else {}
+    return values
 
 
 def from_values(values: Any) -> tuple[Column, ...]:

@@ -59,9 +59,8 @@ def main() -> None:
         new, _, new_p = clicks(20_000, asked.bags, random)
         truth = (random.random(len(new)) < new_p).astype(int)
         sizes = np.bincount(bag)
-        print(
-            f"seed {seed}: bags of {sizes.min()} to {sizes.max()} rows, half at most {np.median(sizes):.0f}"
-        )
+        half = np.median(sizes)
+        print(f"seed {seed}: bags of {sizes.min()} to {sizes.max()} rows, half of them at most {half:.0f}")
         fitted = ProportionClassifier(first_epochs=asked.first_epochs, random_state=seed)
         answers = {"the overall share": np.full(len(new), y.mean())}
         with patch("apportion.first_stage.dllp.proportion_loss", mean_over_bags):

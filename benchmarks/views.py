@@ -66,7 +66,8 @@ def trained(
     first = replace(MUON, epochs=asked.epochs, **settings)
     bags, _ = make_bags(x, y, asked.size, 10, stream(asked.seed, "bags", "random", asked.size))
     reseed(asked.seed, "first", "weights")
-    network, view = channels_last(resnet9(tuple(x.shape[1:]), 10, width=8)), weak_and_strong
+    network = channels_last(resnet9(tuple(x.shape[1:]), 10, width=8))
+    view = two_weak if name == "two weak views" else weak_and_strong
     with ExitStack() as stack:
         for part, other in parts.items():
             stack.enter_context(patch(f"{HOME}.{part}", other))
@@ -74,7 +75,7 @@ def trained(
         moments = first_stage(
             learner, bags, build_optimizers(learner.players(), first), epochs=asked.epochs, seed=asked.seed,
             rate=build_rate(first), instances_per_batch=256,
-            augment=lambda x: centred((two_weak if name == "two weak views" else view)(x)),
+            augment=lambda x: centred(view(x)),
         )  # fmt: skip
         told = {asked.epochs // 4, asked.epochs // 2, asked.epochs}
         return [right(moment.learner.classifier) for moment in moments if moment.epoch.number in told]

@@ -36,8 +36,8 @@ DIGIT_EPOCHS = {16: 12, 32: 12, 64: 12, 128: 12, 256: 16, 512: 20, 1024: 24}
 
 
 def muon_rate(steps: float) -> float:
-    """The peak for a training of so many steps: at a high rate labels stay poor, so that a long one learns
-    most once its rate has fallen (docs/log.md). The rates of the tables above are within a third of it."""
+    """The peak for a training of so many steps: a long one at a high rate learns most once it has fallen
+    (docs/log.md). The rates of the tables above are within a third of it."""
     return min(MUON.rate, 3.5 / math.sqrt(max(1.0, steps)))
 
 

@@ -36,9 +36,7 @@ class Asked:
     given: str = ""  # a column of the table that gives the class of a few rows and is empty in all others
     beside: tuple[str, ...] = ()  # columns of bags of other groupings, about which is asked beside this one
     keep: tuple[str, ...] = ()  # columns of bags that are features all the same
-    image: str = (
-        ""  # a column of the table that names a file a row: images, which are all that is learnt from
-    )
+    image: str = ""  # a column of the table that names a file a row: these images alone are learnt from
     pixels: int = 0  # height and width to which these are resized; if 0, all must have one size
 
     @property

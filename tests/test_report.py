@@ -95,12 +95,12 @@ def test_the_papers_own_setting_stands_beside_its_numbers_with_what_became_of_th
 
 
 def test_a_table_in_another_setting_follows_the_table_on_the_page(tmp_path):
-    for name in ("table2/vat/64", "table2-long/vat/64", "table1-paper/dllp/16"):
+    for name in ("table2/vat/64", "table2-long/vat/64", "table2-muon/vat/64", "table1-paper/dllp/16"):
         make_run(tmp_path, name, 1, 50.0)
     page = results_page(tmp_path, tmp_path / "page.md")
-    parts = ("In the paper's own", "## Table 2", "With longer first")
-    own, table, longer = (page.index(said) for said in parts)
-    assert own < table < longer < page.index("## Runs")
+    parts = ("In the paper's own", "## Table 2", "With longer first", "With Muon")
+    own, table, longer, muon = (page.index(said) for said in parts)
+    assert own < table < longer < muon < page.index("## Runs")
     assert "| LLP-VAT | – / 65.21 | – / 58.65 | **50.00 (–, 1)** / 45.53 / +4.47 |" in page[longer:]
     assert page.count("In the paper's own setting") == page.count("With longer first stages") == 1
 

@@ -1,16 +1,8 @@
 """The named recipes: the paper's tables and figures as Python. `apportion list` prints them."""
 
 from apportion.grid.beyond import BEYOND
-from apportion.grid.images import (
-    FIGURE_4,
-    MNIST,
-    TABLE_1,
-    TABLE_1_HELD_OUT,
-    TABLE_1_PAPER,
-    TABLE_2,
-    TABLE_2_LONG,
-    TABLE_3,
-)
+from apportion.grid.images import FIGURE_4, MNIST, TABLE_1, TABLE_2, TABLE_3
+from apportion.grid.others import TABLE_1_HELD_OUT, TABLE_1_PAPER, TABLE_2_LONG, TABLES_MUON
 from apportion.grid.points import DIGITS_GRID, FIGURE_2, FIGURE_2_EARLY, SMOKE
 from apportion.recipes import Recipe
 
@@ -23,6 +15,7 @@ RECIPES: dict[str, Recipe] = (
     | TABLE_1_PAPER
     | TABLE_2
     | TABLE_2_LONG
+    | TABLES_MUON
     | TABLE_3
     | FIGURE_4
     | MNIST

@@ -1,4 +1,4 @@
-"""CIFAR and the MNIST family: the paper's tables 1 to 3 and figure 4, in our setting and in its own."""
+"""CIFAR and the MNIST family: the paper's tables 1 to 3 and figure 4, in our setting."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,6 @@ from apportion.recipes import Data, First, Network, Recipe, Second
 
 SIZES = (16, 32, 64, 128)
 CONV13 = Network("conv13", {"dropout": 0.2})  # 0.5 in the paper: worse on held-out bags (docs/log.md)
-PAPER_CONV13 = Network("conv13", {"dropout": 0.5})
 
 # The default setting of the image tables: ours, not the paper's (docs/results.md says how it was found). A
 # first stage that is longer for larger bags, then a new student that keeps a high rate until the last 30 %.
@@ -61,45 +60,10 @@ TABLE_1 = {
     for plot in (False, True)
 }
 
-# apportion run table1-held-out/dllp+plot/64     a tenth of the bags held out: which epoch would they choose?
-TABLE_1_HELD_OUT = {
-    name.replace("table1", "table1-held-out"): replace(recipe, data=replace(recipe.data, held_out=0.1))
-    for name, recipe in TABLE_1.items()
-    if name.startswith("table1/dllp")
-}
-
 # apportion run table2 --seeds 1     CIFAR-100, the same settings
 TABLE_2 = {
     name.replace("table1", "table2"): replace(recipe, data=replace(recipe.data, name="cifar100"))
     for name, recipe in TABLE_1.items()
-}
-
-# apportion run table2-long --seeds 1     some first stages of table 2 end too soon (docs/log.md)
-LONG_EPOCHS = {16: 80, 32: 120, 64: 160, 128: 300}
-TABLE_2_LONG = {
-    name.replace("table2", "table2-long"): replace(
-        recipe, first=replace(recipe.first, epochs=LONG_EPOCHS[recipe.data.bag_size])
-    )
-    for name, recipe in TABLE_2.items()
-    if recipe.data.bag_size in LONG_EPOCHS
-}
-
-# apportion run table1-paper/dllp+plot/16     as far as the paper says: Adam 1e-4 halved every 100 epochs,
-# β₁ = 0.5, SCE, no mixup, dropout 0.5. P1: its epochs and batches are not given.
-PAPER_FIRST = First(epochs=200, rate=1e-4, momentum=0.5, schedule="halving")
-PAPER_SECOND = Second(
-    epochs=100, loss="sce", hold=1, rate=1e-4, momentum=0.5, schedule="halving", student="teacher"
-)
-TABLE_1_PAPER = {
-    f"table1-paper/dllp{'+plot' if plot else ''}/{size}": replace(
-        FAST,
-        data=Data("cifar10", size),
-        network=PAPER_CONV13,
-        first=PAPER_FIRST,
-        second=PAPER_SECOND if plot else None,
-    )
-    for size in SIZES
-    for plot in (False, True)
 }
 
 # apportion run table3 --seeds 1     the ablation: second stages after table1/dllp/64, which is its baseline;

@@ -31,6 +31,8 @@ dropout 0.5, SCE, no mixup, the teacher continued; epochs and batches are ours,
 With longer first stages, of 80 / 120 / 160 / 300 epochs by bag size and not 40 / 60 / 80 / 120: of what was
 tried in cells below the paper, more epochs gained ([log.md](log.md)). Their lengths were chosen after a look
 at the test images of seed 1:""",
+    "muon": """\
+With Muon for the optimiser of the first stage instead of Adam, in as many epochs ([log.md](log.md)):""",
 }
 BEYOND = """\
 Last epoch, and the seconds of all stages on one device with evaluation in them, and compilation where it was

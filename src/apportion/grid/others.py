@@ -29,9 +29,9 @@ MUON_RATES = {16: 0.05, 32: 0.03, 64: 0.02, 128: 0.02}
 
 
 def by_muon(recipe: Recipe) -> Recipe:
-    rate = MUON_RATES[recipe.data.bag_size]
-    stage = {"optimizer": "muon", "rate": rate, "decay": 5e-4, "schedule": "ramp-cosine", "clip": 1.0}
-    return replace(recipe, first=replace(recipe.first, **stage))
+    clip = 0.2 if recipe.first.method == "gan" else None
+    stage = replace(recipe.first, optimizer="muon", rate=MUON_RATES[recipe.data.bag_size], clip=clip)
+    return replace(recipe, first=replace(stage, decay=5e-4, schedule="ramp-cosine"))
 
 
 TABLES_MUON = {

@@ -72,6 +72,19 @@ def test_what_the_readme_says_of_two_views_on_cifar_100_is_in_the_results():
     assert "| bags of 16 | bags of 64 |" in table
 
 
+def test_what_the_readme_says_of_muon_is_in_the_results():
+    results = (README.parent / "docs" / "results.md").read_text()
+    told = README.read_text().split("By [Muon]")[1].split("\n\n")[0]
+    for table, said in zip(("## Table 1", "## Table 2"), told.split(";\n"), strict=True):
+        part = results.split(f"{table}: ")[1].split("\n## ")[0]
+        adam, muon = part.split("With Muon")
+        pairs = re.findall(r"([\d.]+)(?:\s+at \d+)? with [\w-]+(?: after it)? \(([\d.]+)", said)
+        assert len(pairs) >= 2
+        for by_muon, by_adam in pairs:
+            assert f"**{by_muon} (" in muon
+            assert f"**{by_adam} (" in adam
+
+
 def test_what_the_method_page_says_of_two_views_is_in_the_results():
     results = (README.parent / "docs" / "results.md").read_text()
     cifar_10 = results.split("two views, CIFAR-10\n")[1].split("\n## ")[0]

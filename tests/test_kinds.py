@@ -19,10 +19,11 @@ from apportion.bagging import make_bags
 from apportion.fitting import two_stages
 from apportion.fitting.auto import kind_of
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS
-from apportion.fitting.networks import check_lone, suited
+from apportion.fitting.networks import check_lone, suited, usual_rate
 from apportion.grid import RECIPES
 from apportion.grid.beyond import EPOCHS9, MUON, muon_rate
 from apportion.grid.images import FAST
+from apportion.grid.others import FAST_MUON, MUON_RATES, bag_rate
 from apportion.intake.instances import as_floats, centred
 from apportion.intake.pictures import stacked
 from apportion.labelling import hard_labels
@@ -53,8 +54,9 @@ def small(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
 
 
 def test_the_settings_of_images_are_those_of_the_tables():
-    assert IMAGES.teacher("two-views", 100, None) == RECIPES["beyond-resnet9-muon/two-views/16"].first
-    assert IMAGES.teacher("dllp", 40, None) == RECIPES["table1/dllp+plot/16"].first
+    assert IMAGES.teacher("two-views", 100) == RECIPES["beyond-resnet9-muon/two-views/16"].first
+    for method in ("dllp", "vat", "gan"):
+        assert IMAGES.teacher(method, 40) == RECIPES[f"table1-muon/{method}+plot/16"].first
     assert IMAGES.student(70, None) == RECIPES["table1/dllp+plot/16"].second
     assert IMAGES.batch == RECIPES["beyond-resnet9/two-views/16"].instances_per_batch
     for size in (16, 32, 64, 128, 256):
@@ -77,19 +79,35 @@ def test_the_settings_of_images_are_those_of_the_tables():
     ],
 )
 def test_muon_turns_our_networks_in_which_a_norm_follows_every_convolution(backbone, optimizer):
-    network, first = backbone((3, 16, 16), 2), IMAGES.teacher("two-views", 5, None)
-    found = suited(first, backbone, network, None)
+    network, first = backbone((3, 16, 16), 2), IMAGES.teacher("two-views", 5)
+    found = suited(first, backbone, network)
     assert (found.optimizer, found.rate) == (optimizer, {"muon": 0.05, "sgd": 0.1}[optimizer])
     assert replace(found, optimizer="muon", rate=0.05) == first
-    told = suited(IMAGES.teacher("two-views", 5, 0.03), backbone, network, 0.03)
-    assert (told.optimizer, told.rate) == (optimizer, 0.03)
-    for method in ("dllp", "vat"):
-        assert suited(IMAGES.teacher(method, 5, None), backbone, network, None).optimizer == "adam"
+    for method in ("dllp", "vat", "gan"):
+        table = "table1-muon" if optimizer == "muon" else "table1"
+        found = suited(IMAGES.teacher(method, 40), backbone, network)
+        assert found == RECIPES[f"{table}/{method}/16"].first
 
 
 def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():
-    assert IMAGES.teacher("two-views", 5, 0.03) == replace(IMAGES.teacher("two-views", 5, None), rate=0.03)
     assert ROWS.student(5, 0.03) == replace(ROWS.student(5, None), rate=0.03)
+    x, y = bars(64)
+    bags, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 32, 3, stream(0))
+    for backbone, usual in ((partial(resnet9, width=2), 0.2 / 32**0.5), (small, FAST.first.rate)):
+        for rate, found in ((None, usual), (0.03, 0.03)):
+            with closing(two_stages(bags, backbone, label=None, first_epochs=2, rate=rate)) as moments:
+                assert next(moments).optimizers[0].defaults["lr"] == pytest.approx(found)
+
+
+def test_the_larger_bags_are_the_lower_muons_rate_for_their_loss_and_that_of_the_tables_is_near():
+    assert bag_rate(1) == bag_rate(16) == FAST_MUON.rate
+    assert bag_rate(256) == bag_rate(64) / 2
+    for size, rate in MUON_RATES.items():
+        assert rate == pytest.approx(bag_rate(size), rel=0.2)
+    for method, size, rate in (("dllp", 64, 0.025), ("dllp", 4, 0.05), ("two-views", 64, 0.05)):
+        assert usual_rate(IMAGES.teacher(method, 5), 100, size) == rate
+    assert usual_rate(ROWS.teacher("dllp", 5), 40_000, 64) == ROWS.first.rate
+    assert usual_rate(IMAGES.teacher("dllp", 5), 1_000_000, 64) == muon_rate(1_000_000) < 0.025
 
 
 def test_the_longer_muon_trains_the_lower_its_rate_and_that_of_the_tables_is_near():
@@ -99,8 +117,7 @@ def test_the_longer_muon_trains_the_lower_its_rate_and_that_of_the_tables_is_nea
         recipe = RECIPES[f"beyond-resnet9-muon/two-views/{size}"]
         steps = recipe.first.epochs * 50_000 / recipe.instances_per_batch
         assert recipe.first.rate == pytest.approx(muon_rate(steps), rel=1 / 3)
-        assert IMAGES.teacher("two-views", 450, None, steps=steps).rate == muon_rate(steps)
-    assert IMAGES.teacher("dllp", 450, None, steps=40_000).rate == FAST.first.rate
+        assert usual_rate(IMAGES.teacher("two-views", 450), steps, size) == muon_rate(steps)
 
 
 def test_a_long_training_of_images_is_given_its_lower_rate():
@@ -132,7 +149,7 @@ def test_the_settings_of_images_on_a_cpu_are_those_that_were_tried_there():
     bags = ragged((128,) * (60_000 // 128))
     epochs = CPU_IMAGES.first_epochs(bags, bags, CPU_IMAGES.batch)
     assert epochs == recipe.first.epochs + 1  # the last batch is begun
-    sgd = suited(CPU_IMAGES.teacher("two-views", recipe.first.epochs, None), small, small((3, 8, 8), 2), None)
+    sgd = suited(CPU_IMAGES.teacher("two-views", recipe.first.epochs), small, small((3, 8, 8), 2))
     assert sgd == recipe.first
     assert CPU_IMAGES.batch == recipe.instances_per_batch
     chosen = CPU_IMAGES.words["backbone"]
@@ -426,7 +443,7 @@ def test_images_in_large_bags_are_learnt_in_scattered_batches_and_small_ones_who
         assert kind.scatters("two-views", bags, None) == scattered
         assert not kind.scatters("vat", bags, None)
     assert not IMAGES.scatters("two-views", bags, 4096)  # which holds four whole bags
-    first = IMAGES.teacher("two-views", 400, 0.05, scattered=True)
+    first = IMAGES.teacher("two-views", 400, scattered=True)
     assert first == RECIPES["beyond-resnet9-muon/two-views/512"].first
     # an epoch has every row, however large its bag: of 4,096 rows 64 batches of 64
     steps = CPU_IMAGES.first_steps(1024.0, 1.0)

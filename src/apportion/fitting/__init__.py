@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from apportion.bags import Bags
 from apportion.evaluate import predict
 from apportion.first_stage import METHODS
 from apportion.fitting.auto import kind_of
-from apportion.fitting.networks import Backbone, check_network, suited
+from apportion.fitting.lengths import usual_size
+from apportion.fitting.networks import Backbone, check_network, suited, usual_rate
 from apportion.fitting.start import overall_shares, starting_at
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags, on_belief
@@ -110,8 +112,9 @@ def two_stages(
         return starting_at(overall_shares(taught), network)
 
     network, (place, hasten) = new_network("first", pairs), sped_up(device, fast, parts=pairs)
-    steps = first_epochs * len(taught.x) / batch
-    first = suited(kind.teacher(method, first_epochs, rate, scattered, steps), backbone, network, rate)
+    first = suited(kind.teacher(method, first_epochs, scattered), backbone, network)
+    usual = usual_rate(first, first_epochs * len(taught.x) / batch, usual_size(taught.sizes))
+    first = replace(first, rate=usual if rate is None else rate)
     learner = build_learner(first, network, shape, place, taught, hasten)
     yield from first_stage(
         learner, in_batches(taught, first), build_optimizers(learner.players(), first), epochs=first_epochs,

@@ -22,9 +22,11 @@ from apportion.fitting.lengths import (
     epochs_of,
     instances_needed,
     two_usual,
+    usual_size,
 )
-from apportion.grid.beyond import MUON, muon_rate
-from apportion.grid.images import FAST, FAST_SECOND
+from apportion.grid.beyond import MUON
+from apportion.grid.images import FAST_SECOND, GAN
+from apportion.grid.others import FAST_MUON, GAN_CLIP
 from apportion.intake.instances import as_floats, centred
 from apportion.recipes import First, Second
 from apportion.train import View
@@ -33,8 +35,8 @@ from apportion.train import View
 @dataclass(frozen=True)
 class Kind:
     words: Mapping[str, Any]  # of ProportionClassifier's settings, those that may be "auto"
-    first: First  # of a method that sees one view
-    two_views: First
+    first: First
+    own: Mapping[str, First]  # of methods for which that is another
     second: Second
     hold: float  # the share of a student's epochs before the first relabelling
     batch: int  # instances, unless a bag is larger
@@ -54,7 +56,7 @@ class Kind:
         """Whether rows of all bags make a batch: of whole ones it would hold too few to learn from, by the
         size that the bag of a row has on average, or not all of one."""
         sizes = known.sizes.double()
-        few = (batch or self.batch) * float(sizes.sum()) < self.fewest * float(sizes.square().sum())
+        few = (batch or self.batch) < self.fewest * usual_size(sizes)
         too_large = self.fewest > 0 and float(sizes.max()) > (batch or LARGEST)
         return method in SCATTERED and (few or too_large)
 
@@ -63,16 +65,11 @@ class Kind:
         scattered = self.scatters(method, known, asked)
         return scattered, asked or (self.batch if scattered else self.instances_per_batch(known, bags))
 
-    def teacher(
-        self, method: str, epochs: int, rate: float | None, scattered: bool = False, steps: float = 0
-    ) -> First:
-        """The settings of a first stage; a rate of None is the one that goes with them and so many steps."""
+    def teacher(self, method: str, epochs: int, scattered: bool = False) -> First:
         if epochs < 1:
             raise ValueError(f"first_epochs is {epochs}; a teacher needs at least one")
-        own = self.two_views if method == "two-views" else replace(self.first, method=method)
-        usual = muon_rate(steps) if own.optimizer == "muon" else own.rate
-        own = replace(own, batches="scattered" if scattered else None)
-        return replace(own, epochs=epochs, rate=usual if rate is None else rate)
+        own = replace(self.own.get(method, self.first), method=method, epochs=epochs)
+        return replace(own, batches="scattered" if scattered else None)
 
     def student(self, epochs: int, rate: float | None) -> Second:
         return replace(self.second, epochs=epochs, rate=self.second.rate if rate is None else rate)
@@ -100,7 +97,7 @@ class Kind:
 ROWS = Kind(
     words={"first_stage": "dllp", "second_stage": "plot", "backbone": "mlp", "labels": "soft"},
     first=First(rate=2e-3),
-    two_views=First("two-views", rate=2e-3),
+    own={},
     second=Second(rate=1e-3, schedule="one-cycle"),
     hold=0.6,
     batch=256,
@@ -120,8 +117,8 @@ IMAGES = Kind(
         "backbone": "resnet9",
         "labels": "hard",
     },
-    first=FAST.first,
-    two_views=MUON,
+    first=FAST_MUON,
+    own={"two-views": MUON, "gan": replace(FAST_MUON, clip=GAN_CLIP, **GAN)},
     second=FAST_SECOND,
     hold=1 / 8,
     batch=512,

@@ -35,14 +35,19 @@ def epochs_for(times: float, sizes: Tensor, instances_per_batch: int, steps: flo
     return max(usual, min(SEEN, more))
 
 
+def usual_size(sizes: Tensor) -> float:
+    """The size that the bag of a row has on average."""
+    rows = sizes.double()
+    return float(rows.square().sum() / rows.sum())
+
+
 def two_usual(sizes: Tensor) -> int:
-    """Instances of two bags of the size that the bag of a row has on average.
+    """Instances of two bags of the usual size.
 
     A batch holds the largest bag, however few are so large. Steps of such batches are fewer: as many would go
     over the rows so often that the small bags are learnt by heart (docs/log.md).
     """
-    rows = sizes.double()
-    return math.ceil(2 * float(rows.square().sum() / rows.sum()))
+    return math.ceil(2 * usual_size(sizes))
 
 
 def instances_needed(bags: Bags) -> int:

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from apportion.backbones import BACKBONES
 from apportion.backbones.both_ways import BothWays
-from apportion.grid.beyond import TWO_VIEWS
+from apportion.grid.beyond import TWO_VIEWS, muon_rate
+from apportion.grid.images import FAST
+from apportion.grid.others import bag_rate
 from apportion.learner import still_batchnorm
 from apportion.recipes import First
 from apportion.speed import unplaced
@@ -21,12 +23,22 @@ def is_ours(backbone: Backbone) -> bool:
     return (backbone.func if isinstance(backbone, partial) else backbone) in BACKBONES.values()
 
 
-def suited(first: First, backbone: Backbone, network: nn.Module, rate: float | None) -> First:
-    """The settings of a first stage, with SGD in place of Muon for networks that are not ours, which may have
-    learnt before, and for those of ours in which lengths of filters matter."""
+def suited(first: First, backbone: Backbone, network: nn.Module) -> First:
+    """The settings of a first stage, with SGD (two views) or Adam in place of Muon for networks that are not
+    ours, which may have learnt before, and for those of ours in which lengths of filters matter."""
     if first.optimizer != "muon" or (is_ours(backbone) and lengths_are_taken_out(network)):
         return first
-    return replace(first, optimizer=TWO_VIEWS.optimizer, rate=TWO_VIEWS.rate if rate is None else rate)
+    other = TWO_VIEWS if first.method == "two-views" else FAST.first
+    own = replace(first, optimizer=other.optimizer, rate=other.rate)
+    return replace(own, decay=other.decay, schedule=other.schedule, clip=other.clip)
+
+
+def usual_rate(first: First, steps: float, size: float) -> float:
+    """The peak rate of so many steps. Of Muon it is the lower the longer they are and, where the bag loss
+    has no other beside it that teaches, the larger the bags are."""
+    if first.optimizer != "muon":
+        return first.rate
+    return min(muon_rate(steps), first.rate if first.method == "two-views" else bag_rate(size))
 
 
 def lengths_are_taken_out(network: nn.Module) -> bool:

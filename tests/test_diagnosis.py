@@ -24,6 +24,7 @@ from apportion.intake.mending import denoised
 from apportion.judging.bag_statistics import (
     accuracy_from_bags,
     accuracy_interval,
+    bag_weights,
     shuffled_correlations,
     spread_of,
     uneven,
@@ -187,12 +188,49 @@ def test_random_bags_have_the_spread_of_chance_and_others_have_not():
 def test_shuffled_correlations_are_those_of_shuffled_shares():
     known = torch.rand(30, 3, generator=seeded()).softmax(1)
     mixed = 0.5 * known + 0.5 * torch.rand(30, 3, generator=seeded(1)).softmax(1)
-    found, null = shuffled_correlations(mixed, known, 400)
+    sizes = torch.full((30,), 20)
+    found, null = shuffled_correlations(mixed, known, sizes, 400)
     one, other = ((v - v.mean(0)).flatten().numpy() for v in (mixed, known))
     assert found == pytest.approx(np.corrcoef(one, other)[0, 1], abs=1e-6)
     assert abs(float(null.mean())) < 0.05
     assert float(null.std()) == pytest.approx(1 / np.sqrt(29 * 2), rel=0.5)
-    assert shuffled_correlations(torch.full((30, 3), 1 / 3), known)[0] == 0
+    assert shuffled_correlations(torch.full((30, 3), 1 / 3), known, sizes)[0] == 0
+    assert shuffled_correlations(mixed, torch.full((30, 3), 1 / 3), sizes)[0] == 0
+    one_class = torch.eye(3)[:1].expand(30, 3)
+    assert shuffled_correlations(mixed, one_class, torch.arange(1, 31))[0] == 0
+
+
+def test_a_bag_weighs_by_its_rows_if_bags_differ_by_chance_and_like_any_other_if_for_a_reason():
+    sizes = torch.tensor([1, 10, 100, 1000] * 100)
+    generator = np.random.default_rng(0)
+
+    def weights(reason: float) -> torch.Tensor:
+        chance = generator.beta(reason, reason, len(sizes)) if reason else np.full(len(sizes), 0.5)
+        one = torch.from_numpy(generator.binomial(sizes.numpy(), chance) / sizes.numpy())
+        return bag_weights(torch.stack([one, 1 - one], 1), sizes)
+
+    alike = bag_weights(torch.eye(2).repeat(5, 1), torch.full((10,), 7))
+    assert float((alike - 1).abs().max()) < 1e-12
+    by_chance, for_a_reason = weights(0), weights(2)
+    for found in (by_chance, for_a_reason):
+        assert float(found.mean()) == pytest.approx(1)
+    assert float(by_chance[2] / by_chance[1]) == pytest.approx(10, rel=0.2)
+    assert float(for_a_reason[3] / for_a_reason[2]) == pytest.approx(1, abs=0.05)
+    assert float(for_a_reason[3] / for_a_reason[0]) == pytest.approx(1 + 0.25 / 0.05, rel=0.2)  # 1/4 a row
+
+
+def test_shares_of_small_bags_stray_the_most_and_seem_foretold_by_nobody():
+    # predictions follow a feature that the class does not: plain shuffles, sizes alike, let too many pass
+    random, passed = np.random.default_rng(0), np.zeros(2)
+    for seed in range(400):
+        sizes = torch.from_numpy(np.exp(random.normal(3, 1.6, 100)).round().clip(1).astype(np.int64))
+        told, rare = random.beta(1, 9, int(sizes.sum())), random.random(int(sizes.sum())) < 0.1
+        both = (torch.from_numpy(np.stack([1 - each, each], 1)).double() for each in (told, rare))
+        predicted, known = (bag_means(each, sizes) for each in both)
+        for i, each in enumerate((sizes, torch.ones_like(sizes))):
+            found, null = shuffled_correlations(predicted, known, each, 199, seed)
+            passed[i] += float((null >= found).double().mean()) < 0.05
+    assert passed[0] / 400 < 0.08 < 0.1 < passed[1] / 400
 
 
 # --- margins
@@ -300,7 +338,7 @@ def test_the_largest_class_is_that_of_rows_and_p_counts_the_order_that_was_found
     found = diagnosis_of(log_probs, bags)
     assert found.largest == pytest.approx((81 + 45) / 180)
     assert found.p_value == 1 / 2000
-    null = shuffled_correlations(bag_means(log_probs.exp(), sizes), shares, 1999)[1]
+    null = shuffled_correlations(bag_means(log_probs.exp(), sizes), shares, sizes, 1999)[1]
     assert found.shuffled == pytest.approx(float(null.quantile(0.998)))
 
 

@@ -285,6 +285,17 @@ class Recomputed(nn.Module):
         return checkpoint(self.layers, x, use_reentrant=False)
 
 
+def test_a_weight_of_100_is_one_of_a_hundredth_for_all_else_but_for_the_length_of_the_gradient():
+    bags, classifier, maker, found = moon_bags()[0], network(), generator((2,), 8), []
+    for given in ({"weight": 100.0}, {"adversarial": 0.01}):
+        terms = turns_of(LLPGAN(classifier, maker, 8, **given), bags)[0]
+        assert set(terms) == {"proportion", "real", "fake"}
+        classifier.zero_grad()
+        sum(terms.values()).backward()
+        found.append(torch.cat([p.grad.flatten().clone() for p in classifier.parameters()]))
+    torch.testing.assert_close(found[0], 100 * found[1], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("make", [LLPVAT, lambda net: LLPGAN(net, generator((2,), 8), 8)])
 def test_a_network_that_is_computed_again_in_its_backward_pass_can_be_frozen(make):
     features, head = network()

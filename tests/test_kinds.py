@@ -55,8 +55,11 @@ def small(shape: tuple[int, ...], n_classes: int) -> nn.Sequential:
 
 def test_the_settings_of_images_are_those_of_the_tables():
     assert IMAGES.teacher("two-views", 100) == RECIPES["beyond-resnet9-muon/two-views/16"].first
-    for method in ("dllp", "vat", "gan"):
+    for method in ("dllp", "vat"):
         assert IMAGES.teacher(method, 40) == RECIPES[f"table1-muon/{method}+plot/16"].first
+    gan, table = IMAGES.teacher("gan", 40), RECIPES["table1-muon/gan/16"].first
+    assert gan.options["adversarial"] == 1 / table.options["weight"]
+    assert replace(gan, options=table.options, clip=table.clip) == table
     assert IMAGES.student(70, None) == RECIPES["table1/dllp+plot/16"].second
     assert IMAGES.batch == RECIPES["beyond-resnet9/two-views/16"].instances_per_batch
     for size in (16, 32, 64, 128, 256):
@@ -83,10 +86,11 @@ def test_muon_turns_our_networks_in_which_a_norm_follows_every_convolution(backb
     found = suited(first, backbone, network)
     assert (found.optimizer, found.rate) == (optimizer, {"muon": 0.05, "sgd": 0.1}[optimizer])
     assert replace(found, optimizer="muon", rate=0.05) == first
-    for method in ("dllp", "vat", "gan"):
+    for method in ("dllp", "vat"):
         table = "table1-muon" if optimizer == "muon" else "table1"
         found = suited(IMAGES.teacher(method, 40), backbone, network)
         assert found == RECIPES[f"{table}/{method}/16"].first
+    assert suited(IMAGES.teacher("gan", 40), backbone, network).generator_rate == 3e-5
 
 
 def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():

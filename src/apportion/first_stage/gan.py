@@ -21,10 +21,19 @@ def instance_mean(values: Tensor) -> Tensor:
 
 
 class LLPGAN:
-    """The classifier is nn.Sequential(features, head), as every backbone here; any module can be put so."""
+    """The classifier is nn.Sequential(features, head), as every backbone here; any module can be put so.
+
+    `weight` is that of the proportions, `adversarial` that of telling real from generated: to Adam 100 and 1
+    are the same as 1 and 0.01, to SGD and Muon they are not.
+    """
 
     def __init__(
-        self, classifier: nn.Module, generator: nn.Module, noise: int = 100, weight: float = 1.0
+        self,
+        classifier: nn.Module,
+        generator: nn.Module,
+        noise: int = 100,
+        weight: float = 1.0,
+        adversarial: float = 1.0,
     ) -> None:
         if not isinstance(classifier, nn.Sequential) or len(classifier) != 2:
             raise TypeError(
@@ -36,6 +45,7 @@ class LLPGAN:
         self.generator = generator
         self.noise = noise
         self.weight = weight
+        self.adversarial = adversarial
         self.mean: Callable[[Tensor], Tensor] = instance_mean  # over all processes, where there are several
 
     def players(self) -> list[nn.Module]:
@@ -48,8 +58,8 @@ class LLPGAN:
             judged = self.classifier(made.detach())
         yield {
             "proportion": self.weight * proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
-            "real": F.softplus(-logits.float().logsumexp(1)).mean(),
-            "fake": F.softplus(judged.float().logsumexp(1)).mean(),
+            "real": self.adversarial * F.softplus(-logits.float().logsumexp(1)).mean(),
+            "fake": self.adversarial * F.softplus(judged.float().logsumexp(1)).mean(),
         }
         with still_batchnorm(self.classifier):
             with torch.no_grad():

@@ -19,11 +19,32 @@ def spread_of(proportions: Tensor, sizes: Tensor) -> tuple[float, float]:
     return float(total.sum()) / freedom, 3 * math.sqrt(2 / freedom)
 
 
+def bag_weights(proportions: Tensor, sizes: Tensor) -> Tensor:
+    """(m,) one over the variance of each bag's shares, 1 on average: of it one part is chance's, the less the
+    larger the bag, and one what bags differ by for a reason (DerSimonian and Laird, 1986)."""
+    known, n = proportions.double(), sizes.double()
+    rows, overall = n.sum(), (n @ known) / n.sum()
+    chance = (overall * (1 - overall)).sum()
+    beyond = (n * (known - overall).square().sum(1)).sum() - (len(n) - 1) * chance
+    reason = beyond.clamp_min(0) / (rows - n.square().sum() / rows).clamp_min(1e-12)
+    weights = 1 / (reason + chance / n).clamp_min(1e-12)
+    return weights / weights.mean()
+
+
 def shuffled_correlations(
-    predicted: Tensor, known: Tensor, shuffles: int = 999, seed: int = 0
+    predicted: Tensor, known: Tensor, sizes: Tensor, shuffles: int = 999, seed: int = 0
 ) -> tuple[float, Tensor]:
-    """The bag correlation, and the correlations with the known shares shuffled between bags."""
-    predicted, known = (values.double() - values.double().mean(0) for values in (predicted, known))
+    """The bag correlation, and the correlations with the known shares shuffled between bags.
+
+    Shares of small bags stray the most, predicted and known ones, so that plain shuffles reach too little:
+    what is shuffled is the distance of a bag's shares from all others' in deviations of its own.
+    """
+    weights = bag_weights(known, sizes).unsqueeze(1)
+    predicted, known = (
+        weights.sqrt() * (values.double() - (weights * values.double()).mean(0))
+        for values in (predicted, known)
+    )
+    known = known - known.mean(0)
     scale = float(predicted.norm() * known.norm())
     if scale < 1e-9 * len(known):
         return 0.0, torch.zeros(shuffles)

@@ -27,7 +27,7 @@ class Diagnosis:
     words: tuple[str, ...]
     spread: float  # variance of the shares over that of random bags of these sizes; 1 is chance, 0 all alike
     chance: float  # how far the spread of random bags strays from 1, three deviations
-    correlation: float  # of predicted and known shares over the bags
+    correlation: float  # of predicted and known shares over the bags, each by what its size tells
     shuffled: float  # what shuffled shares reach in two cases of a thousand
     p_value: float  # how often shuffled shares reach this correlation
     accuracy: float  # estimated share of instances whose most probable class is right; NaN: not to be told
@@ -73,7 +73,7 @@ def diagnosis_of(
     predicted, k = bag_means(log_probs.exp(), sizes), bags.n_classes
     top = torch.nn.functional.one_hot(log_probs.argmax(1), k).double()
     found = certified(log_probs, sizes, whole_counts(bags.proportions, sizes))
-    correlation, null = shuffled_correlations(predicted, known, shuffles, seed)
+    correlation, null = shuffled_correlations(predicted, known, sizes, shuffles, seed)
     spread, chance = spread_of(known, sizes)
     accuracy, low, high = accuracy_interval(bag_means(top, sizes), known, sizes)
     values: dict[str, Any] = {

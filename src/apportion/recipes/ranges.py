@@ -60,6 +60,7 @@ OPTIONS: dict[str, Range] = {  # of networks and methods, whichever has one of t
     "last_padding": Range(0, 8),
     "noise": COUNT,
     "weight": NONNEGATIVE,
+    "adversarial": NONNEGATIVE,
     "radius": POSITIVE,
     "probe": POSITIVE,
     "ramp": POSITIVE,

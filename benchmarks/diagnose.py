@@ -80,7 +80,7 @@ def main() -> None:
 
 def show(name: str, bags: Bags, hidden: torch.Tensor | None) -> None:
     log_probs = unseen_log_probs(bags, checked({}), folds=4)
-    found = diagnosis_of(log_probs, bags)
+    found = diagnosis_of(log_probs, bags, crossed=True)
     truth = "" if hidden is None else f"{100 * float((log_probs.argmax(1) == hidden).double().mean()):.1f}"
     cells = [name if found.supported else f"{name}: **no answer**", len(bags.sizes), f"{found.spread:.2f}"]
     cells += [f"{found.correlation:.3f}", f"{found.shuffled:.3f}"]

@@ -29,7 +29,7 @@ from apportion.judging.bag_statistics import (
     spread_of,
     uneven,
 )
-from apportion.judging.diagnosis import diagnosis_of, margins_of
+from apportion.judging.diagnosis import diagnosis_of, margins_of, needed, worth
 from apportion.means import bag_means
 from apportion.tabular.diagnose import report
 from apportion.transport import certified
@@ -233,6 +233,41 @@ def test_shares_of_small_bags_stray_the_most_and_seem_foretold_by_nobody():
     assert passed[0] / 400 < 0.08 < 0.1 < passed[1] / 400
 
 
+def crossed_shares(random: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Shares of 40 bags that five features do not tell, foretold by lines through three parts of them."""
+    features, share = random.normal(size=(40, 5)), random.binomial(50, 0.5, 40) / 50
+    part, told = random.permutation(40) % 4, np.empty(40)
+    for mine in (part == each for each in range(4)):
+        slopes = np.sign(features[~mine].T @ (share[~mine] - share[~mine].mean()))
+        told[mine] = 0.5 + 0.02 * features[mine] @ slopes
+    one, other = (torch.from_numpy(np.stack([each, 1 - each], 1)) for each in (told, share))
+    return one, other
+
+
+def test_networks_that_judge_each_others_bags_share_their_chance_and_are_believed_less():
+    random, passed, sizes = np.random.default_rng(0), np.zeros(2), torch.full((40,), 50)
+    for seed in range(400):
+        found, null = shuffled_correlations(*crossed_shares(random), sizes, 199, seed)
+        passed += [float((null >= worth(found, crossed)).double().mean()) < 0.05 for crossed in (True, False)]
+    assert passed[0] / 400 < 0.06 < 0.09 < passed[1] / 400
+
+
+def test_a_crossed_correlation_is_worth_half_its_odds_and_a_perfect_one_is_perfect():
+    for r in (-0.7, 0.0, 0.3, 0.9, 1.0):
+        assert worth(r, False) == needed(r, False) == r
+        assert needed(worth(r, True), True) == pytest.approx(r)
+    assert worth(1.0, True) == 1
+    small = worth(0.3, True)
+    assert small**2 / (1 - small**2) == pytest.approx(0.3**2 / (1 - 0.3**2) / 2)
+    y = torch.randint(3, (600,), generator=seeded())
+    bags, hidden = bagged(y, 20, 3)
+    log_probs = sure(mistaken(hidden, torch.full((3, 3), 0.15) + 0.55 * torch.eye(3)), 3)
+    plain, crossed = (diagnosis_of(log_probs, bags, crossed=each) for each in (False, True))
+    assert crossed.correlation == plain.correlation
+    assert crossed.shuffled == pytest.approx(needed(plain.shuffled, True))
+    assert crossed.p_value >= plain.p_value
+
+
 # --- margins
 
 
@@ -353,14 +388,14 @@ def test_fine_bags_are_called_fine_and_shuffled_shares_are_not(name):
     data = SETS[name]()
     bags, hidden = make_bags(data.x, data.y, 16, data.n_classes, seeded())
     log_probs = unseen_log_probs(bags, quick(), folds=2)
-    found = diagnosis_of(log_probs, bags)
+    found = diagnosis_of(log_probs, bags, crossed=True)
     assert found.supported
     assert found.words[0].startswith("The bags tell the classes apart")
     truth = float((log_probs.argmax(1) == hidden).double().mean())
     assert found.low <= truth <= found.high
     order = torch.randperm(len(bags.sizes), generator=seeded(2))
     shuffled = replace(bags, proportions=bags.proportions[order])
-    found = diagnosis_of(unseen_log_probs(shuffled, quick(), folds=2), shuffled)
+    found = diagnosis_of(unseen_log_probs(shuffled, quick(), folds=2), shuffled, crossed=True)
     assert not found.supported
     assert "no better than shuffled ones" in found.words[0]
     assert "learnt too little (more epochs" in found.words[0]

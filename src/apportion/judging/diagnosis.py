@@ -49,22 +49,45 @@ def diagnose(
     *,
     counts: Any = None,
     classes: Any = None,
+    crossed: bool = False,
     shuffles: int = 1999,
 ) -> Diagnosis:
     """The diagnosis of predictions (N, k), for rows in bags that their network has not learnt from.
 
-    Such predictions come from held-out bags, or from cross-validation by bag. `classes` are those of the
-    columns of the predictions, such as `model.classes_`. What has names, the table or a DataFrame of
+    Such predictions come from held-out bags, or (`crossed`) from cross-validation by bag. `classes` are those
+    of the columns of the predictions, such as `model.classes_`. What has names, the table or a DataFrame of
     predictions, is read by them.
     """
     bags, *_ = predictions_in_bags(probabilities, ids, proportions, counts, classes)
-    found = diagnosis_of(bags.x.double().clamp_min(1e-38).log(), bags, shuffles=shuffles)
+    log_probs = bags.x.double().clamp_min(1e-38).log()
+    found = diagnosis_of(log_probs, bags, shuffles=shuffles, crossed=crossed)
     back = bags.source.argsort()  # rows as they were given
     return replace(found, classes=found.classes[back], margins=found.margins[back])
 
 
+def worth(correlation: float, crossed: bool) -> float:
+    """What a correlation is worth beside those of shuffled shares.
+
+    Networks that judge each other's bags (`crossed`) have learnt what chance has put into all of them: two
+    parts that go along by chance are foretold from each other, twice. So the variance is twice that of
+    shuffled shares, and what is a perfect correlation stays one: r² / (1 - r²) is halved (docs/log.md).
+    """
+    return correlation / math.sqrt(2 - correlation**2) if crossed else correlation
+
+
+def needed(worth: float, crossed: bool) -> float:
+    """The correlation that is worth so much."""
+    return worth * math.sqrt(2 / (1 + worth**2)) if crossed else worth
+
+
 def diagnosis_of(
-    log_probs: Tensor, bags: Bags, *, shuffles: int = 1999, seed: int = 0, noisy: bool = False
+    log_probs: Tensor,
+    bags: Bags,
+    *,
+    shuffles: int = 1999,
+    seed: int = 0,
+    noisy: bool = False,
+    crossed: bool = False,
 ) -> Diagnosis:
     """`diagnose` for log-probabilities in the order of the bags, whose shares were `noisy` before."""
     if shuffles < LEAST_SHUFFLES:
@@ -80,9 +103,9 @@ def diagnosis_of(
         "spread": spread,
         "chance": chance,
         "correlation": correlation,
-        "shuffled": float(null.quantile(1 - RARE)),
+        "shuffled": needed(float(null.quantile(1 - RARE)), crossed),
         # ties count, and the same products add up to other digits in another order
-        "p_value": (1 + int((null >= correlation - 1e-9).sum())) / (1 + shuffles),
+        "p_value": (1 + int((null >= worth(correlation, crossed) - 1e-9).sum())) / (1 + shuffles),
         "accuracy": accuracy,
         "low": low,
         "high": high,

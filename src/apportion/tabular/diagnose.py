@@ -81,7 +81,7 @@ def judged(
     placed = bags.to(pick_device(device))
     log_probs = unseen_log_probs(placed, checked(known) | {"relax": relax}, folds, seed, verbose)
     which = f"{len(bags.sizes)} bags, each by one of {folds} networks trained alike on other bags{left_out}"
-    return diagnosis_of(log_probs, bags, noisy=noisy), bags, which
+    return diagnosis_of(log_probs, bags, noisy=noisy, crossed=True), bags, which
 
 
 def _left_out(model: Model, bags: Bags) -> str:

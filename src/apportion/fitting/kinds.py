@@ -66,6 +66,7 @@ class Kind:
         return scattered, asked or (self.batch if scattered else self.instances_per_batch(known, bags))
 
     def teacher(self, method: str, epochs: int, scattered: bool = False) -> First:
+        """The settings of a first stage, before anything is known of its bags and its network."""
         if epochs < 1:
             raise ValueError(f"first_epochs is {epochs}; a teacher needs at least one")
         own = replace(self.own.get(method, self.first), method=method, epochs=epochs)

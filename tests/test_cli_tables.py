@@ -18,6 +18,7 @@ pl = pytest.importorskip("polars")
 from apportion.cli import app  # noqa: E402
 from apportion.data.synthetic import moons  # noqa: E402
 from apportion.fitting import SettingError  # noqa: E402
+from apportion.judging.diagnosis import Diagnosis, diagnosis_of  # noqa: E402
 from apportion.models import ModelError, load_model  # noqa: E402
 from apportion.tables.columns import TableError  # noqa: E402
 from apportion.tables.transforms import features_of  # noqa: E402
@@ -454,8 +455,19 @@ def test_a_folder_beside_the_model_is_left_alone(folder):
     assert not [path for path in Path().iterdir() if path.name.startswith(".model")]
 
 
-def test_without_held_out_bags_networks_trained_alike_judge_each_other(folder):
+def test_without_held_out_bags_networks_trained_alike_judge_each_other(folder, monkeypatch):
+    seen = []
+
+    def watched(*words: Any, **given: Any) -> Diagnosis:
+        seen.append(given.get("crossed", False))
+        return diagnosis_of(*words, **given)
+
+    monkeypatch.setattr("apportion.tabular.diagnose.diagnosis_of", watched)
     assert run("fit", *SOURCES["counts"], "--out", "model", *LONGER).exit_code == 0
+    run("diagnose", "model", *SOURCES["counts"], "--folds", "2")
+    run("fit", *SOURCES["counts"], "--out", "held", "--held-out", "0.4", *LONGER)
+    run("diagnose", "held", *SOURCES["counts"])
+    assert seen == [True, False]  # who judges each other's bags is believed less
     result = run("diagnose", "model", *SOURCES["counts"], "--folds", "2")
     assert result.exit_code == 0
     assert "judged on: 30 bags, each by one of 2 networks trained alike on other bags" in result.output

@@ -216,7 +216,26 @@ def test_a_bag_weighs_by_its_rows_if_bags_differ_by_chance_and_like_any_other_if
         assert float(found.mean()) == pytest.approx(1)
     assert float(by_chance[2] / by_chance[1]) == pytest.approx(10, rel=0.2)
     assert float(for_a_reason[3] / for_a_reason[2]) == pytest.approx(1, abs=0.05)
-    assert float(for_a_reason[3] / for_a_reason[0]) == pytest.approx(1 + 0.25 / 0.05, rel=0.2)  # 1/4 a row
+    assert float(for_a_reason[3] / for_a_reason[0]) == pytest.approx(0.25 / 0.05, rel=0.2)  # 1/4 a row
+
+
+def test_weights_and_the_correlation_are_what_a_hand_finds():
+    sizes, share = torch.tensor([2, 4, 6, 8]), torch.tensor([1, 1 / 4, 5 / 6, 1 / 4]).double()
+    known = torch.stack([share, 1 - share], 1)
+    # half of all rows: a row's variance is 1/2, the sum of squares 23/6, 3/2 of it by chance; 20 - 6 - 3 = 11
+    reason = (23 / 6 - 3 / 2) / 11
+    variances = reason + (1 / 2 - reason) / sizes.double()
+    expected = (1 / variances) / (1 / variances).mean()
+    torch.testing.assert_close(bag_weights(known, sizes), expected)
+    told = torch.tensor([0.3, 0.6, 0.5, 0.4]).double()
+    one, other = (
+        np.sqrt(expected.numpy()) * (v.numpy() - np.average(v, weights=expected)) for v in (told, share)
+    )
+    found, _ = shuffled_correlations(torch.stack([told, 1 - told], 1), known, sizes)
+    assert found == pytest.approx(np.corrcoef(one, other)[0, 1])
+    assert shuffled_correlations(known, known, sizes)[0] == pytest.approx(1)  # whatever the sizes
+    pure = bag_weights(torch.eye(2)[[0, 1, 0, 1]], torch.tensor([1, 2, 3, 4]))
+    torch.testing.assert_close(pure, torch.ones(4).double())  # one row of such a bag tells all of it
 
 
 def test_shares_of_small_bags_stray_the_most_and_seem_foretold_by_nobody():
@@ -261,11 +280,15 @@ def test_a_crossed_correlation_is_worth_half_its_odds_and_a_perfect_one_is_perfe
     assert small**2 / (1 - small**2) == pytest.approx(0.3**2 / (1 - 0.3**2) / 2)
     y = torch.randint(3, (600,), generator=seeded())
     bags, hidden = bagged(y, 20, 3)
-    log_probs = sure(mistaken(hidden, torch.full((3, 3), 0.15) + 0.55 * torch.eye(3)), 3)
-    plain, crossed = (diagnosis_of(log_probs, bags, crossed=each) for each in (False, True))
-    assert crossed.correlation == plain.correlation
+    log_probs = sure(mistaken(hidden, torch.full((3, 3), 0.55 / 3) + 0.45 * torch.eye(3)), 3)
+    rows = np.asarray(bags.ids)[np.repeat(np.arange(30), bags.sizes.numpy())]
+    plain, crossed = (
+        diagnose(log_probs.exp(), rows, dict(zip(bags.ids, bags.proportions, strict=True)), crossed=each)
+        for each in (False, True)
+    )
+    assert crossed.correlation == plain.correlation > 0.1
     assert crossed.shuffled == pytest.approx(needed(plain.shuffled, True))
-    assert crossed.p_value >= plain.p_value
+    assert plain.p_value < 0.05 < crossed.p_value
 
 
 # --- margins

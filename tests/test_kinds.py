@@ -16,6 +16,7 @@ from torch import nn
 from apportion import BagError, ProportionClassifier, load, save
 from apportion.backbones import BACKBONES, conv13, mlp, resnet9, resnet18, wrn_28_2
 from apportion.bagging import make_bags
+from apportion.bags import Bags
 from apportion.fitting import two_stages
 from apportion.fitting.auto import kind_of
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS
@@ -101,6 +102,14 @@ def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():
         for rate, found in ((None, usual), (0.03, 0.03)):
             with closing(two_stages(bags, backbone, label=None, first_epochs=2, rate=rate)) as moments:
                 assert next(moments).optimizers[0].defaults["lr"] == pytest.approx(found)
+
+
+def test_bags_without_proportions_have_no_say_in_the_rate():
+    shares = torch.tensor([[0.5, 0.3, 0.2], [math.nan] * 3, [0.2, 0.3, 0.5]])
+    images = torch.from_numpy(bars(128)[0])
+    bags = Bags(images, torch.tensor([32, 64, 32]), shares, torch.arange(128), "abc")
+    with closing(two_stages(bags, partial(resnet9, width=2), label=None, first_epochs=2)) as moments:
+        assert next(moments).optimizers[0].defaults["lr"] == pytest.approx(bag_rate(32))
 
 
 def test_the_larger_bags_are_the_lower_muons_rate_for_their_loss_and_that_of_the_tables_is_near():

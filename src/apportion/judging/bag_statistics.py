@@ -20,14 +20,15 @@ def spread_of(proportions: Tensor, sizes: Tensor) -> tuple[float, float]:
 
 
 def bag_weights(proportions: Tensor, sizes: Tensor) -> Tensor:
-    """(m,) one over the variance of each bag's shares, 1 on average: of it one part is chance's, the less the
-    larger the bag, and one what bags differ by for a reason (DerSimonian and Laird, 1986)."""
+    """(m,) one over the variance of each bag's shares, 1 on average: what bags differ by for a reason (after
+    DerSimonian and Laird, 1986), and what chance adds, the less the larger the bag."""
     known, n = proportions.double(), sizes.double()
-    rows, overall = n.sum(), (n @ known) / n.sum()
-    chance = (overall * (1 - overall)).sum()
-    beyond = (n * (known - overall).square().sum(1)).sum() - (len(n) - 1) * chance
-    reason = beyond.clamp_min(0) / (rows - n.square().sum() / rows).clamp_min(1e-12)
-    weights = 1 / (reason + chance / n).clamp_min(1e-12)
+    rows, freedom = n.sum(), len(n) - 1
+    overall = (n @ known) / rows
+    row = float((overall * (1 - overall)).sum())  # the variance of one row's class
+    beyond = (n * (known - overall).square().sum(1)).sum() - freedom * row
+    reason = (beyond / (rows - n.square().sum() / rows - freedom).clamp_min(1e-12)).clamp(0, row)
+    weights = 1 / (reason + (row - reason) / n).clamp_min(1e-12)
     return weights / weights.mean()
 
 
@@ -40,11 +41,8 @@ def shuffled_correlations(
     what is shuffled is the distance of a bag's shares from all others' in deviations of its own.
     """
     weights = bag_weights(known, sizes).unsqueeze(1)
-    predicted, known = (
-        weights.sqrt() * (values.double() - (weights * values.double()).mean(0))
-        for values in (predicted, known)
-    )
-    known = known - known.mean(0)
+    both = (weights.sqrt() * (v.double() - (weights * v.double()).mean(0)) for v in (predicted, known))
+    predicted, known = (values - values.mean(0) for values in both)
     scale = float(predicted.norm() * known.norm())
     if scale < 1e-9 * len(known):
         return 0.0, torch.zeros(shuffles)

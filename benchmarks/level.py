@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.judging.bag_statistics import shuffled_correlations
+from apportion.judging.shuffles import shuffled_correlations
 from apportion.judging.verdict import RARE
 from apportion.means import bag_means
 

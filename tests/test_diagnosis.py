@@ -24,12 +24,11 @@ from apportion.intake.mending import denoised
 from apportion.judging.bag_statistics import (
     accuracy_from_bags,
     accuracy_interval,
-    bag_weights,
-    shuffled_correlations,
     spread_of,
     uneven,
 )
 from apportion.judging.diagnosis import diagnosis_of, margins_of, needed, worth
+from apportion.judging.shuffles import bag_weights, other_orders, shuffled_correlations
 from apportion.means import bag_means
 from apportion.tabular.diagnose import report
 from apportion.transport import certified
@@ -609,6 +608,18 @@ def test_six_bags_are_enough_to_tell():
               "low": 0.8, "largest": 0.5, "chance": 0.5, "noisy": False}  # fmt: skip
     assert words_for(values, 6)[0]
     assert not words_for(values, 5)[0]
+
+
+def test_few_bags_are_held_against_every_other_order_once():
+    orders = {tuple(order.tolist()) for order in other_orders(6, 1999, seed=0)}
+    assert len(orders) == 719
+    assert tuple(range(6)) not in orders
+    assert len(list(other_orders(7, 1999, seed=0))) == 1999  # of 5,040
+    for seed in range(40):  # all foretold: always an answer, whatever is drawn
+        shares = torch.rand(6, 3, generator=seeded(seed), dtype=torch.float64).softmax(1)
+        rows = shares.repeat_interleave(50, 0)
+        bags = Bags(rows, torch.full((6,), 50), shares, torch.arange(300), list("abcdef"))
+        assert diagnosis_of(rows.log(), bags, seed=seed).p_value == pytest.approx(1 / 720)
 
 
 def test_shares_that_are_shuffled_onto_themselves_reach_the_correlation():

@@ -1,4 +1,4 @@
-"""What the shares of bags tell by themselves: how much they differ, go along, and how many rows are right."""
+"""What the shares of bags tell by themselves: how much they differ, and how many rows are right."""
 
 import math
 
@@ -17,39 +17,6 @@ def spread_of(proportions: Tensor, sizes: Tensor) -> tuple[float, float]:
     total = (n * (known - overall).square())[:, there] / overall[there]
     freedom = max(1, (len(sizes) - 1) * (int(there.sum()) - 1))
     return float(total.sum()) / freedom, 3 * math.sqrt(2 / freedom)
-
-
-def bag_weights(proportions: Tensor, sizes: Tensor) -> Tensor:
-    """(m,) one over the variance of each bag's shares, 1 on average: what bags differ by for a reason (after
-    DerSimonian and Laird, 1986), and what chance adds, the less the larger the bag."""
-    known, n = proportions.double(), sizes.double()
-    rows, freedom = n.sum(), len(n) - 1
-    overall = (n @ known) / rows
-    row = float((overall * (1 - overall)).sum())  # the variance of one row's class
-    beyond = (n * (known - overall).square().sum(1)).sum() - freedom * row
-    reason = (beyond / (rows - n.square().sum() / rows - freedom).clamp_min(1e-12)).clamp(0, row)
-    weights = 1 / (reason + (row - reason) / n).clamp_min(1e-12)
-    return weights / weights.mean()
-
-
-def shuffled_correlations(
-    predicted: Tensor, known: Tensor, sizes: Tensor, shuffles: int = 999, seed: int = 0
-) -> tuple[float, Tensor]:
-    """The bag correlation, and the correlations with the known shares shuffled between bags.
-
-    Shares of small bags stray the most, predicted and known ones, so that plain shuffles reach too little:
-    what is shuffled is the distance of a bag's shares from all others' in deviations of its own.
-    """
-    weights = bag_weights(known, sizes).unsqueeze(1)
-    both = (weights.sqrt() * (v.double() - (weights * v.double()).mean(0)) for v in (predicted, known))
-    predicted, known = (values - values.mean(0) for values in both)
-    scale = float(predicted.norm() * known.norm())
-    if scale < 1e-9 * len(known):
-        return 0.0, torch.zeros(shuffles)
-    generator = torch.Generator().manual_seed(seed)
-    orders = (torch.randperm(len(known), generator=generator) for _ in range(shuffles))
-    null = torch.stack([(predicted * known[order]).sum() for order in orders])
-    return float((predicted * known).sum()) / scale, null / scale
 
 
 def margins_of(log_probs: Tensor, sizes: Tensor, classes: Tensor, prices: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor
 from apportion.bags import Bags
 from apportion.evaluate import entropy
 from apportion.intake.instances import BagError
-from apportion.judging.bag_statistics import accuracy_interval, margins_of, shuffled_correlations, spread_of
+from apportion.judging.bag_statistics import accuracy_interval, margins_of, spread_of
 from apportion.judging.predictions import predictions_in_bags
+from apportion.judging.shuffles import shuffled_correlations
 from apportion.judging.verdict import RARE, words_for
 from apportion.means import bag_means
 from apportion.transport import certified, whole_counts
@@ -105,7 +106,7 @@ def diagnosis_of(
         "correlation": correlation,
         "shuffled": needed(float(null.quantile(1 - RARE)), crossed),
         # ties count, and the same products add up to other digits in another order
-        "p_value": (1 + int((null >= worth(correlation, crossed) - 1e-9).sum())) / (1 + shuffles),
+        "p_value": (1 + int((null >= worth(correlation, crossed) - 1e-9).sum())) / (1 + len(null)),
         "accuracy": accuracy,
         "low": low,
         "high": high,

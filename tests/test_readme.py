@@ -74,15 +74,16 @@ def test_what_the_readme_says_of_two_views_on_cifar_100_is_in_the_results():
 
 def test_what_the_readme_says_of_muon_is_in_the_results():
     results = (README.parent / "docs" / "results.md").read_text()
-    told = README.read_text().split("By [Muon]")[1].split("\n\n")[0]
-    for table, said in zip(("## Table 1", "## Table 2"), told.split(";\n"), strict=True):
-        part = results.split(f"{table}: ")[1].split("\n## ")[0]
-        adam, muon = part.split("With Muon")
-        pairs = re.findall(r"([\d.]+)(?:\s+at \d+)? with [\w-]+(?: after it)? \(([\d.]+)", said)
-        assert len(pairs) >= 2
-        for by_muon, by_adam in pairs:
-            assert f"**{by_muon} (" in muon
-            assert f"**{by_adam} (" in adam
+    adam, muon = results.split("## Table 1: ")[1].split("\n## ")[0].split("With Muon")
+    told = README.read_text().split("CIFAR-10 by Muon has")[1].split("\n\n")[0]
+    pairs = re.findall(r"([\d.]+)(?:\s+at \d+)? with [\w-]+(?: after it)? \(([\d.]+)", told)
+    assert len(pairs) == 3
+    for by_muon, by_adam in pairs:
+        assert f"**{by_muon} (" in muon
+        assert f"**{by_adam} (" in adam
+    said = re.search(r"takes (\d+) seconds at bags of 16 and (\d+) at 128", README.read_text())
+    for size, seconds in zip((16, 128), said.groups(), strict=True):
+        assert re.search(rf"`table2-muon/dllp/{size}` \|.*\| {seconds} \| 0 \|", results)
 
 
 def test_what_the_method_page_says_of_two_views_is_in_the_results():

@@ -48,6 +48,23 @@ def test_the_batch_size_does_not_matter(instances):
     torch.testing.assert_close(predict(classifier, x, instances_per_batch=instances), predict(classifier, x))
 
 
+@pytest.mark.parametrize(
+    ("shape", "asked", "most"),
+    [((3, 32, 32), 1024, 1024), ((4096,), 1024, 1024), ((3, 64, 64), 1024, 341), ((3, 64, 64), 100, 100),
+     ((2**23,), 1024, 1), ((), 4, 4)],
+)  # fmt: skip
+def test_large_instances_are_taken_fewer_at_a_time(shape, asked, most):
+    seen = []
+
+    def prepare(part):
+        seen.append(len(part))
+        return torch.zeros(len(part), 2)
+
+    x = torch.zeros(1, *shape).expand(most + 1, *shape)
+    assert predict(nn.Identity(), x, prepare, asked).shape == (most + 1, 2)
+    assert seen == [most, 1]
+
+
 def test_instances_are_prepared_batch_by_batch():
     seen = []
     predict(network(), torch.zeros(5, 2, dtype=torch.uint8), lambda x: (seen.append(len(x)), x.float())[1], 2)

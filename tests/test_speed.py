@@ -1,4 +1,4 @@
-"""Devices and the plain network behind a fast one."""
+"""What is compiled, and the plain network behind a fast one."""
 
 import pytest
 import torch
@@ -9,19 +9,10 @@ from apportion.bags import Bags
 from apportion.data.views import views
 from apportion.learner import frozen, still_batchnorm
 from apportion.randomness import reseed, stream
-from apportion.speed import DeviceError, Fast, lengths_of, pick_device, placed, quick, sped_up, unplaced
+from apportion.speed import Fast, lengths_of, placed, quick, sped_up, unplaced
 
 # importing torch's compiler warns about torch's own use of torch.jit
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
-
-
-def test_a_device_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(DeviceError, match="no device 'tpu' on this machine; there is .*cpu, and auto picks"):
-        pick_device("tpu")
-
-
-def test_auto_is_a_device_of_this_machine():
-    assert pick_device("auto").type in ("cuda", "mps", "cpu")
 
 
 def test_a_network_on_the_cpu_is_left_as_it_is():
@@ -93,6 +84,7 @@ def test_on_cuda_a_part_is_compiled_for_its_lengths_and_either_it_or_the_network
         return ("plain", *more)
 
     monkeypatch.setattr(torch, "compile", compiler)
+    monkeypatch.setattr("apportion.speed.compiles", lambda device: device.type == "cuda")
     for graphs, mode in ((True, "reduce-overhead"), (False, None)):
         fast = quick(part, cuda, {4, 6}, graphs=graphs)
         assert asked.pop() == {"dynamic": False, "mode": mode}

@@ -16,6 +16,7 @@ from apportion.crew import Crew, CrewError
 from apportion.data.augment import crop_flip
 from apportion.data.instances import DataError
 from apportion.data.views import AUGMENTATIONS
+from apportion.devices import fetched
 from apportion.evaluate import accuracy, predict
 from apportion.experiment.stages import run_with_teacher
 from apportion.first_stage import TwoViews
@@ -32,7 +33,7 @@ from apportion.randomness import reseed, stream
 from apportion.recipes import First, Second
 from apportion.recipes.building import build_learner, build_optimizers
 from apportion.remembered import scattered
-from apportion.speed import as_it_is, fetched
+from apportion.speed import as_it_is
 
 
 def labelled(scores, sizes, shares):

@@ -1,6 +1,5 @@
 """scikit-learn's way in: a thin skin over both stages, and a score for held-out bags."""
 
-from copy import deepcopy
 from typing import Any, Self
 
 import numpy as np
@@ -9,6 +8,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
+from apportion.devices import copied_to, device_for, room_for
 from apportion.evaluate import predict
 from apportion.fitting import forget, stage_settings, two_stages
 from apportion.fitting.auto import told
@@ -23,7 +23,6 @@ from apportion.intake.pictures import stacked
 from apportion.intake.several import mended_bags
 from apportion.judging.choosing import Chosen, check_choice, part_of
 from apportion.randomness import kept_randomness, seed_of
-from apportion.speed import pick_device
 
 
 class ProportionClassifier(ClassifierMixin, BaseEstimator):
@@ -60,7 +59,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         held_out: float = 0.0,
         choose: str | None = None,
         calibrate: bool = False,
-        device: str = "cpu",
+        device: str = "auto",
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -95,30 +94,31 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         ids}, with {grouping: table} for the proportions or counts: a row then lies in a bag of each."""
         forget(self)
         asked = self.get_params(deep=False)
-        device, _ = pick_device(asked.pop("device")), asked.pop("verbose")
         asked |= {"seed": seed_of(asked.pop("random_state"))}
+        named, _ = asked.pop("device"), asked.pop("verbose")
         options = {name: asked.pop(name) for name in ("noise", "normalise", "unlabelled", "fill")}
         check_choice(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
         y, classes = rows_by_name(y, classes)
         refuse_another_order(X, bags)
         given = placed_labels(given, X, bags)  # by the index of X, which validation drops
         X, y = validated(self, stacked(X), y, proportions is not None or counts is not None)
-        settings = stage_settings(**(asked := told(asked, as_instances(X[:1]), device)))
+        device = device_for(named, first := as_instances(X[:1]))
+        settings = stage_settings(**(asked := told(asked, first, device)))
         if asked["backbone"] == "mlp":
             warn_of_sizes(X, getattr(self, "feature_names_in_", None))
         table = {"proportions": proportions, "counts": counts, "classes": classes, "given": given}
         data, self.classes_, relax = mended_bags(X, y, bags, **table, **options)
-        self.instance_shape_, self.n_rows_ = tuple(data.x.shape[1:]), len(X)
+        self.instance_shape_, self.n_rows_, self.device_ = tuple(data.x.shape[1:]), len(X), str(device)
         self.backbone_, self.bytes_, self.history_ = asked["backbone"], data.x.dtype == torch.uint8, []
         part, held = part_of(data := data.to(device), self.held_out, asked["seed"], self.choose)
         chosen = Chosen(held, self.choose)
-        with kept_randomness(device):
+        with kept_randomness(device), room_for(data.x):
             for moment in two_stages(part, relax=relax, **settings):
                 self.history_.append(line_of(moment) | (said := chosen.see(moment)))
                 tell(moment, said, self.verbose)
         self.classifier_, self.temperature_ = chosen.network(self.calibrate)
         self.chosen_, self.optimizers_ = (chosen.stage, chosen.epoch), chosen.optimizers
-        log_probs = predict(self._network(device), data.x, as_floats)
+        log_probs = predict(copied_to(self.classifier_, device), data.x, as_floats)
         self.transduction_ = self.classes_[transduced(log_probs, data, relax)]
         return self
 
@@ -128,10 +128,12 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (n, k) of the classes in `classes_`."""
         check_is_fitted(self)
-        device = pick_device(self.device)
         x = as_instances(validated_again(self, as_fitted(self, X)))
         check_alike(x, self.instance_shape_, self.bytes_)
-        shares = predict(self._network(device), x.to(device), as_floats).double().exp().cpu().numpy()
+        device = device_for(self.device, x)
+        shares = (
+            predict(copied_to(self.classifier_, device), x.to(device), as_floats).double().exp().cpu().numpy()
+        )
         return shares / shares.sum(1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:
@@ -143,6 +145,3 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         """The share of instances that are right by their labels `y` (n,)."""
         check_labels(y)
         return super().score(X, y, sample_weight)
-
-    def _network(self, device: torch.device) -> torch.nn.Module:
-        return self.classifier_ if device.type == "cpu" else deepcopy(self.classifier_).to(device)

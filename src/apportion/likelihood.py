@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from apportion.devices import fetched, sent
 from apportion.means import bag_means, mean_by_rows
-from apportion.speed import fetched, sent
 from apportion.transport import entropic
 
 TINY = 1e-30  # whose logarithm float32 still holds

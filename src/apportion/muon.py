@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from apportion.devices import has_bfloat16
+
 OTHERS = 2.0  # what all else learns at, as a multiple of the filters' rate
 QUINTIC = 3.4445, -4.7750, 2.0315  # a x + b x³ + c x⁵ drives singular values from 0.01 to 1 into 0.7 to 1.2
 
@@ -139,7 +141,7 @@ def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
     Newton's and Schulz's iteration, a few products of matrices, in bfloat16 where there are tensor cores.
     """
     a, b, c = QUINTIC
-    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    x = matrices.bfloat16() if has_bfloat16(matrices.device) else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(rounds):
         gram = x @ x.mT

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from apportion.bags import Bags
+from apportion.devices import sent
 from apportion.means import exact_means
-from apportion.speed import Quick, as_it_is, sent
+from apportion.speed import Quick, as_it_is
 from apportion.transport import certified, whole_counts
 
 

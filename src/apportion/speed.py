@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from apportion.devices import compiles, has_bfloat16
+
 Quick = Callable[..., Callable[..., Any]]  # `quick` for a device and its lengths, or `as_it_is`
 
 
@@ -20,15 +22,16 @@ class Fast(nn.Module):
     more compilation costs more than they do.
     """
 
-    def __init__(self, network: nn.Module, lengths: Collection[int]) -> None:
+    def __init__(self, network: nn.Module, lengths: Collection[int], halved: bool = True) -> None:
         super().__init__()
         self.network = network
-        self.lengths = set(lengths)
-        self.compiled = (torch.compile(network, dynamic=False),)  # in a tuple: weights are not listed twice
+        self.lengths, self.halved = set(lengths), halved
+        # in a tuple: weights are not listed twice
+        self.compiled = (torch.compile(network, dynamic=False) if lengths else network,)
 
     def forward(self, x: Tensor) -> Tensor:
         run = self.compiled[0] if len(x) in self.lengths else self.network
-        with torch.autocast(x.device.type, torch.bfloat16):
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.halved):
             return run(x).float()
 
 
@@ -43,15 +46,19 @@ def lengths_of(sizes: Tensor, instances_per_batch: int) -> set[int]:
 
 
 def placed(network: nn.Module, device: torch.device, lengths: Collection[int]) -> nn.Module:
-    """The network on its device; on CUDA its features are made fast and the last layer stays in float32."""
+    """The network on its device; on CUDA its features are made fast and the last layer stays in float32.
+
+    What an old GPU cannot do is left out: it gets the plain passes, or float32.
+    """
     network = network.to(device) if device.type == "mps" else channels_last(network.to(device))
     if device.type != "cuda":
         return network
     # a graph for each network, mode and player; beyond the default of 8, later runs would not be compiled
     torch._dynamo.config.recompile_limit = 64
+    able = lengths if compiles(device) else (), has_bfloat16(device)
     if isinstance(network, nn.Sequential) and len(network) == 2:
-        return nn.Sequential(Fast(network[0], lengths), network[1])
-    return Fast(network, lengths)
+        return nn.Sequential(Fast(network[0], *able), network[1])
+    return Fast(network, *able)
 
 
 def channels_last(network: nn.Module) -> nn.Module:
@@ -74,7 +81,7 @@ def quick(
     random numbers are others, of the same law. With `graphs` both directions are CUDA graphs of one launch:
     small networks wait for the host otherwise. What a graph answers is overwritten in the next step.
     """
-    if device.type != "cuda" or not lengths:
+    if not lengths or not compiles(device):
         return part
     compiled = torch.compile(part, dynamic=False, mode="reduce-overhead" if graphs else None)
     return lambda x, *more: (compiled if len(x) in lengths else part)(x, *more)
@@ -112,39 +119,3 @@ def arithmetic(exact: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0])
         torch.backends.cudnn.benchmark = before[1]
-
-
-def fetched(*values: Tensor) -> Callable[[], list[Tensor]]:
-    """Begin to copy values to the host; the answer waits for these copies alone, not for what is asked of the
-    device in between."""
-    if not values[0].is_cuda:
-        return lambda: [value.detach() for value in values]
-    copies = [value.detach().to("cpu", non_blocking=True) for value in values]  # into pinned memory
-    done = torch.cuda.Event()
-    done.record(torch.cuda.current_stream(values[0].device))
-
-    def wait() -> list[Tensor]:
-        done.synchronize()
-        return copies
-
-    return wait
-
-
-def sent(value: Tensor, device: torch.device) -> Tensor:
-    """A value of the host's on a device; nobody waits for the copy."""
-    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value.to(device)
-
-
-class DeviceError(ValueError):
-    """A device that is not there."""
-
-
-def pick_device(name: str) -> torch.device:
-    """cpu, cuda (or cuda:1), mps, or auto: the first accelerator that is there."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return torch.device(next(kind for kind, found in there.items() if found))
-    if not there.get(name.split(":")[0], False):
-        found = ", ".join(kind for kind, found in there.items() if found)
-        raise DeviceError(f"no device '{name}' on this machine; there is {found}, and auto picks the best")
-    return torch.device(name)

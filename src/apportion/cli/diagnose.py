@@ -32,7 +32,7 @@ def command(
     rows_out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Each row's class and margin.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto: cuda for images.")] = "auto",
 ) -> None:
     from apportion.models import load_model
     from apportion.runs.files import check_place

@@ -64,11 +64,11 @@ def command(
     choose: Choose = "",
     calibrate: Calibrate = False,
     seed: Annotated[int, typer.Option(help="Seed of networks and batches.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto: cuda for images.")] = AUTO,
 ) -> None:
+    from apportion.devices import pick_device
     from apportion.models import refuse_taken, save_model
     from apportion.runs.files import check_place
-    from apportion.speed import pick_device
     from apportion.tables.checking import refuse
     from apportion.tables.groupings import check_groupings
     from apportion.tabular.fit import checked, settled
@@ -133,4 +133,4 @@ def trained(asked: "list[Asked]", found: "list[Found]", settings: dict[str, Any]
         if moment.epoch.number == 1 or moment.last or time.monotonic() - printed > SECONDS:
             print(line, flush=True)
             printed = time.monotonic()
-    return model_of(chosen, parts, columns, asked, found[0], settings)
+    return model_of(chosen, parts, columns, asked, found[0], settings, device)

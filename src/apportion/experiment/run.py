@@ -7,6 +7,7 @@ from typing import Any
 from apportion import pipeline, runs
 from apportion.crew import Crew, Group, joined, own_batch, own_device, refuse_strangers
 from apportion.data.views import PAIRS
+from apportion.devices import pick_device
 from apportion.evaluate import predict
 from apportion.experiment import sample
 from apportion.experiment.measure import evaluated, summary
@@ -26,7 +27,7 @@ from apportion.recipes.building import (
 )
 from apportion.recipes.checks import check
 from apportion.second_stage import bag_weights
-from apportion.speed import arithmetic, lengths_of, pick_device, sped_up, unplaced
+from apportion.speed import arithmetic, lengths_of, sped_up, unplaced
 
 
 def moments(

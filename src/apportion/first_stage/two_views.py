@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from apportion.bags import BagBatch
+from apportion.devices import fetched, sent
 from apportion.learner import RunningMean, Terms, still_batchnorm
 from apportion.likelihood import count_loss
 from apportion.losses import proportion_loss
 from apportion.players import contrast
 from apportion.remembered import Remembered
-from apportion.speed import Quick, as_it_is, fetched, sent
+from apportion.speed import Quick, as_it_is
 from apportion.transport import certified, whole_counts
 
 OnHost = Callable[[], Sequence[Tensor]]  # logits, sizes and proportions of a batch, once they are there
@@ -57,8 +58,7 @@ class TwoViews:
         self.projector = projector
         self.n_bags = 0  # in a usual batch: for others nothing is compiled anew
         self.bag_weights = bag_first, bag_last
-        self.contrast = contrast
-        self.temperature = temperature
+        self.contrast, self.temperature = contrast, temperature
         self.transport = transport  # False: the largest class is the label, whatever the proportions
         self.counts = counts
         self.remembered = remembered

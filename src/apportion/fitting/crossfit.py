@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
+from apportion.devices import room_for
 from apportion.evaluate import predict
 from apportion.fitting import two_stages
 from apportion.fitting.telling import words_of
@@ -35,7 +36,7 @@ def unseen_log_probs(
     part[torch.randperm(m, generator=stream(seed, "folds"))] = torch.arange(m) % folds
     row = torch.repeat_interleave(part, bags.sizes)
     found = torch.empty(len(bags.x), bags.n_classes)
-    with kept_randomness(bags.x.device):
+    with kept_randomness(bags.x.device), room_for(bags.x):
         for fold in range(folds):
             others, name = bags.select((part != fold).nonzero().flatten()), f"network {fold + 1} of {folds}"
             moments = two_stages(others, **settings)

@@ -14,9 +14,9 @@ import torch
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+from apportion.devices import pick_device
 from apportion.jobs import Done, Engine, Job, JobError, do
 from apportion.jobs.stopping import SIGNALS, alone, signals_ask, told_or_alone
-from apportion.speed import pick_device
 
 # Ctrl-C, and what is sent to a whole group, reach the processes too: they are to hear of it from this one
 DEAF: dict[str, Any] = {}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags import Bags
+from apportion.devices import device_for
 from apportion.evaluate import predict
 from apportion.fitting import SettingError
 from apportion.fitting.crossfit import unseen_log_probs
@@ -18,7 +19,6 @@ from apportion.intake.weights import Relax
 from apportion.judging.diagnosis import Diagnosis, diagnosis_of
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.models import Model
-from apportion.speed import pick_device
 from apportion.tables.asking import Asked, Found
 from apportion.tables.checking import refuse
 from apportion.tables.columns import TableError
@@ -54,7 +54,7 @@ def bags_for(model: Model, asked: Sequence[Asked], found: Sequence[Found]) -> tu
 
 
 def judged(
-    model: Model, bags: Bags, *, folds: int, new: bool, device: str = "cpu", relax: Relax = math.inf,
+    model: Model, bags: Bags, *, folds: int, new: bool, device: str = "auto", relax: Relax = math.inf,
     verbose: bool = False,
 ) -> tuple[Diagnosis, Bags, str]:  # fmt: skip
     """The diagnosis, the bags it is of, and which these are, in words."""
@@ -78,7 +78,7 @@ def judged(
             f"--folds is {folds}, but there are {len(bags.sizes)} bags; pass no more than that"
         )
     known = settings_of(model)
-    placed = bags.to(pick_device(device))
+    placed = bags.to(device_for(device, bags.x))
     log_probs = unseen_log_probs(placed, checked(known) | {"relax": relax}, folds, seed, verbose)
     which = f"{len(bags.sizes)} bags, each by one of {folds} networks trained alike on other bags{left_out}"
     return diagnosis_of(log_probs, bags, noisy=noisy, crossed=True), bags, which

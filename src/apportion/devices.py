@@ -1,0 +1,81 @@
+"""Devices: which one is taken, what it can do, and copies that nobody waits for."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+
+
+class DeviceError(ValueError):
+    """A device that is not there."""
+
+
+def pick_device(name: str) -> torch.device:
+    """cpu, cuda (or cuda:1), mps, or auto: the first accelerator that is there."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, found in there.items() if found))
+    if not there.get(name.split(":")[0], False):
+        found = ", ".join(kind for kind, found in there.items() if found)
+        raise DeviceError(f"no device '{name}' on this machine; there is {found}, and auto picks the best")
+    return torch.device(name)
+
+
+def device_for(name: str, x: Tensor) -> torch.device:
+    """The same for these instances; auto is CUDA for images, where it is there, and the CPU for all else: a
+    network for rows of values has learnt before a GPU has compiled it."""
+    if name != "auto":
+        return pick_device(name)
+    return torch.device("cuda" if x.ndim > 2 and torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def room_for(x: Tensor) -> Iterator[None]:
+    """A GPU whose memory is too small for these instances says what to change."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        what = f"the memory of {x.device} does not hold a batch of instances of shape {tuple(x.shape[1:])}"
+        raise DeviceError(
+            f"{what}; a smaller instances_per_batch, smaller instances or device='cpu' may do"
+        ) from error
+
+
+def copied_to(network: nn.Module, device: torch.device) -> nn.Module:
+    """A copy there of a network of the CPU, which stays where it is; there that is the network itself."""
+    return network if device.type == "cpu" else deepcopy(network).to(device)
+
+
+def compiles(device: torch.device) -> bool:
+    """Whether torch.compile works there: it takes Volta or later, and Triton, which Windows does not have."""
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
+    return able and find_spec("triton") is not None
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether such numbers are its own: GPUs before Ampere, as a T4, are slower with them than without."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def fetched(*values: Tensor) -> Callable[[], list[Tensor]]:
+    """Begin to copy values to the host; the answer waits for these copies alone, not for what is asked of the
+    device in between."""
+    if not values[0].is_cuda:
+        return lambda: [value.detach() for value in values]
+    copies = [value.detach().to("cpu", non_blocking=True) for value in values]  # into pinned memory
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(values[0].device))
+
+    def wait() -> list[Tensor]:
+        done.synchronize()
+        return copies
+
+    return wait
+
+
+def sent(value: Tensor, device: torch.device) -> Tensor:
+    """A value of the host's on a device; nobody waits for the copy."""
+    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value.to(device)

@@ -25,7 +25,8 @@ def gpu(monkeypatch):
 
     def there(generation: tuple[int, int], triton: bool = True) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: generation)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: generation)
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90a", "sm_120", "compute_120"])
         monkeypatch.setattr("apportion.devices.find_spec", lambda name: object() if triton else None)
 
     return there
@@ -49,6 +50,15 @@ def test_auto_is_the_gpu_for_images_and_the_cpu_for_rows(gpu):
     assert device_for("auto", ROWS).type == "cpu"
     assert device_for("cuda:0", ROWS) == torch.device("cuda:0")
     assert device_for("cpu", IMAGES).type == "cpu"
+
+
+def test_auto_is_the_cpu_where_torch_has_no_kernels_for_the_gpu(gpu, monkeypatch):
+    for generation, found in (((7, 5), "cuda"), ((12, 0), "cuda"), ((6, 1), "cpu")):
+        gpu(generation)
+        assert device_for("auto", IMAGES).type == found
+    assert device_for("cuda", IMAGES).type == "cuda"  # who names it sees what torch says
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx90a", "gfx1100"])
+    assert device_for("auto", IMAGES).type == "cuda"
 
 
 def test_auto_is_the_cpu_for_images_where_there_is_no_cuda(monkeypatch):

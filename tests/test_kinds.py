@@ -20,11 +20,11 @@ from apportion.bags import Bags
 from apportion.fitting import two_stages
 from apportion.fitting.auto import kind_of
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS
-from apportion.fitting.networks import check_lone, suited, usual_rate
+from apportion.fitting.networks import check_lone, suited, suited_student, usual_rate
 from apportion.grid import RECIPES
 from apportion.grid.beyond import EPOCHS9, MUON, muon_rate
-from apportion.grid.images import FAST
-from apportion.grid.others import FAST_MUON, MUON_RATES, bag_rate
+from apportion.grid.images import FAST, FAST_SECOND
+from apportion.grid.others import FAST_MUON, MUON_RATES, MUON_SECOND, bag_rate
 from apportion.intake.instances import as_floats, centred
 from apportion.intake.pictures import stacked
 from apportion.labelling import hard_labels
@@ -61,7 +61,7 @@ def test_the_settings_of_images_are_those_of_the_tables():
     gan, table = IMAGES.teacher("gan", 40), RECIPES["table1-muon/gan/16"].first
     assert gan.options["adversarial"] == 1 / table.options["weight"]
     assert replace(gan, options=table.options, clip=table.clip) == table
-    assert IMAGES.student(70, None) == RECIPES["table1/dllp+plot/16"].second
+    assert IMAGES.student(70) == RECIPES["table1-muon-both/dllp+plot/16"].second
     assert IMAGES.batch == RECIPES["beyond-resnet9/two-views/16"].instances_per_batch
     for size in (16, 32, 64, 128, 256):
         bags = ragged((size,) * (50_000 // size))
@@ -92,16 +92,26 @@ def test_muon_turns_our_networks_in_which_a_norm_follows_every_convolution(backb
         found = suited(IMAGES.teacher(method, 40), backbone, network)
         assert found == RECIPES[f"{table}/{method}/16"].first
     assert suited(IMAGES.teacher("gan", 40), backbone, network).generator_rate == 3e-5
+    table = "table1-muon-both" if optimizer == "muon" else "table1"
+    assert suited_student(IMAGES.student(70), backbone, network) == RECIPES[f"{table}/dllp+plot/16"].second
+    assert suited_student(ROWS.student(5), backbone, network) == ROWS.student(5)
 
 
 def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():
-    assert ROWS.student(5, 0.03) == replace(ROWS.student(5, None), rate=0.03)
     x, y = bars(64)
     bags, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 32, 3, stream(0))
     for backbone, usual in ((partial(resnet9, width=2), 0.2 / 32**0.5), (small, FAST.first.rate)):
         for rate, found in ((None, usual), (0.03, 0.03)):
             with closing(two_stages(bags, backbone, label=None, first_epochs=2, rate=rate)) as moments:
                 assert next(moments).optimizers[0].defaults["lr"] == pytest.approx(found)
+    for backbone, usual in ((partial(resnet9, width=2), 0.05), (small, FAST_SECOND.rate)):
+        for rate, found in ((None, usual), (0.03, 0.03)):
+            stages = two_stages(
+                bags, backbone, label=hard_labels, first_epochs=1, second_epochs=1, second_rate=rate
+            )
+            *_, last = stages
+            assert last.stage == "second"
+            assert last.optimizers[0].defaults["lr"] == pytest.approx(found)
 
 
 def test_bags_without_proportions_have_no_say_in_the_rate():
@@ -120,6 +130,9 @@ def test_the_larger_bags_are_the_lower_muons_rate_for_their_loss_and_that_of_the
     for method, size, rate in (("dllp", 64, 0.025), ("dllp", 4, 0.05), ("two-views", 64, 0.05)):
         assert usual_rate(IMAGES.teacher(method, 5), 100, size) == rate
     assert usual_rate(ROWS.teacher("dllp", 5), 40_000, 64) == ROWS.first.rate
+    assert usual_rate(ROWS.student(5), 40_000, 64) == ROWS.second.rate
+    assert usual_rate(IMAGES.student(5), 100, 64) == MUON_SECOND.rate
+    assert usual_rate(IMAGES.student(5), 8000, 64) == muon_rate(8000) < MUON_SECOND.rate
     assert usual_rate(IMAGES.teacher("dllp", 5), 1_000_000, 64) == muon_rate(1_000_000) < 0.025
 
 

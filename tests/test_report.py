@@ -95,12 +95,16 @@ def test_the_papers_own_setting_stands_beside_its_numbers_with_what_became_of_th
 
 
 def test_a_table_in_another_setting_follows_the_table_on_the_page(tmp_path):
-    for name in ("table2/vat/64", "table2-long/vat/64", "table2-muon/vat/64", "table1-paper/dllp/16"):
-        make_run(tmp_path, name, 1, 50.0)
+    for group in ("table2", "table2-long", "table2-muon"):
+        make_run(tmp_path, f"{group}/vat/64", 1, 50.0)
+    make_run(tmp_path, "table2-muon-both/vat+plot/64", 1, 60.0)
+    make_run(tmp_path, "table1-paper/dllp/16", 1, 50.0)
     page = results_page(tmp_path, tmp_path / "page.md")
-    parts = ("In the paper's own", "## Table 2", "With longer first", "With Muon")
-    own, table, longer, muon = (page.index(said) for said in parts)
-    assert own < table < longer < muon < page.index("## Runs")
+    parts = ("In the paper's own", "## Table 2", "With longer first", "With Muon", "Both stages by Muon")
+    places = [page.index(said) for said in parts]
+    assert [*places, page.index("## Runs")] == sorted([*places, page.index("## Runs")])
+    longer, both = places[2], places[4]
+    assert "| LLP-VAT + PLOT | – / 65.39 | – / 62.01 | **60.00 (–, 1)** / 52.75 / +7.25 |" in page[both:]
     assert "| LLP-VAT | – / 65.21 | – / 58.65 | **50.00 (–, 1)** / 45.53 / +4.47 |" in page[longer:]
     assert page.count("In the paper's own setting") == page.count("With longer first stages") == 1
 

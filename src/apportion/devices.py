@@ -1,5 +1,6 @@
 """Devices: which one is taken, what it can do, and copies that nobody waits for."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -29,7 +30,16 @@ def device_for(name: str, x: Tensor) -> torch.device:
     network for rows of values has learnt before a GPU has compiled it."""
     if name != "auto":
         return pick_device(name)
-    return torch.device("cuda" if x.ndim > 2 and torch.cuda.is_available() else "cpu")
+    return torch.device("cuda" if x.ndim > 2 and cuda_works() else "cpu")
+
+
+def cuda_works() -> bool:
+    """Whether there is a GPU that this build of torch has kernels for: older ones are there and fail."""
+    if not torch.cuda.is_available():
+        return False
+    made_for = [int(each) for name in torch.cuda.get_arch_list() for each in re.findall(r"^sm_(\d+)", name)]
+    major, minor = torch.cuda.get_device_capability()
+    return not made_for or 10 * major + minor >= min(made_for)  # AMD's have other names
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from apportion.evaluate import predict
 from apportion.first_stage import METHODS
 from apportion.fitting.auto import kind_of
 from apportion.fitting.lengths import usual_size
-from apportion.fitting.networks import Backbone, check_network, suited, usual_rate
+from apportion.fitting.networks import Backbone, at_rate, check_network, suited, suited_student
 from apportion.fitting.start import overall_shares, starting_at
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags, on_belief
@@ -93,9 +92,8 @@ def two_stages(
 ) -> Iterator[Moment]:
     """Train a teacher on the bags and, unless `label` is None, a student on its labels.
 
-    The last moment's learner holds the classifier. The bags are on their device already. Settings of None
-    follow the instances, the device and the sizes of the bags. Bags without proportions (NaN) teach the
-    student alone; `relax` is for noisy ones.
+    The last moment's learner holds the classifier. Settings of None follow the instances, their device and
+    the sizes of bags. Bags without proportions (NaN) teach the student alone; `relax` is for noisy ones.
     """
     shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
     kind = kind_of(bags.x, device)
@@ -113,8 +111,7 @@ def two_stages(
 
     network, (place, hasten) = new_network("first", pairs), sped_up(device, fast, parts=pairs)
     first = suited(kind.teacher(method, first_epochs, scattered), backbone, network)
-    usual = usual_rate(first, first_epochs * len(taught.x) / batch, usual_size(taught.sizes))
-    first = replace(first, rate=usual if rate is None else rate)
+    first = at_rate(first, rate, first_epochs * len(taught.x) / batch, usual_size(taught.sizes))
     learner = build_learner(first, network, shape, place, taught, hasten)
     yield from first_stage(
         learner, in_batches(taught, first), build_optimizers(learner.players(), first), epochs=first_epochs,
@@ -124,7 +121,9 @@ def two_stages(
     if label is None:
         return
     log_probs = predict(learner.classifier, bags.x, as_floats, batch)
-    student, second = new_network("second"), kind.student(second_epochs, second_rate)
+    student = new_network("second")
+    second = suited_student(kind.student(second_epochs), backbone, student)
+    second = at_rate(second, second_rate, second_epochs * len(bags.x) / batch, usual_size(bags.sizes))
     yield from second_stage(
         log_probs, student, bags, build_optimizers([student], second), epochs=second_epochs,
         rate=build_rate(second), label=on_belief(label, bags, relax), mixup=second.mixup,

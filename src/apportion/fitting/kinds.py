@@ -25,8 +25,8 @@ from apportion.fitting.lengths import (
     usual_size,
 )
 from apportion.grid.beyond import MUON
-from apportion.grid.images import FAST_SECOND, GAN
-from apportion.grid.others import FAST_MUON
+from apportion.grid.images import GAN
+from apportion.grid.others import FAST_MUON, MUON_SECOND
 from apportion.intake.instances import as_floats, centred
 from apportion.recipes import First, Second
 from apportion.train import View
@@ -72,8 +72,8 @@ class Kind:
         own = replace(self.own.get(method, self.first), method=method, epochs=epochs)
         return replace(own, batches="scattered" if scattered else None)
 
-    def student(self, epochs: int, rate: float | None) -> Second:
-        return replace(self.second, epochs=epochs, rate=self.second.rate if rate is None else rate)
+    def student(self, epochs: int) -> Second:
+        return replace(self.second, epochs=epochs)
 
     def first_epochs(
         self, known: Bags, bags: Bags, batch: int, scattered: bool = False, asked: int | None = None
@@ -122,7 +122,7 @@ IMAGES = Kind(
     },
     first=FAST_MUON,
     own={"two-views": MUON, "gan": IMAGES_GAN},
-    second=FAST_SECOND,
+    second=MUON_SECOND,
     hold=1 / 8,
     batch=512,
     needed=lambda known: 0,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,13 @@ from torch import Tensor, nn
 from apportion.backbones import BACKBONES
 from apportion.backbones.both_ways import BothWays
 from apportion.grid.beyond import TWO_VIEWS, muon_rate
-from apportion.grid.images import FAST
+from apportion.grid.images import FAST, FAST_SECOND
 from apportion.grid.others import bag_rate
 from apportion.learner import still_batchnorm
-from apportion.recipes import First
+from apportion.recipes import First, Second
 from apportion.speed import unplaced
 
+Stage = TypeVar("Stage", First, Second)
 Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, classes) -> network
 
 
@@ -26,19 +28,38 @@ def is_ours(backbone: Backbone) -> bool:
 def suited(first: First, backbone: Backbone, network: nn.Module) -> First:
     """The settings of a first stage, with SGD (two views) or Adam in place of Muon for networks that are not
     ours, which may have learnt before, and for those of ours in which lengths of filters matter."""
-    if first.optimizer != "muon" or (is_ours(backbone) and lengths_are_taken_out(network)):
+    if first.optimizer != "muon" or is_turned(backbone, network):
         return first
     other = TWO_VIEWS if first.method == "two-views" else FAST.first
     own = replace(first, optimizer=other.optimizer, rate=other.rate)
     return replace(own, decay=other.decay, schedule=other.schedule, clip=other.clip)
 
 
-def usual_rate(first: First, steps: float, size: float) -> float:
+def suited_student(second: Second, backbone: Backbone, network: nn.Module) -> Second:
+    """The same of a second stage, with SGD."""
+    if second.optimizer != "muon" or is_turned(backbone, network):
+        return second
+    other = FAST_SECOND
+    return replace(second, optimizer=other.optimizer, rate=other.rate, schedule=other.schedule)
+
+
+def usual_rate(stage: First | Second, steps: float, size: float) -> float:
     """The peak rate of so many steps. Of Muon it is the lower the longer they are and, where the bag loss
     has no other beside it that teaches, the larger the bags are."""
-    if first.optimizer != "muon":
-        return first.rate
-    return min(muon_rate(steps), first.rate if first.method == "two-views" else bag_rate(size))
+    if stage.optimizer != "muon":
+        return stage.rate
+    alone = isinstance(stage, First) and stage.method != "two-views"
+    return min(muon_rate(steps), bag_rate(size) if alone else stage.rate)
+
+
+def at_rate(stage: Stage, rate: float | None, steps: float, size: float) -> Stage:
+    """The stage with the peak rate that is told, or else its usual one."""
+    return replace(stage, rate=usual_rate(stage, steps, size) if rate is None else rate)
+
+
+def is_turned(backbone: Backbone, network: nn.Module) -> bool:
+    """Whether Muon is for a network: a new one of ours in which filters have no length that matters."""
+    return is_ours(backbone) and lengths_are_taken_out(network)
 
 
 def lengths_are_taken_out(network: nn.Module) -> bool:

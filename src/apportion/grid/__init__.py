@@ -2,7 +2,7 @@
 
 from apportion.grid.beyond import BEYOND
 from apportion.grid.images import FIGURE_4, MNIST, TABLE_1, TABLE_2, TABLE_3
-from apportion.grid.others import TABLE_1_HELD_OUT, TABLE_1_PAPER, TABLE_2_LONG, TABLES_MUON
+from apportion.grid.others import MUON_BOTH, TABLE_1_HELD_OUT, TABLE_1_PAPER, TABLE_2_LONG, TABLES_MUON
 from apportion.grid.points import DIGITS_GRID, FIGURE_2, FIGURE_2_EARLY, SMOKE
 from apportion.recipes import Recipe
 
@@ -16,6 +16,7 @@ RECIPES: dict[str, Recipe] = (
     | TABLE_2
     | TABLE_2_LONG
     | TABLES_MUON
+    | MUON_BOTH
     | TABLE_3
     | FIGURE_4
     | MNIST

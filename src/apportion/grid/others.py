@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from apportion.grid.images import FAST, SIZES, TABLE_1, TABLE_2
+from apportion.grid.images import FAST, FAST_SECOND, SIZES, TABLE_1, TABLE_2
 from apportion.recipes import Data, First, Network, Recipe, Second
 
 # apportion run table1-held-out/dllp+plot/64     a tenth of the bags held out: which epoch would they choose?
@@ -26,6 +26,7 @@ TABLE_2_LONG = {
 # apportion run table2-muon --seeds 1     as many epochs as in tables 1 and 2, the first stage by Muon
 MUON_RATES = {16: 0.05, 32: 0.03, 64: 0.02, 128: 0.02}
 FAST_MUON = replace(FAST.first, optimizer="muon", rate=0.05, decay=5e-4, schedule="ramp-cosine")
+MUON_SECOND = replace(FAST_SECOND, optimizer="muon", rate=0.05, schedule="ramp-cosine")
 GAN_CLIP = 0.2  # a weight of 100 makes gradients too long for SGD, which learns what Muon does not turn
 
 
@@ -45,6 +46,13 @@ TABLES_MUON = {
     name.replace("/", "-muon/", 1): by_muon(recipe)
     for name, recipe in (TABLE_1 | TABLE_2).items()
     if recipe.data.bag_size in MUON_RATES
+}
+
+# apportion run table2-muon-both --seeds 1     and the student by Muon, too
+MUON_BOTH = {
+    name.replace("-muon/", "-muon-both/"): replace(recipe, second=replace(MUON_SECOND, epochs=second.epochs))
+    for name, recipe in TABLES_MUON.items()
+    if (second := recipe.second) is not None
 }
 
 # apportion run table1-paper/dllp+plot/16     as far as the paper says: Adam 1e-4 halved every 100 epochs,

@@ -33,6 +33,8 @@ tried in cells below the paper, more epochs gained ([log.md](log.md)). Their len
 at the test images of seed 1:""",
     "muon": """\
 With Muon for the optimiser of the first stage instead of Adam, in as many epochs ([log.md](log.md)):""",
+    "muon-both": """\
+Both stages by Muon: first stages as above, students in as many epochs as by SGD ([log.md](log.md)):""",
 }
 BEYOND = """\
 Last epoch, and the seconds of all stages on one device with evaluation in them, and compilation where it was

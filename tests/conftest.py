@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import settings
 from torch import Tensor, nn
@@ -23,6 +24,12 @@ from apportion.train import Epoch, train
 torch.set_num_threads(1)  # on shared cores a suite of small networks is several times slower on two
 settings.register_profile("house", derandomize=True, deadline=None, max_examples=60, database=None)
 settings.load_profile("house")
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch):
+    """What takes a GPU of itself does not here: numbers and networks would be those of the machine."""
+    monkeypatch.setattr("apportion.devices.cuda_works", lambda: False)
 
 
 def ragged(sizes: Sequence[int] = (1, 3, 2), k: int = 3, shape: Sequence[int] = (2,)) -> Bags:

@@ -123,8 +123,9 @@ def test_weights_are_those_of_the_estimator_for_the_same_images_to_the_bit(truth
 
 def test_the_network_is_that_of_the_device(monkeypatch):
     assert settled({}, True, "cpu")["backbone"].keywords == {"width": 8}
+    assert settled({}, True, "auto")["backbone"].keywords == {"width": 8}
+    monkeypatch.setattr("apportion.devices.cuda_works", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     assert settled({}, True, "auto")["backbone"] == "resnet9"
     assert settled({}, True, "cuda")["backbone"] == "resnet9"
     assert settled({}, False, "cuda")["backbone"] == "mlp"

@@ -7,7 +7,15 @@ from torch import nn
 
 from apportion import ProportionClassifier
 from apportion.backbones import mlp
-from apportion.devices import DeviceError, compiles, device_for, has_bfloat16, pick_device, room_for
+from apportion.devices import (
+    DeviceError,
+    compiles,
+    cuda_works,
+    device_for,
+    has_bfloat16,
+    pick_device,
+    room_for,
+)
 from apportion.muon import orthogonal
 from apportion.randomness import stream
 from apportion.speed import Fast, placed, quick
@@ -24,6 +32,7 @@ def gpu(monkeypatch):
     """A machine that has, or seems to have, a GPU of some generation."""
 
     def there(generation: tuple[int, int], triton: bool = True) -> None:
+        monkeypatch.setattr("apportion.devices.cuda_works", cuda_works)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: generation)
         monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90a", "sm_120", "compute_120"])
@@ -63,6 +72,7 @@ def test_auto_is_the_cpu_where_torch_has_no_kernels_for_the_gpu(gpu, monkeypatch
 
 def test_auto_is_the_cpu_for_images_where_there_is_no_cuda(monkeypatch):
     """Not MPS, whose settings are those of a GPU: laptops would take hours."""
+    monkeypatch.setattr("apportion.devices.cuda_works", cuda_works)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert device_for("auto", IMAGES).type == "cpu"
@@ -144,3 +154,17 @@ def test_a_gpu_that_is_too_small_says_so_with_what_to_change(monkeypatch):
     assert isinstance(found.value.__cause__, torch.OutOfMemoryError)
     with pytest.raises(ZeroDivisionError), room_for(ROWS):  # all else is as it was
         _ = 1 / 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["two-views", "dllp", "gan"])
+def test_images_are_learnt_on_the_gpu_by_both_stages_unless_another_is_named(monkeypatch, method):
+    monkeypatch.setattr("apportion.devices.cuda_works", cuda_works)
+    generator = np.random.default_rng(0)
+    y, dark = generator.integers(0, 2, 256), generator.integers(0, 120, (256, 3, 16, 16))
+    x = (dark + 130 * y[:, None, None, None]).astype(np.uint8)
+    model = ProportionClassifier(method, "plot", first_epochs=6, second_epochs=6, random_state=0)
+    model.fit(x, y, bags=np.arange(256) // 4)
+    assert model.device_ == "cuda"
+    assert all("Muon" in words for words in model.optimizers_.values())
+    assert (model.predict(x) == y).mean() > 0.9

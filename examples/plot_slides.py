@@ -5,7 +5,7 @@ Every slide has a stain of its own, and a pathologist has noted its tumour share
 learns single patches from that alone, and is then shown slides of other stains. The picture has a new slide's
 patches from the least to the most suspicious, mistakes framed.
 
-    python examples/plot_slides.py [FOLDER]     two or three minutes on one core
+    python examples/plot_slides.py [FOLDER]     one to three minutes on one core
 """
 
 import sys
@@ -54,7 +54,7 @@ def main(folder: Path, small: bool = False) -> None:
         "two views, which images get of themselves": {},
     }.items():
         model = ProportionClassifier(
-            **stages, noise=0.05 / 12**0.5, random_state=0,
+            **stages, noise=0.05 / 12**0.5, random_state=0, device="cpu",
             first_epochs=2 if small else 60, second_epochs=2 if small else 30,
         )  # fmt: skip
         model.fit(x, bags=slide, proportions=shares, classes=["healthy", "tumour"])

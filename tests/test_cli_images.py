@@ -1,6 +1,7 @@
 """Images by the command line: a table that names a file a row, learnt from and scored as tables are."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import ragged
 from typer.testing import CliRunner
 
 pl = pytest.importorskip("polars")
@@ -15,11 +17,13 @@ from PIL import Image, ImageOps  # noqa: E402
 
 from apportion import ProportionClassifier  # noqa: E402
 from apportion.cli import app  # noqa: E402
+from apportion.evaluate import predict_on  # noqa: E402
 from apportion.models import ModelError, load_model  # noqa: E402
 from apportion.tables import pictures  # noqa: E402
 from apportion.tables.columns import Column, TableError, from_values, to_values  # noqa: E402
 from apportion.tables.picture_files import look  # noqa: E402
 from apportion.tables.pictures import instances_of  # noqa: E402
+from apportion.tabular.diagnose import _left_out, _place  # noqa: E402
 from apportion.tabular.fit import settled  # noqa: E402
 from apportion.tabular.seen import _means  # noqa: E402
 from apportion.tabular.told import settings_of  # noqa: E402
@@ -129,6 +133,51 @@ def test_the_network_is_that_of_the_device(monkeypatch):
     assert settled({}, True, "auto")["backbone"] == "resnet9"
     assert settled({}, True, "cuda")["backbone"] == "resnet9"
     assert settled({}, False, "cuda")["backbone"] == "mlp"
+
+
+def test_a_device_that_is_named_is_that_of_every_part(truth, monkeypatch):
+    asked, used = [], []
+
+    def chosen(name, x):
+        asked.append(name)
+        return torch.device("cpu:0")
+
+    def watched(device, *given):
+        used.append(str(device))
+        return predict_on(device, *given)
+
+    for module in ("fit", "diagnose", "score", "known"):
+        monkeypatch.setattr(f"apportion.tabular.{module}.device_for", chosen)
+    for module in ("cards", "diagnose", "score", "known"):
+        monkeypatch.setattr(f"apportion.tabular.{module}.predict_on", watched)
+    shared = ("slides/patches.csv", "--bag", "slide", *SHARES)
+    for words, times in (
+        (("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1"), 1),
+        (("predict", "model", "slides/patches.csv", "--out", "scored.csv"), 1),
+        (("predict", "model", *shared, "--out", "met.csv"), 1),
+        (("diagnose", "model", *shared), 0),
+    ):
+        run(*words, "--device", "cpu")
+        assert set(asked) == {"cpu"}, words
+        assert used == ["cpu:0"] * times, words
+        asked.clear()
+        used.clear()
+
+
+def test_networks_that_judge_are_trained_where_the_model_was_or_it_is_said(truth, monkeypatch):
+    run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1", "--device", "cpu")
+    model = load_model(Path("model"))
+    assert model.facts.device == "cpu"
+    monkeypatch.setattr("apportion.devices.cuda_works", lambda: True)
+    bags = ragged((4, 4), k=2, shape=model.shape)
+    assert _place(model, bags, "auto").type == "cpu"
+    assert _left_out(model, bags, torch.device("cpu")) == ""
+    assert "the settings of its device, cpu: the model" in _left_out(model, bags, torch.device("cuda"))
+    elsewhere = replace(model, facts=replace(model.facts, device="cuda"))
+    assert _place(elsewhere, bags, "auto").type == "cuda"
+    assert "its device, cuda:" in _left_out(elsewhere, bags, torch.device("cpu"))
+    older = replace(model, facts=replace(model.facts, device=""))
+    assert _left_out(older, bags, torch.device("cuda")) == ""
 
 
 def test_what_is_told_takes_the_place_of_what_goes_with_images(truth):

@@ -22,7 +22,7 @@ from apportion.judging.diagnosis import Diagnosis, diagnosis_of  # noqa: E402
 from apportion.models import ModelError, load_model  # noqa: E402
 from apportion.tables.columns import TableError  # noqa: E402
 from apportion.tables.transforms import features_of  # noqa: E402
-from apportion.tabular.diagnose import _estimate  # noqa: E402
+from apportion.tabular.diagnosed import _estimate  # noqa: E402
 
 N, TOWNS = 600, 30
 DATA = moons(1, N)

@@ -1,29 +1,37 @@
 """Which device is taken, and what is asked of it."""
 
+import importlib
+import inspect
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from apportion import ProportionClassifier
+from apportion import ProportionClassifier, predict
 from apportion.backbones import mlp
+from apportion.bagging import make_bags
 from apportion.devices import (
     DeviceError,
     compiles,
+    copied_to,
     cuda_works,
     device_for,
     has_bfloat16,
     pick_device,
     room_for,
 )
+from apportion.evaluate import predict_on
+from apportion.fitting.crossfit import unseen_log_probs
 from apportion.muon import orthogonal
 from apportion.randomness import stream
 from apportion.speed import Fast, placed, quick
+from apportion.tabular.fit import train_table
 
 # importing torch's compiler warns about torch's own use of torch.jit
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 
-CUDA = torch.device("cuda")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 ROWS, IMAGES = torch.zeros(1, 5), torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
 
 
@@ -31,18 +39,22 @@ ROWS, IMAGES = torch.zeros(1, 5), torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
 def gpu(monkeypatch):
     """A machine that has, or seems to have, a GPU of some generation."""
 
-    def there(generation: tuple[int, int], triton: bool = True) -> None:
+    def there(generation: tuple[int, int], triton: bool = True, compiler: bool = True) -> None:
         monkeypatch.setattr("apportion.devices.cuda_works", cuda_works)
+        monkeypatch.setattr("apportion.devices.answers", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: generation)
-        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90a", "sm_120", "compute_120"])
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: generation)
         monkeypatch.setattr("apportion.devices.find_spec", lambda name: object() if triton else None)
+        monkeypatch.setattr("apportion.devices.which", lambda name: "/bin/" + name if compiler else None)
+        monkeypatch.delenv("CC", raising=False)
 
     return there
 
 
 def test_a_device_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(DeviceError, match="no device 'tpu' on this machine; there is .*cpu, and auto picks"):
+    with pytest.raises(
+        DeviceError, match="no device 'tpu' on this machine; there is .*cpu, and auto takes what is"
+    ):
         pick_device("tpu")
     with pytest.raises(DeviceError, match="no device 'tpu'"):
         device_for("tpu", ROWS)
@@ -61,13 +73,18 @@ def test_auto_is_the_gpu_for_images_and_the_cpu_for_rows(gpu):
     assert device_for("cpu", IMAGES).type == "cpu"
 
 
-def test_auto_is_the_cpu_where_torch_has_no_kernels_for_the_gpu(gpu, monkeypatch):
-    for generation, found in (((7, 5), "cuda"), ((12, 0), "cuda"), ((6, 1), "cpu")):
-        gpu(generation)
-        assert device_for("auto", IMAGES).type == found
-    assert device_for("cuda", IMAGES).type == "cuda"  # who names it sees what torch says
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx90a", "gfx1100"])
+@pytest.mark.parametrize("wrong", ["no kernel image is available for execution", "CUDA in forked subprocess"])
+def test_auto_is_the_cpu_where_the_gpu_fails_its_first_sum(gpu, monkeypatch, wrong):
+    """One older or newer than torch was built for, or lost to a fork."""
+    gpu((12, 0))
     assert device_for("auto", IMAGES).type == "cuda"
+
+    def fails():
+        raise RuntimeError(wrong)
+
+    monkeypatch.setattr("apportion.devices.answers", fails)
+    assert device_for("auto", IMAGES).type == "cpu"
+    assert device_for("cuda", IMAGES).type == "cuda"  # who names it sees what torch says
 
 
 def test_auto_is_the_cpu_for_images_where_there_is_no_cuda(monkeypatch):
@@ -89,26 +106,31 @@ def test_an_estimator_of_rows_stays_on_the_cpu_beside_a_gpu_and_says_so(gpu):
 
 
 @pytest.mark.parametrize(
-    ("generation", "triton", "compiled", "halved"),
+    ("generation", "triton", "compiler", "compiled", "halved"),
     [
-        ((9, 0), True, True, True),
-        ((8, 0), True, True, True),
-        ((8, 6), False, False, True),  # Windows
-        ((7, 5), True, True, False),  # a T4
-        ((7, 0), True, True, False),
-        ((6, 1), True, False, False),
+        ((9, 0), True, True, True, True),
+        ((8, 0), True, True, True, True),
+        ((8, 6), False, True, False, True),  # Windows
+        ((9, 0), True, False, False, True),  # a small container
+        ((7, 5), True, True, True, False),  # a T4
+        ((7, 0), True, True, True, False),
+        ((6, 1), True, True, False, False),
     ],
 )
-def test_a_gpu_is_asked_for_no_more_than_its_generation_can(gpu, generation, triton, compiled, halved):
-    gpu(generation, triton)
+def test_a_gpu_is_asked_for_no_more_than_it_can(
+    gpu, monkeypatch, generation, triton, compiler, compiled, halved
+):
+    gpu(generation, triton, compiler)
     assert (compiles(CUDA), has_bfloat16(CUDA)) == (compiled, halved)
     assert (quick(abs, CUDA, {4}) is abs) is not compiled
+    if not compiler:
+        monkeypatch.setenv("CC", "tcc")
+        assert compiles(CUDA)
 
 
 def test_the_cpu_is_asked_for_neither():
-    cpu = torch.device("cpu")
-    assert not compiles(cpu)
-    assert not has_bfloat16(cpu)
+    assert not compiles(CPU)
+    assert not has_bfloat16(CPU)
 
 
 @pytest.mark.parametrize(
@@ -140,20 +162,113 @@ def test_muons_products_are_in_bfloat16_where_the_device_has_it(monkeypatch):
     assert found == [torch.float32, torch.bfloat16]
 
 
+# --- memory
+
+
+def too_small(*given, **settings):
+    yield from ()
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
+
+
+SAID = (
+    r"the memory of cpu does not do for instances of shape \(3, 16, 16\); fewer instances per batch, smaller"
+)
+
+
+def pictures(n: int = 8) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Dark and light ones, their classes and bags, of which each has another share."""
+    y = np.arange(n) // 3 % 2
+    x = np.random.default_rng(0).integers(0, 120, (n, 3, 16, 16)) + 130 * y[:, None, None, None]
+    return x.astype(np.uint8), y, np.arange(n) // 4
+
+
 def test_a_gpu_that_is_too_small_says_so_with_what_to_change(monkeypatch):
-    x = np.zeros((8, 3, 16, 16), dtype=np.uint8)
-
-    def too_large(*given, **settings):
-        yield from ()
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.")
-
-    monkeypatch.setattr("apportion.estimators.two_stages", too_large)
-    said = r"the memory of cpu does not hold .* \(3, 16, 16\); a smaller instances_per_batch, smaller"
-    with pytest.raises(DeviceError, match=said) as found:
-        ProportionClassifier(device="cpu").fit(x, np.arange(8) // 3 % 2, bags=np.arange(8) // 4)
+    x, y, bags = pictures()
+    made, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 4, 2, stream(0))
+    for where in ("estimators", "tabular.fit", "fitting.crossfit"):
+        monkeypatch.setattr(f"apportion.{where}.two_stages", too_small)
+    with pytest.raises(DeviceError, match=SAID) as found:
+        ProportionClassifier(device="cpu").fit(x, y, bags=bags)
     assert isinstance(found.value.__cause__, torch.OutOfMemoryError)
-    with pytest.raises(ZeroDivisionError), room_for(ROWS):  # all else is as it was
+    with pytest.raises(DeviceError, match=SAID):
+        next(train_table(made, "cpu", {}))
+    with pytest.raises(DeviceError, match=SAID):
+        unseen_log_probs(made, {}, folds=2)
+    with pytest.raises(ZeroDivisionError), room_for(ROWS, CPU):  # all else is as it was
         _ = 1 / 0
+
+
+def test_instances_that_do_not_fit_on_the_device_are_told_of_before_any_training(monkeypatch):
+    x, y, bags = pictures()
+    monkeypatch.setattr("apportion.bags.Bags.to", lambda self, device: next(too_small()))
+    with pytest.raises(DeviceError, match=SAID):
+        ProportionClassifier(device="cpu").fit(x, y, bags=bags)
+
+
+def test_predictions_for_which_a_device_has_no_room_are_the_cpus_and_nothing_is_lost(monkeypatch, caplog):
+    class Full(nn.Linear):
+        """On a device other than the CPU, which "meta" stands for, it has no room."""
+
+        def forward(self, x):
+            if x.is_meta:
+                raise torch.OutOfMemoryError
+            return super().forward(x)
+
+    network, x = Full(2, 2), torch.randn(5, 2, generator=stream(0))
+    with caplog.at_level("WARNING", "apportion"):
+        found = predict_on(torch.device("meta"), network, x)
+    assert torch.equal(found, predict(network, x))
+    assert "meta has no memory left; the CPU predicts, slowly" in caplog.text
+
+
+def test_a_network_is_copied_to_another_device_and_stays_where_it_is():
+    network = mlp((2,), 2)
+    there = copied_to(network, torch.device("meta"))
+    assert {p.device.type for p in there.parameters()} == {"meta"}
+    assert {p.device.type for p in network.parameters()} == {"cpu"}
+    assert copied_to(network, CPU) is network
+
+
+def test_instances_go_to_the_device_a_few_at_a_time(monkeypatch):
+    seen = []
+
+    class Watched(torch.Tensor):
+        def to(self, *given, **named):
+            seen.append(len(self))
+            return self.as_subclass(torch.Tensor)
+
+    predict_on(CPU, nn.Linear(2, 2), torch.zeros(2500, 2).as_subclass(Watched))
+    assert seen == [1024, 1024, 452]
+
+
+# --- who asks for which
+
+
+def test_auto_is_what_nobody_has_to_name():
+    commands = (importlib.import_module(f"apportion.cli.{name}") for name in ("fit", "diagnose", "predict"))
+    for each in (ProportionClassifier, *(module.command for module in commands)):
+        assert inspect.signature(each).parameters["device"].default == "auto"
+
+
+def test_an_estimator_learns_and_predicts_on_its_device(monkeypatch):
+    asked, used = [], []
+
+    def chosen(name, x):
+        asked.append((name, x.ndim))
+        return torch.device("cpu:0")
+
+    def watched(device, *given):
+        used.append(str(device))
+        return predict_on(device, *given)
+
+    monkeypatch.setattr("apportion.estimators.device_for", chosen)
+    monkeypatch.setattr("apportion.estimators.predict_on", watched)
+    x, y, bags = pictures(24)
+    model = ProportionClassifier("dllp", None, first_epochs=1, device="auto").fit(x, y, bags=bags)
+    assert (model.device_, used) == ("cpu:0", ["cpu:0"])
+    model.predict(x)
+    assert asked == [("auto", 4)] * 2
+    assert used == ["cpu:0"] * 2
 
 
 @pytest.mark.gpu

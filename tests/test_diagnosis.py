@@ -30,7 +30,7 @@ from apportion.judging.bag_statistics import (
 from apportion.judging.diagnosis import diagnosis_of, margins_of, needed, worth
 from apportion.judging.shuffles import bag_weights, other_orders, shuffled_correlations
 from apportion.means import bag_means
-from apportion.tabular.diagnose import report
+from apportion.tabular.diagnosed import report
 from apportion.transport import certified
 
 

@@ -51,7 +51,8 @@ def test_the_batch_size_does_not_matter(instances):
 @pytest.mark.parametrize(
     ("shape", "asked", "most"),
     [((3, 32, 32), 1024, 1024), ((4096,), 1024, 1024), ((3, 64, 64), 1024, 341), ((3, 64, 64), 100, 100),
-     ((2**23,), 1024, 1), ((), 4, 4)],
+     ((1, 64, 64), 1024, 341), ((1, 28, 28), 1024, 1024), ((8, 64, 64), 1024, 128), ((2**23,), 1024, 1),
+     ((), 4, 4)],
 )  # fmt: skip
 def test_large_instances_are_taken_fewer_at_a_time(shape, asked, most):
     seen = []

@@ -5,6 +5,7 @@ import math
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -112,6 +113,15 @@ def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():
             *_, last = stages
             assert last.stage == "second"
             assert last.optimizers[0].defaults["lr"] == pytest.approx(found)
+
+
+def test_a_long_student_has_a_lower_rate_whatever_its_teachers_length():
+    x, y = bars(32)
+    bags, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 8, 3, stream(0))
+    epochs = {"first_epochs": 1, "second_epochs": 5000, "instances_per_batch": 8}  # of four steps each
+    with closing(two_stages(bags, partial(resnet9, width=2), label=hard_labels, **epochs)) as moments:
+        rates = {moment.stage: moment.optimizers[0].defaults["lr"] for moment in islice(moments, 2)}
+    assert rates == {"first": 0.05, "second": pytest.approx(muon_rate(20_000))}
 
 
 def test_bags_without_proportions_have_no_say_in_the_rate():

@@ -1,17 +1,18 @@
 """Devices: which one is taken, what it can do, and copies that nobody waits for."""
 
-import re
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from importlib.util import find_spec
+from shutil import which
 
 import torch
 from torch import Tensor, nn
 
 
 class DeviceError(ValueError):
-    """A device that is not there."""
+    """A device that is not there, or whose memory is too small."""
 
 
 def pick_device(name: str) -> torch.device:
@@ -21,7 +22,7 @@ def pick_device(name: str) -> torch.device:
         return torch.device(next(kind for kind, found in there.items() if found))
     if not there.get(name.split(":")[0], False):
         found = ", ".join(kind for kind, found in there.items() if found)
-        raise DeviceError(f"no device '{name}' on this machine; there is {found}, and auto picks the best")
+        raise DeviceError(f"no device '{name}' on this machine; there is {found}, and auto takes what is")
     return torch.device(name)
 
 
@@ -34,24 +35,27 @@ def device_for(name: str, x: Tensor) -> torch.device:
 
 
 def cuda_works() -> bool:
-    """Whether there is a GPU that this build of torch has kernels for: older ones are there and fail."""
-    if not torch.cuda.is_available():
+    """Whether there is a GPU that runs: one is tried. It may be older or newer than this build of torch has
+    kernels for, taken by others, or lost to a process that was forked."""
+    try:
+        return torch.cuda.is_available() and answers()
+    except RuntimeError:
         return False
-    made_for = [int(each) for name in torch.cuda.get_arch_list() for each in re.findall(r"^sm_(\d+)", name)]
-    major, minor = torch.cuda.get_device_capability()
-    return not made_for or 10 * major + minor >= min(made_for)  # AMD's have other names
+
+
+def answers() -> bool:
+    return float(torch.ones(2, device="cuda").sum()) == 2.0
 
 
 @contextmanager
-def room_for(x: Tensor) -> Iterator[None]:
+def room_for(x: Tensor, device: torch.device) -> Iterator[None]:
     """A GPU whose memory is too small for these instances says what to change."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        what = f"the memory of {x.device} does not hold a batch of instances of shape {tuple(x.shape[1:])}"
-        raise DeviceError(
-            f"{what}; a smaller instances_per_batch, smaller instances or device='cpu' may do"
-        ) from error
+        what = f"the memory of {device} does not do for instances of shape {tuple(x.shape[1:])}"
+        remedy = "fewer instances per batch, smaller instances, or cpu for the device may do"
+        raise DeviceError(f"{what}; {remedy}") from error
 
 
 def copied_to(network: nn.Module, device: torch.device) -> nn.Module:
@@ -60,9 +64,12 @@ def copied_to(network: nn.Module, device: torch.device) -> nn.Module:
 
 
 def compiles(device: torch.device) -> bool:
-    """Whether torch.compile works there: it takes Volta or later, and Triton, which Windows does not have."""
-    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
-    return able and find_spec("triton") is not None
+    """Whether torch.compile works there: it takes Volta or later, Triton, which Windows does not have, and a
+    compiler of C, which small containers do not."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (7, 0):
+        return False
+    compiler = os.environ.get("CC") or which("gcc") or which("clang")
+    return find_spec("triton") is not None and bool(compiler)
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -8,8 +8,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
-from apportion.devices import copied_to, device_for, room_for
-from apportion.evaluate import predict
+from apportion.devices import device_for, room_for
+from apportion.evaluate import predict_on
 from apportion.fitting import forget, stage_settings, two_stages
 from apportion.fitting.auto import told
 from apportion.fitting.shapes import as_fitted, check_alike
@@ -110,15 +110,15 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         data, self.classes_, relax = mended_bags(X, y, bags, **table, **options)
         self.instance_shape_, self.n_rows_, self.device_ = tuple(data.x.shape[1:]), len(X), str(device)
         self.backbone_, self.bytes_, self.history_ = asked["backbone"], data.x.dtype == torch.uint8, []
-        part, held = part_of(data := data.to(device), self.held_out, asked["seed"], self.choose)
-        chosen = Chosen(held, self.choose)
-        with kept_randomness(device), room_for(data.x):
+        with kept_randomness(device), room_for(data.x, device):
+            part, held = part_of(data := data.to(device), self.held_out, asked["seed"], self.choose)
+            chosen = Chosen(held, self.choose)
             for moment in two_stages(part, relax=relax, **settings):
                 self.history_.append(line_of(moment) | (said := chosen.see(moment)))
                 tell(moment, said, self.verbose)
         self.classifier_, self.temperature_ = chosen.network(self.calibrate)
         self.chosen_, self.optimizers_ = (chosen.stage, chosen.epoch), chosen.optimizers
-        log_probs = predict(copied_to(self.classifier_, device), data.x, as_floats)
+        log_probs = predict_on(device, self.classifier_, data.x, as_floats).to(device)
         self.transduction_ = self.classes_[transduced(log_probs, data, relax)]
         return self
 
@@ -130,10 +130,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         x = as_instances(validated_again(self, as_fitted(self, X)))
         check_alike(x, self.instance_shape_, self.bytes_)
-        device = device_for(self.device, x)
-        shares = (
-            predict(copied_to(self.classifier_, device), x.to(device), as_floats).double().exp().cpu().numpy()
-        )
+        log_probs = predict_on(device_for(self.device, x), self.classifier_, x, as_floats)
+        shares = log_probs.double().exp().numpy()
         return shares / shares.sum(1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:

@@ -1,8 +1,11 @@
 """Evaluation: predictions, and how they compare with hidden labels and known proportions."""
 
+import logging
+
 import torch
 from torch import Tensor, nn
 
+from apportion.devices import copied_to
 from apportion.means import exact_means
 from apportion.train import View
 
@@ -15,14 +18,14 @@ def predict(
 ) -> Tensor:
     """Log-probabilities (N, k) in float32, in evaluation mode and without augmentation.
 
-    Large instances are taken fewer at a time, so that no call needs more memory than one of small ones.
+    Large instances are taken fewer at a time, lest memory grow with their size.
     """
     if not isinstance(x, Tensor):
         what = f"x is a {type(x).__name__}, and networks take tensors"
         raise TypeError(f"{what}; pass torch.as_tensor(x, dtype=torch.float32)")
     was_training = classifier.training
     classifier.eval()
-    found, at, most = torch.empty(0), 0, VALUES // max(1, x.shape[1:].numel())
+    found, at, most = torch.empty(0), 0, VALUES // values_in(x.shape[1:])
     try:
         for part in x.split(max(1, min(instances_per_batch, most))):
             answer = classifier(prepare(part)).float().log_softmax(1)
@@ -33,6 +36,21 @@ def predict(
     finally:
         classifier.train(was_training)
     return found
+
+
+def predict_on(device: torch.device, classifier: nn.Module, x: Tensor, prepare: View = lambda x: x) -> Tensor:
+    """The same on that device, for a network of the CPU; the answers are on the CPU. Instances go there a few
+    at a time. Where even those are too many the CPU does it: what was learnt is not lost."""
+    try:
+        return predict(copied_to(classifier, device), x, lambda part: prepare(part.to(device))).cpu()
+    except torch.OutOfMemoryError:
+        logging.getLogger("apportion").warning("%s has no memory left; the CPU predicts, slowly", device)
+        return predict(classifier, x, lambda part: prepare(part.cpu()))
+
+
+def values_in(shape: torch.Size) -> int:
+    """Of an instance; grey images count as coloured ones, since a network makes as much of either."""
+    return max(1, shape.numel(), 3 * shape[1:].numel() if len(shape) == 3 else 0)
 
 
 def accuracy(scores: Tensor, y: Tensor) -> float:

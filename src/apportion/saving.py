@@ -43,7 +43,7 @@ def save(classifier: ProportionClassifier, folder: str | Path) -> None:
         rows=classifier.n_rows_, bytes=classifier.bytes_, second_stage=done["second_stage"] is not None,
         stage=classifier.chosen_[0], epoch=classifier.chosen_[1], temperature=classifier.temperature_,
         first_optimizer=classifier.optimizers_.get("first", ""),
-        second_optimizer=classifier.optimizers_.get("second", ""),
+        second_optimizer=classifier.optimizers_.get("second", ""), device=classifier.device_,
     )  # fmt: skip
     model = Model(
         classifier.classifier_, name, classifier.instance_shape_, classes, options,
@@ -75,7 +75,7 @@ def load(folder: str | Path) -> ProportionClassifier:
     classifier.classes_, classifier.history_ = np.asarray(model.classes), []
     classifier.bytes_, classifier.n_rows_ = model.facts.bytes, model.facts.rows
     classifier.chosen_ = model.facts.stage, model.facts.epoch
-    classifier.temperature_ = model.facts.temperature
+    classifier.temperature_, classifier.device_ = model.facts.temperature, model.facts.device
     turned = {"first": model.facts.first_optimizer, "second": model.facts.second_optimizer}
     classifier.optimizers_ = {stage: words for stage, words in turned.items() if words}
     if len(model.shape) == 1:

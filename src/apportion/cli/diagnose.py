@@ -32,20 +32,23 @@ def command(
     rows_out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Each row's class and margin.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto: cuda for images.")] = "auto",
+    device: tabling.Device = "auto",
 ) -> None:
+    from apportion.devices import pick_device
     from apportion.models import load_model
     from apportion.runs.files import check_place
     from apportion.tables.checking import check, refuse
     from apportion.tables.reading import check_ending, pl, save_table
     from apportion.tabular.believing import mended
-    from apportion.tabular.diagnose import bags_for, by_bag, by_row, judged, report
+    from apportion.tabular.diagnose import bags_for, judged
+    from apportion.tabular.diagnosed import by_bag, by_row, report
     from apportion.tabular.told import asked_for
 
     for path in (path for path in (bags_out, rows_out) if path is not None):
         check_ending(path)
         check_place(path)
     tabling.check_apart([bags_out, rows_out], [table, *(proportions or ()), *(counts or ())])
+    pick_device(device)
     loaded = load_model(model)
     asked = tabling.asked(
         table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,

@@ -64,7 +64,7 @@ def command(
     choose: Choose = "",
     calibrate: Calibrate = False,
     seed: Annotated[int, typer.Option(help="Seed of networks and batches.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, mps or auto: cuda for images.")] = AUTO,
+    device: tabling.Device = AUTO,
 ) -> None:
     from apportion.devices import pick_device
     from apportion.models import refuse_taken, save_model

@@ -26,7 +26,9 @@ def command(
     noise: tabling.Noise = None,
     unlabelled: tabling.Unlabelled = False,
     fill: tabling.Fill = False,
+    device: tabling.Device = "auto",
 ) -> None:
+    from apportion.devices import pick_device
     from apportion.models import load_model
     from apportion.runs.files import check_place
     from apportion.tables.reading import check_ending, save_table
@@ -35,6 +37,7 @@ def command(
 
     typed = check_ending(out) != ".csv"
     check_place(out)
+    pick_device(device)
     tabling.check_apart([out], [table, *(proportions or ()), *(counts or ())])
     loaded, known, notes = load_model(model), None, list[str]()
     if bag:
@@ -42,10 +45,12 @@ def command(
             table, bag, proportions, counts, shares, key, classes, "", "", missing, normalise, noise,
             unlabelled, fill,
         )  # fmt: skip
-        known = given_shares(loaded, asked, notes)
+        known = given_shares(loaded, asked, notes, device)
     elif any((proportions, counts, shares, key, classes, noise, normalise, unlabelled, fill)):
         raise typer.BadParameter("shares are those of bags: name the column of each row's bag with --bag")
-    scored = score_table(loaded, table, tuple(missing or ()), typed=typed, notes=notes, shares=known)
+    scored = score_table(
+        loaded, table, tuple(missing or ()), typed=typed, notes=notes, shares=known, device=device
+    )
     save_table(scored, out)
     for note in notes:
         print(note)

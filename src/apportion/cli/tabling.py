@@ -62,6 +62,7 @@ Fill = Annotated[
 Given = Annotated[
     str, typer.Option(metavar="COLUMN", help="Of TABLE: the class of a few rows, empty in all others.")
 ]
+Device = Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: cuda for images, if it is there.")]
 Image = Annotated[str, typer.Option(metavar="COLUMN", help="Of TABLE: the files of images to learn from.")]
 Pixels = Annotated[int | None, typer.Option(min=8, max=4096, help="Resize images to N × N pixels.")]
 

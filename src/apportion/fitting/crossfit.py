@@ -36,7 +36,7 @@ def unseen_log_probs(
     part[torch.randperm(m, generator=stream(seed, "folds"))] = torch.arange(m) % folds
     row = torch.repeat_interleave(part, bags.sizes)
     found = torch.empty(len(bags.x), bags.n_classes)
-    with kept_randomness(bags.x.device), room_for(bags.x):
+    with kept_randomness(bags.x.device), room_for(bags.x, bags.x.device):
         for fold in range(folds):
             others, name = bags.select((part != fold).nonzero().flatten()), f"network {fold + 1} of {folds}"
             moments = two_stages(others, **settings)

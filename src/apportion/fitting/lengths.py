@@ -57,7 +57,8 @@ def instances_needed(bags: Bags) -> int:
     others contradict. √(n k / 18) bags of k classes do (docs/log.md): five of 256 rows for two classes. Bags
     that differ more are as random ones of fewer rows, and fewer of them do.
     """
-    shares, overall = bags.proportions.double(), bags.proportions.double().mean(0)
+    shares = bags.proportions.cpu().double()  # MPS has no such numbers
+    overall = shares.mean(0)
     differ = float((shares - overall).square().sum(1).mean())
     if differ == 0:
         return 0

@@ -72,7 +72,7 @@ def margin_of(bags: Bags, relax: Relax = math.inf) -> Margin:
     known, weights = bags.proportions.isfinite().all(1), weights_of(bags, relax)
     weights = weights[known] if isinstance(weights, Tensor) else weights
     rows = bags.source[known[torch.repeat_interleave(bags.sizes)]]
-    return Margin(rows, bags.sizes[known], bags.proportions[known].double(), weights)
+    return Margin(rows, bags.sizes[known], bags.proportions[known].cpu().double(), weights)
 
 
 def transduced(log_probs: Tensor, bags: Bags, relax: Relax = math.inf) -> np.ndarray:

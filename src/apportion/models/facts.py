@@ -21,6 +21,7 @@ class Facts:
     epoch: int = 0
     first_optimizer: str = ""  # that trained each stage, and its peak rate, in words
     second_optimizer: str = ""
+    device: str = ""  # where it learnt
     temperature: float = 1.0  # by which its scores were divided
 
 

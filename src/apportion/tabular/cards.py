@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from apportion.bags import Bags
-from apportion.devices import copied_to
-from apportion.evaluate import bag_correlation, predict, proportion_error
+from apportion.evaluate import bag_correlation, predict_on, proportion_error
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags
 from apportion.judging.verdict import LEAST_BAGS
@@ -41,7 +40,7 @@ def quality_of(network: nn.Module, bags: Bags, which: str, device: torch.device)
     """How well the predictions of these bags meet their shares."""
     bags = known_bags(bags)
     known = bags.proportions.cpu()
-    log_probs = predict(copied_to(network, device), bags.x.to(device), as_floats).cpu()
+    log_probs = predict_on(device, network, bags.x, as_floats)
     found: Any = f"– ({len(known)} bags are too few to tell it)"  # of two and two classes it is 1 or -1
     if len(known) >= LEAST_BAGS:
         found = bag_correlation(exact_means(log_probs.exp(), bags.sizes), known)  # None: all are alike

@@ -45,9 +45,9 @@ def train_table(
     bags: Bags, device: str, settings: Mapping[str, Any], relax: Relax = math.inf
 ) -> Iterator[Moment]:
     """Both stages on the bags of a table, a moment after every epoch."""
-    bags = bags.to(device_for(device, bags.x))
-    with room_for(bags.x):
-        yield from two_stages(bags, **checked(settings), relax=relax)
+    at = device_for(device, bags.x)
+    with room_for(bags.x, at):
+        yield from two_stages(bags.to(at), **checked(settings), relax=relax)
 
 
 def settled(given: Mapping[str, Any], images: bool, device: str) -> dict[str, Any]:
@@ -80,8 +80,7 @@ def model_of(
     name, options = named(said["backbone"])
     network, temperature = chosen.network(said["calibrate"])
     quality = quality_of(network, bags, "training bags", at)
-    if held is not None:
-        quality |= quality_of(network, held, "held-out bags", at)
+    quality |= {} if held is None else quality_of(network, held, "held-out bags", at)
     if chosen.choose is not None:
         quality["chosen epoch"] = f"{chosen.epoch} of the {chosen.stage} stage, by {chosen.choose}"
     if said["calibrate"]:
@@ -100,6 +99,7 @@ def model_of(
         epoch=chosen.epoch,
         first_optimizer=chosen.optimizers.get("first", ""),
         second_optimizer=chosen.optimizers.get("second", ""),
+        device=at.type,
         temperature=temperature,
     )
     return Model(

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from apportion.evaluate import predict
+from apportion.devices import device_for
+from apportion.evaluate import predict_on
 from apportion.intake.instances import as_floats
 from apportion.meeting import met_together
 from apportion.models import Model
@@ -17,14 +18,16 @@ from apportion.tabular.diagnose import bags_for
 from apportion.tabular.told import asked_for
 
 
-def given_shares(model: Model, questions: Sequence[Asked], notes: list[str]) -> np.ndarray:
+def given_shares(
+    model: Model, questions: Sequence[Asked], notes: list[str], device: str = "auto"
+) -> np.ndarray:
     """(N, k) in the order of the table and of the model's classes; `docs/known-shares.md`."""
     asked = [asked_for(model, each) for each in questions]
     found = check_groupings(asked, learn=False)
     refuse(found[0])
     notes += found[0].notes
     first, others = bags_for(model, asked, found)
-    log_probs = predict(model.network, first.x, as_floats).double()
+    log_probs = predict_on(device_for(device, first.x), model.network, first.x, as_floats).double()
     for i in log_probs.isnan().any(1).nonzero().flatten()[:1].tolist():
         where = f"{asked[0].table.name}, row {int(first.source[i]) + 1}"
         raise TableError(f"{where}, has no probabilities: a number in it, or in the model, is too large")

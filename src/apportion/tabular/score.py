@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from apportion.evaluate import predict
+from apportion.devices import device_for
+from apportion.evaluate import predict_on
 from apportion.intake.instances import as_floats
 from apportion.models import Model
 from apportion.tables.asking import SHOWN, told
@@ -28,6 +29,7 @@ def score_table(
     typed: bool = False,
     notes: list[str] | None = None,
     shares: np.ndarray | None = None,
+    device: str = "auto",
 ) -> pl.LazyFrame:
     """The table with a column for the predicted class and one for the probability of each.
 
@@ -40,7 +42,7 @@ def score_table(
     with plainly(f"{table} cannot be read"):
         frame = _pointed(open_table(table, texts=None, missing=texts), table, columns)
         notes = [] if notes is None else notes
-        scored = _scored_table(model, frame, table, notes, shares, texts)
+        scored = _scored_table(model, frame, table, notes, shares, texts, device)
         notes += unlike(frame, columns)
         if not is_csv(table):
             return pl.concat([frame, scored.lazy()], how="horizontal")
@@ -74,7 +76,7 @@ def _typed(frame: pl.LazyFrame, column: Column) -> pl.Series:
 
 def _scored_table(
     model: Model, frame: pl.LazyFrame, table: Path, notes: list[str], known: np.ndarray | None,
-    missing: Sequence[str],
+    missing: Sequence[str], device: str,
 ) -> pl.DataFrame:  # fmt: skip
     """The columns that are added."""
     there = frame.collect_schema().names()
@@ -89,7 +91,7 @@ def _scored_table(
     shares = [] if known is None else [known]
     if known is None and not problems:
         most = at_once(columns_of(model), BATCH)
-        shares = [_scored(model, part, problems, table) for part in _parts(frame, names, most)]
+        shares = [_scored(model, part, problems, table, device) for part in _parts(frame, names, most)]
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
         raise TableError(f"{table.name} cannot be scored; nothing was written{lines}")
@@ -107,7 +109,9 @@ def _parts(frame: pl.LazyFrame, names: list[str], most: int) -> Iterator[tuple[i
             at += rows.height
 
 
-def _scored(model: Model, part: tuple[int, pl.DataFrame], problems: list[str], table: Path) -> np.ndarray:
+def _scored(
+    model: Model, part: tuple[int, pl.DataFrame], problems: list[str], table: Path, device: str
+) -> np.ndarray:
     """Probabilities (n, k) of some rows; values that no transform can use are added to the problems."""
     at, rows = part
     columns = columns_of(model)
@@ -116,7 +120,8 @@ def _scored(model: Model, part: tuple[int, pl.DataFrame], problems: list[str], t
     instances = instances_of(columns, rows, table, at, problems) if ready else np.zeros(0)
     if problems:
         return np.zeros((rows.height, len(model.classes)), np.float32)
-    shares = predict(model.network, torch.from_numpy(instances), as_floats).exp().numpy()
+    x = torch.from_numpy(instances)
+    shares = predict_on(device_for(device, x), model.network, x, as_floats).exp().numpy()
     bad = np.flatnonzero(np.isnan(shares).any(1))
     if len(bad):
         cases = (f"{table.name}, row {at + i + 1}, has no probabilities" for i in bad[:SHOWN].tolist())

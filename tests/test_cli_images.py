@@ -148,18 +148,24 @@ def test_a_device_that_is_named_is_that_of_every_part(truth, monkeypatch):
 
     for module in ("fit", "diagnose", "score", "known"):
         monkeypatch.setattr(f"apportion.tabular.{module}.device_for", chosen)
+
+    def moved(bags, device):
+        used.append(f"bags to {device}")
+        return bags
+
     for module in ("cards", "diagnose", "score", "known"):
         monkeypatch.setattr(f"apportion.tabular.{module}.predict_on", watched)
+    monkeypatch.setattr("apportion.bags.Bags.to", moved)
     shared = ("slides/patches.csv", "--bag", "slide", *SHARES)
-    for words, times in (
-        (("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1"), 1),
-        (("predict", "model", "slides/patches.csv", "--out", "scored.csv"), 1),
-        (("predict", "model", *shared, "--out", "met.csv"), 1),
-        (("diagnose", "model", *shared), 0),
+    for words, parts in (
+        (("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1"), ["bags to cpu:0", "cpu:0"]),
+        (("predict", "model", "slides/patches.csv", "--out", "scored.csv"), ["cpu:0"]),
+        (("predict", "model", *shared, "--out", "met.csv"), ["cpu:0"]),
+        (("diagnose", "model", *shared), ["bags to cpu:0"]),
     ):
         run(*words, "--device", "cpu")
         assert set(asked) == {"cpu"}, words
-        assert used == ["cpu:0"] * times, words
+        assert used == parts, words
         asked.clear()
         used.clear()
 

@@ -68,6 +68,7 @@ def test_auto_is_the_gpu_for_images_and_the_cpu_for_rows(gpu):
     gpu((9, 0))
     assert device_for("auto", IMAGES).type == "cuda"
     assert device_for("auto", IMAGES.float()).type == "cuda"
+    assert device_for("auto", torch.zeros(1, 7, 2)).type == "cuda"  # a network of the user's own, surely
     assert device_for("auto", ROWS).type == "cpu"
     assert device_for("cuda:0", ROWS) == torch.device("cuda:0")
     assert device_for("cpu", IMAGES).type == "cpu"
@@ -124,6 +125,9 @@ def test_a_gpu_is_asked_for_no_more_than_it_can(
     assert (compiles(CUDA), has_bfloat16(CUDA)) == (compiled, halved)
     assert (quick(abs, CUDA, {4}) is abs) is not compiled
     if not compiler:
+        monkeypatch.setattr("apportion.devices.which", lambda name: name if name == "clang" else None)
+        assert compiles(CUDA)
+        monkeypatch.setattr("apportion.devices.which", lambda name: None)
         monkeypatch.setenv("CC", "tcc")
         assert compiles(CUDA)
 

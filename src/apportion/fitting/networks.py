@@ -28,7 +28,7 @@ def is_ours(backbone: Backbone) -> bool:
 def suited(first: First, backbone: Backbone, network: nn.Module) -> First:
     """The settings of a first stage, with SGD (two views) or Adam in place of Muon for networks that are not
     ours, which may have learnt before, and for those of ours in which lengths of filters matter."""
-    if first.optimizer != "muon" or is_turned(backbone, network):
+    if first.optimizer != "muon" or suits_muon(backbone, network):
         return first
     other = TWO_VIEWS if first.method == "two-views" else FAST.first
     own = replace(first, optimizer=other.optimizer, rate=other.rate)
@@ -37,10 +37,10 @@ def suited(first: First, backbone: Backbone, network: nn.Module) -> First:
 
 def suited_student(second: Second, backbone: Backbone, network: nn.Module) -> Second:
     """The same of a second stage, with SGD."""
-    if second.optimizer != "muon" or is_turned(backbone, network):
+    if second.optimizer != "muon" or suits_muon(backbone, network):
         return second
-    other = FAST_SECOND
-    return replace(second, optimizer=other.optimizer, rate=other.rate, schedule=other.schedule)
+    own = replace(second, optimizer=FAST_SECOND.optimizer, rate=FAST_SECOND.rate)
+    return replace(own, schedule=FAST_SECOND.schedule)
 
 
 def usual_rate(stage: First | Second, steps: float, size: float) -> float:
@@ -57,7 +57,7 @@ def at_rate(stage: Stage, rate: float | None, steps: float, size: float) -> Stag
     return replace(stage, rate=usual_rate(stage, steps, size) if rate is None else rate)
 
 
-def is_turned(backbone: Backbone, network: nn.Module) -> bool:
+def suits_muon(backbone: Backbone, network: nn.Module) -> bool:
     """Whether Muon is for a network: a new one of ours in which filters have no length that matters."""
     return is_ours(backbone) and lengths_are_taken_out(network)
 

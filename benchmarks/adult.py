@@ -19,19 +19,17 @@ from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor, nn
 
 from apportion import ProportionClassifier, expand, predict
-from apportion.backbones import mlp
-from apportion.bagging import random_groups
-from apportion.bags import BagBatch, Bags
+from apportion._random import reseed, stream
+from apportion.bags.bags import BagBatch, Bags, bag_means
+from apportion.bags.simulate import random_groups
 from apportion.data.adult import adult, find_adult, rows
 from apportion.data.archives import read_file
 from apportion.fitting.kinds import ROWS
 from apportion.fitting.lengths import epochs_of
 from apportion.intake.forms import bags_from
-from apportion.means import bag_means
-from apportion.optimizers import make_optimizer
-from apportion.randomness import reseed, stream
-from apportion.schedules import one_cycle
-from apportion.train import train
+from apportion.networks import mlp
+from apportion.optim import make_optimizer, one_cycle
+from apportion.training import train
 
 COLUMN_LEAST = 20
 LONG = {"first_epochs": 60, "instances_per_batch": 1024}  # for bags of 512; chosen on held-out training rows

@@ -24,9 +24,9 @@ from scipy.stats import spearmanr
 from sklearn.datasets import make_classification
 from torch import Tensor
 
-from apportion.backbones import mlp
-from apportion.bagging import cluster_groups, dirichlet_groups, make_bags, random_groups
-from apportion.bags import Bags
+from apportion._random import stream
+from apportion.bags.bags import Bags
+from apportion.bags.simulate import cluster_groups, dirichlet_groups, make_bags, random_groups
 from apportion.data.adult import adult
 from apportion.data.instances import Instances
 from apportion.data.synthetic import blobs, digits, moons
@@ -35,7 +35,7 @@ from apportion.fitting import as_floats, stage_settings, two_stages
 from apportion.judging.bag_scores import SCORES
 from apportion.judging.calibration import fitted_temperature
 from apportion.judging.diagnosis import diagnosis_of
-from apportion.randomness import stream
+from apportion.networks import mlp
 
 KINDS = {"random": random_groups, "skewed": dirichlet_groups, "by cluster": cluster_groups}
 HELD_OUT, MODELS = 0.25, 36

@@ -16,16 +16,15 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from apportion.backbones import mlp
-from apportion.bagging import make_bags
+from apportion._random import reseed, stream
+from apportion.bags.bags import bag_means
+from apportion.bags.simulate import make_bags
 from apportion.data.images import mnist
-from apportion.likelihood import TINY, count_loss, covariances, drawn_count_loss
 from apportion.losses import proportion_loss
-from apportion.means import bag_means
-from apportion.optimizers import make_optimizer
-from apportion.randomness import reseed, stream
-from apportion.schedules import one_cycle
-from apportion.train import train
+from apportion.methods.count_likelihood import TINY, count_loss, covariances, drawn_count_loss
+from apportion.networks import mlp
+from apportion.optim import make_optimizer, one_cycle
+from apportion.training import train
 from apportion.transport import entropic
 
 LEAST = 1e-3  # variance of counts

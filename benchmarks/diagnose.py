@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from apportion.bagging import cluster_groups, dirichlet_groups, make_bags
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
+from apportion.bags.simulate import cluster_groups, dirichlet_groups, make_bags
 from apportion.data.adult import adult
 from apportion.data.instances import Instances
 from apportion.data.synthetic import blobs, digits, moons

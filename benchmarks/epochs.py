@@ -17,19 +17,18 @@ import torch
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor, nn
 
-from apportion.backbones import mlp
-from apportion.bagging import random_groups
-from apportion.bags import Bags
+from apportion._random import reseed, stream
+from apportion.bags.bags import Bags
+from apportion.bags.simulate import random_groups
 from apportion.data.adult import adult
 from apportion.evaluate import predict
-from apportion.first_stage import METHODS
 from apportion.fitting.kinds import ROWS
 from apportion.intake.forms import bags_from
-from apportion.likelihood import count_log_likelihood
-from apportion.optimizers import make_optimizer
-from apportion.randomness import reseed, stream
-from apportion.schedules import one_cycle
-from apportion.train import train
+from apportion.methods import METHODS
+from apportion.methods.count_likelihood import count_log_likelihood
+from apportion.networks import mlp
+from apportion.optim import make_optimizer, one_cycle
+from apportion.training import train
 
 
 def parted(x: Tensor, y: Tensor, seed: int, asked: argparse.Namespace) -> tuple[Bags, Tensor, Tensor]:

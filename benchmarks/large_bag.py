@@ -12,12 +12,11 @@ from pathlib import Path
 
 import torch
 
-from apportion.backbones import mlp
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.evaluate import predict
 from apportion.fitting import as_floats, two_stages
-from apportion.labelling import hard_labels
-from apportion.plans import SoftLabels
+from apportion.networks import mlp
+from apportion.pseudo_labels import SoftLabels, hard_labels
 from apportion.transport import whole_counts
 
 SMALL, SIZE = 2000, 32

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apportion.bags.bags import bag_means
 from apportion.judging.shuffles import shuffled_correlations
 from apportion.judging.verdict import RARE
-from apportion.means import bag_means
 
 SIZES = {
     "all of 40": lambda random, m: np.full(m, 40),

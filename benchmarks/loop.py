@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from apportion.backbones import mlp
-from apportion.bagging import make_bags
-from apportion.bags import Bags
+from apportion._random import stream
+from apportion.bags.bags import Bags
+from apportion.bags.simulate import make_bags
 from apportion.data import SOURCES
-from apportion.first_stage import DLLP
-from apportion.optimizers import make_optimizer
+from apportion.methods import DLLP
+from apportion.networks import mlp
+from apportion.optim import make_optimizer
 from apportion.pipeline import first_stage
-from apportion.randomness import stream
 
 STARTS = 10  # trainings of each: where a network lies in memory can cost more than the loop does
 

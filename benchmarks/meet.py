@@ -16,12 +16,12 @@ import torch
 from sklearn.metrics import log_loss
 
 from apportion import ProportionClassifier, make_bags, meet
-from apportion.bagging import dirichlet_groups, random_groups
-from apportion.bags import Bags
+from apportion._random import stream
+from apportion.bags.bags import Bags
+from apportion.bags.simulate import dirichlet_groups, random_groups
 from apportion.data.adult import adult
 from apportion.data.instances import Instances
 from apportion.data.synthetic import moons
-from apportion.randomness import stream
 
 KINDS = {"random bags": random_groups, "skewed bags": dirichlet_groups}
 

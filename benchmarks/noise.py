@@ -18,14 +18,14 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from apportion import ProportionClassifier
-from apportion.backbones import mlp
-from apportion.bagging import random_groups
-from apportion.bags import Bags
+from apportion._random import stream
+from apportion.bags.bags import Bags
+from apportion.bags.simulate import random_groups
 from apportion.data.adult import adult
 from apportion.fitting.crossfit import unseen_log_probs
 from apportion.intake.mending import known_bags, mended_bags
-from apportion.likelihood import count_log_likelihood
-from apportion.randomness import stream
+from apportion.methods.count_likelihood import count_log_likelihood
+from apportion.networks import mlp
 
 SCALE, STEP = 2.0, 0.05  # of the Laplace noise on counts, of the rounding
 

@@ -26,19 +26,19 @@ import torch.distributed as dist
 from kill import contents
 from torch import Tensor, nn
 
-from apportion import crew, pipeline, runs, second_stage
-from apportion.backbones import mlp
-from apportion.bagging import make_bags
-from apportion.bags import BagBatch, Bags
+from apportion import crew, pipeline, runs
+from apportion._random import key, reseed, stream
+from apportion.bags.bags import BagBatch, Bags
+from apportion.bags.simulate import make_bags
 from apportion.crew.share import Weighed
 from apportion.data.synthetic import digits, moons
-from apportion.first_stage import METHODS
-from apportion.labelling import hard_labels
 from apportion.losses import cross_entropy
-from apportion.optimizers import make_optimizer
-from apportion.plans import SoftLabels
-from apportion.randomness import key, reseed, stream
-from apportion.second_stage import PLOT, bag_weights
+from apportion.methods import METHODS
+from apportion.methods import plot as second_stage
+from apportion.methods.plot import PLOT, bag_weights
+from apportion.networks import mlp
+from apportion.optim import make_optimizer
+from apportion.pseudo_labels import SoftLabels, hard_labels
 
 PROCESSES, STEPS, SEED = 2, 50, 1
 REFUSED = ("two-views",)  # which contrasts the instances of a batch with each other

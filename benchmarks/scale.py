@@ -29,13 +29,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from apportion import crew, pipeline
-from apportion.backbones import mlp
-from apportion.bags import Bags
-from apportion.first_stage import DLLP
+from apportion.bags.bags import Bags
 from apportion.intake.grouping import group_bags
-from apportion.labelling import hard_labels
 from apportion.losses import cross_entropy
-from apportion.optimizers import make_optimizer
+from apportion.methods import DLLP
+from apportion.networks import mlp
+from apportion.optim import make_optimizer
+from apportion.pseudo_labels import hard_labels
 
 PARTS = ("DLLP", "PLOT", "labels")  # the last a part of the one before
 VALUES, ROWS_A_BAG, CLASSES, BATCH = 39, 45, 2, 4096

@@ -79,9 +79,9 @@ def network(table: Path, columns: int) -> None:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from apportion.backbones import mlp
-    from apportion.bags import Bags
-    from apportion.optimizers import make_optimizer
+    from apportion.bags.bags import Bags
+    from apportion.networks import mlp
+    from apportion.optim import make_optimizer
 
     counted = pl.scan_parquet(table).group_by("bag").len().collect()["len"].to_list()
     sizes, n = torch.tensor(counted), sum(counted)

@@ -17,7 +17,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor
 
 from apportion import ProportionClassifier
-from apportion.means import bag_means
+from apportion.bags.bags import bag_means
 
 
 def clicks(n: int, m: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -63,7 +63,7 @@ def main() -> None:
         print(f"seed {seed}: bags of {sizes.min()} to {sizes.max()} rows, half of them at most {half:.0f}")
         fitted = ProportionClassifier(first_epochs=asked.first_epochs, random_state=seed)
         answers = {"the overall share": np.full(len(new), y.mean())}
-        with patch("apportion.first_stage.dllp.proportion_loss", mean_over_bags):
+        with patch("apportion.methods.dllp.proportion_loss", mean_over_bags):
             answers["mean over bags"] = fitted.fit(x, y, bags=bag).predict_proba(new)[:, 1]
         answers["mean over rows"] = fitted.fit(x, y, bags=bag).predict_proba(new)[:, 1]
         answers["the best possible"] = new_p

@@ -18,19 +18,18 @@ import torch
 from torch import Tensor
 
 from apportion import predict
-from apportion.backbones import resnet9
-from apportion.bagging import make_bags
-from apportion.data.augment import crop_flip
+from apportion._device import as_it_is, channels_last
+from apportion._random import reseed, stream
+from apportion.augment import crop_flip, weak_and_strong
+from apportion.bags.simulate import make_bags
 from apportion.data.images import cifar10
-from apportion.data.views import weak_and_strong
 from apportion.grid.beyond import MUON, TWO_VIEWS
 from apportion.intake.instances import centred
+from apportion.networks import resnet9
 from apportion.pipeline import first_stage
-from apportion.randomness import reseed, stream
 from apportion.recipes.building import build_learner, build_optimizers, build_rate
-from apportion.speed import as_it_is, channels_last
 
-HOME = "apportion.first_stage.two_views"
+HOME = "apportion.methods.two_views"
 
 
 def no_labels(answers: Tensor, classes: Tensor, scores: Tensor) -> Tensor:

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from apportion import ProportionClassifier
-from apportion.bagging import random_groups
+from apportion._random import stream
+from apportion.bags.simulate import random_groups
 from apportion.data.adult import adult, find_adult
 from apportion.data.images import default_folder
-from apportion.randomness import stream
 
 
 def main(folder: Path, small: bool = False) -> None:

@@ -26,13 +26,13 @@ from apportion import (
     predict,
     soft_labels,
 )
-from apportion.backbones import mlp
+from apportion._random import stream
 from apportion.data.synthetic import blobs, moons
-from apportion.labelling import Labeller, argmax_labels
 from apportion.losses import cross_entropy, proportion_loss
+from apportion.networks import mlp
+from apportion.optim import one_cycle
 from apportion.pipeline import first_stage, second_stage
-from apportion.randomness import stream
-from apportion.schedules import one_cycle
+from apportion.pseudo_labels import Labeller, argmax_labels
 
 SEED = 2
 COLOURS, MARKERS = ("#c0392b", "#1e8449", "#2471a3", "#b9770e"), "o^sD"

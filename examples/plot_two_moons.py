@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from apportion import DLLP, accuracy, hard_labels, make_bags, make_optimizer, predict, proportion_error
-from apportion.backbones import mlp
+from apportion._random import stream
 from apportion.data.synthetic import moons
+from apportion.networks import mlp
+from apportion.optim import constant, flat
 from apportion.pipeline import first_stage, second_stage
-from apportion.randomness import stream
-from apportion.schedules import constant, flat
 
 SEED = 1
 COLOURS, MARKERS = ("#c0392b", "#1e8449"), ("o", "^")

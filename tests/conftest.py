@@ -9,17 +9,17 @@ import torch
 from hypothesis import settings
 from torch import Tensor, nn
 
-from apportion.backbones import mlp
-from apportion.bagging import make_bags
-from apportion.bags import Bags
+from apportion._random import reseed, stream
+from apportion.bags.bags import Bags
+from apportion.bags.simulate import make_bags
 from apportion.data.synthetic import moons
-from apportion.first_stage import METHODS, TwoViews
-from apportion.learner import Learner
-from apportion.optimizers import make_optimizer
-from apportion.players import generator, projector
-from apportion.randomness import reseed, stream
-from apportion.schedules import constant
-from apportion.train import Epoch, train
+from apportion.methods import METHODS, TwoViews
+from apportion.methods.llp_gan import generator
+from apportion.methods.protocol import Learner
+from apportion.methods.two_views import projector
+from apportion.networks import mlp
+from apportion.optim import constant, make_optimizer
+from apportion.training import Epoch, train
 
 torch.set_num_threads(1)  # on shared cores a suite of small networks is several times slower on two
 settings.register_profile("house", derandomize=True, deadline=None, max_examples=60, database=None)
@@ -29,7 +29,7 @@ settings.load_profile("house")
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
     """What takes a GPU of itself does not here: numbers and networks would be those of the machine."""
-    monkeypatch.setattr("apportion.devices.cuda_works", lambda: False)
+    monkeypatch.setattr("apportion._device.cuda_works", lambda: False)
 
 
 def ragged(sizes: Sequence[int] = (1, 3, 2), k: int = 3, shape: Sequence[int] = (2,)) -> Bags:

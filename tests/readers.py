@@ -17,7 +17,7 @@ import torch
 from data_files import cifar_bin, cifar_py, idx_bytes, npy_bytes, npz_bytes, tiny, webp, write_pack
 from run_folders import folder_readers
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.data import DataError
 from apportion.data.adult import encoded, rows
 from apportion.data.archives import read_file, read_tar, read_zip, unxz
@@ -27,7 +27,7 @@ from apportion.data.pickles import cifar_pickle
 from apportion.data.sets import MNIST
 from apportion.intake.grouping import BagError
 from apportion.intake.manifest import load_manifest, save_manifest
-from apportion.optimizers import make_optimizer
+from apportion.optim import make_optimizer
 from apportion.recipes import Recipe, RecipeError, Second, from_json, to_json
 from apportion.recipes.checks import check
 from apportion.runs import (
@@ -250,8 +250,8 @@ def picture_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
 
 def model_readers() -> dict[str, tuple[bytes, Callable[[bytes], object], tuple[type[Exception], ...]]]:
     """A model's two files, the other one good; and a table that is scored by a good model."""
-    from apportion.backbones import mlp
     from apportion.models import Model, ModelError, load_model, save_model
+    from apportion.networks import mlp
     from apportion.tables.columns import Column, TableError
     from apportion.tables.reading import save_table
     from apportion.tabular.score import score_table

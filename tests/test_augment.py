@@ -5,10 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.data.augment import crop_flip, scaled
-from apportion.data.strong import strong
-from apportion.data.views import AUGMENTATIONS, PAIRS, views
-from apportion.randomness import reseed, stream
+from apportion._random import reseed, stream
+from apportion.augment import AUGMENTATIONS, PAIRS, crop_flip, scaled, strong, views
 
 
 def images(n: int = 5, channels: int = 3, height: int = 6, width: int = 7) -> torch.Tensor:
@@ -63,8 +61,8 @@ def test_views_that_say_so_do_not_mirror(name, monkeypatch):
         asked.append(mirror)
         return crop_flip(x, padding, mirror)
 
-    monkeypatch.setattr("apportion.data.views.crop_flip", seen)
-    monkeypatch.setattr("apportion.data.strong.crop_flip", seen)
+    monkeypatch.setattr("apportion.augment.crop_flip", seen)
+    monkeypatch.setattr("apportion.augment.crop_flip", seen)
     view = AUGMENTATIONS[name]
     if name.startswith("crop"):  # bound when views.py was read
         asked.append("crop_flip" if view is crop_flip else view.keywords["mirror"])
@@ -156,7 +154,7 @@ def test_small_images_are_shifted_less(size, shift):
 
 
 def test_values_are_swapped_with_rows_of_their_own():
-    from apportion.data.views import swapped
+    from apportion.augment import swapped
 
     torch.manual_seed(0)
     rows = torch.arange(100.0).unsqueeze(1).expand(100, 5)

@@ -7,9 +7,9 @@ import torch
 from conftest import same_bits, weights_of
 from torch import nn
 
-from apportion.backbones import BACKBONES, MNIST_WIDTHS, conv13, mlp, resnet9, resnet18, wrn_28_2
-from apportion.players import generator
-from apportion.randomness import reseed, stream
+from apportion._random import reseed, stream
+from apportion.methods.llp_gan import generator
+from apportion.networks import BACKBONES, MNIST_WIDTHS, conv13, mlp, resnet9, resnet18, wrn_28_2
 
 
 def kinds(network: nn.Module, kind: type) -> list:

@@ -6,10 +6,10 @@ from conftest import moon_bags
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.bagging import cluster_groups, dirichlet_groups, make_bags, random_groups
+from apportion._random import stream
+from apportion.bags.simulate import cluster_groups, dirichlet_groups, make_bags, random_groups
 from apportion.data.synthetic import blobs
 from apportion.intake.grouping import BagError
-from apportion.randomness import stream
 
 GROUPS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}
 

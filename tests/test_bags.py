@@ -8,9 +8,8 @@ from conftest import ragged
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from apportion.bags import BagBatch, Bags
-from apportion.means import added_means, bag_means
-from apportion.randomness import stream
+from apportion._random import stream
+from apportion.bags.bags import BagBatch, Bags, added_means, bag_means
 
 some_sizes = st.lists(st.integers(1, 7), min_size=1, max_size=12)
 
@@ -110,7 +109,7 @@ def test_bag_means_are_the_same_on_a_device_without_segments(monkeypatch):
     assert torch.autograd.gradcheck(lambda v: added_means(v, sizes), values)
     # the meta device has no numbers, but takes that way
     taken = []
-    monkeypatch.setattr("apportion.means.added_means", lambda *given: taken.append(given))
+    monkeypatch.setattr("apportion.bags.bags.added_means", lambda *given: taken.append(given))
     bag_means(torch.empty(7, 3, device="meta"), torch.tensor([1, 4, 2], device="meta"))
     assert len(taken) == 1
 

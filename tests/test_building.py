@@ -8,13 +8,14 @@ import torch
 from conftest import ONE_VIEW, network
 from torch import nn
 
-from apportion.backbones import BACKBONES
+from apportion._random import stream
+from apportion.augment import AUGMENTATIONS, PAIRS
 from apportion.data import SOURCES
-from apportion.data.views import AUGMENTATIONS, PAIRS
-from apportion.first_stage import METHODS
-from apportion.labelling import hard_labels, soft_labels
 from apportion.losses import cross_entropy, symmetric_cross_entropy
-from apportion.randomness import stream
+from apportion.methods import METHODS
+from apportion.networks import BACKBONES
+from apportion.optim import SCHEDULES
+from apportion.pseudo_labels import hard_labels, soft_labels
 from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed
 from apportion.recipes.building import (
     build_labeller,
@@ -26,7 +27,6 @@ from apportion.recipes.building import (
 )
 from apportion.recipes.checks import BAGGINGS, LABELS, check
 from apportion.recipes.ranges import OPTIONS, RANGES, numbers
-from apportion.schedules import SCHEDULES
 
 NAMES = {
     "data.name": SOURCES,

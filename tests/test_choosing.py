@@ -18,18 +18,18 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from torch import Tensor, nn
 
 from apportion import BagError, BagScore, ProportionClassifier, expand
-from apportion.backbones import mlp
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.evaluate import calibration
-from apportion.first_stage import DLLP
 from apportion.intake.given import GivenBag
 from apportion.intake.mending import mended_bags
 from apportion.judging.bag_scores import SCORES
 from apportion.judging.calibration import cooled, fitted_temperature
 from apportion.judging.choosing import Chosen, part_of, split
-from apportion.likelihood import count_log_likelihood
+from apportion.methods import DLLP
+from apportion.methods.count_likelihood import count_log_likelihood
+from apportion.networks import mlp
 from apportion.pipeline import Moment
-from apportion.train import Epoch
+from apportion.training import Epoch
 
 X, TRUTH = make_moons(400, noise=0.2, random_state=0)
 TOWN = np.arange(400) % 20
@@ -386,7 +386,7 @@ def test_of_epochs_with_one_score_the_first_is_chosen(monkeypatch):
 
 
 def test_scores_of_sure_labels_and_of_most_probable_classes_have_their_unit():
-    from apportion.bags import Bags
+    from apportion.bags.bags import Bags
 
     scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]]).log()
     x, sizes = torch.zeros(4, 1), torch.tensor([2, 2])

@@ -128,7 +128,7 @@ def test_weights_are_those_of_the_estimator_for_the_same_images_to_the_bit(truth
 def test_the_network_is_that_of_the_device(monkeypatch):
     assert settled({}, True, "cpu")["backbone"].keywords == {"width": 8}
     assert settled({}, True, "auto")["backbone"].keywords == {"width": 8}
-    monkeypatch.setattr("apportion.devices.cuda_works", lambda: True)
+    monkeypatch.setattr("apportion._device.cuda_works", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert settled({}, True, "auto")["backbone"] == "resnet9"
     assert settled({}, True, "cuda")["backbone"] == "resnet9"
@@ -155,7 +155,7 @@ def test_a_device_that_is_named_is_that_of_every_part(truth, monkeypatch):
 
     for module in ("cards", "diagnose", "score", "known"):
         monkeypatch.setattr(f"apportion.tabular.{module}.predict_on", watched)
-    monkeypatch.setattr("apportion.bags.Bags.to", moved)
+    monkeypatch.setattr("apportion.bags.bags.Bags.to", moved)
     shared = ("slides/patches.csv", "--bag", "slide", *SHARES)
     for words, parts in (
         (("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1"), ["bags to cpu:0", "cpu:0"]),
@@ -174,7 +174,7 @@ def test_networks_that_judge_are_trained_where_the_model_was_or_it_is_said(truth
     run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1", "--device", "cpu")
     model = load_model(Path("model"))
     assert model.facts.device == "cpu"
-    monkeypatch.setattr("apportion.devices.cuda_works", lambda: True)
+    monkeypatch.setattr("apportion._device.cuda_works", lambda: True)
     bags = ragged((4, 4), k=2, shape=model.shape)
     assert _place(model, bags, "auto").type == "cpu"
     assert _left_out(model, bags, torch.device("cpu")) == ""

@@ -9,12 +9,18 @@ import torch.nn.functional as F
 from conftest import network, ragged, trained
 from scipy.stats import multivariate_hypergeom, multivariate_normal
 
-from apportion.bagging import make_bags
+from apportion.bags.simulate import make_bags
 from apportion.data.synthetic import digits
 from apportion.evaluate import accuracy, predict
-from apportion.first_stage import DLLP, Counts
-from apportion.likelihood import CELL, count_log_likelihood, count_loss, covariances, drawn_count_loss
 from apportion.losses import proportion_loss
+from apportion.methods import DLLP, Counts
+from apportion.methods.count_likelihood import (
+    CELL,
+    count_log_likelihood,
+    count_loss,
+    covariances,
+    drawn_count_loss,
+)
 
 
 def stream(seed: int) -> torch.Generator:

@@ -10,13 +10,13 @@ import torch
 from conftest import ONE_VIEW, learner_of, moon_bags, network, ragged
 from torch import nn
 
+from apportion._random import stream
 from apportion.crew import Crew, CrewError, Share, own_batch, own_seed
 from apportion.crew.group import MAX, own_device
 from apportion.crew.share import MEANS, WHOLE
 from apportion.intake.grouping import group_bags
-from apportion.optimizers import make_optimizer
-from apportion.plans import SoftLabels
-from apportion.randomness import stream
+from apportion.optim import make_optimizer
+from apportion.pseudo_labels import SoftLabels
 
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "processes.py"
 

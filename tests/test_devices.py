@@ -9,23 +9,25 @@ import torch
 from torch import nn
 
 from apportion import ProportionClassifier, predict
-from apportion.backbones import mlp
-from apportion.bagging import make_bags
-from apportion.devices import (
+from apportion._device import (
     DeviceError,
+    Fast,
     compiles,
     copied_to,
     cuda_works,
     device_for,
     has_bfloat16,
     pick_device,
+    placed,
+    quick,
     room_for,
 )
+from apportion._random import stream
+from apportion.bags.simulate import make_bags
 from apportion.evaluate import predict_on
 from apportion.fitting.crossfit import unseen_log_probs
-from apportion.muon import orthogonal
-from apportion.randomness import stream
-from apportion.speed import Fast, placed, quick
+from apportion.networks import mlp
+from apportion.optim import orthogonal
 from apportion.tabular.fit import train_table
 
 # importing torch's compiler warns about torch's own use of torch.jit
@@ -40,12 +42,12 @@ def gpu(monkeypatch):
     """A machine that seems to have a GPU of some generation; torch is deceived as well, so none may train."""
 
     def there(generation: tuple[int, int], triton: bool = True, compiler: bool = True) -> None:
-        monkeypatch.setattr("apportion.devices.cuda_works", cuda_works)
-        monkeypatch.setattr("apportion.devices.answers", lambda: True)
+        monkeypatch.setattr("apportion._device.cuda_works", cuda_works)
+        monkeypatch.setattr("apportion._device.answers", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: generation)
-        monkeypatch.setattr("apportion.devices.find_spec", lambda name: object() if triton else None)
-        monkeypatch.setattr("apportion.devices.which", lambda name: "/bin/" + name if compiler else None)
+        monkeypatch.setattr("apportion._device.find_spec", lambda name: object() if triton else None)
+        monkeypatch.setattr("apportion._device.which", lambda name: "/bin/" + name if compiler else None)
         monkeypatch.delenv("CC", raising=False)
 
     return there
@@ -83,14 +85,14 @@ def test_auto_is_the_cpu_where_the_gpu_fails_its_first_sum(gpu, monkeypatch, wro
     def fails():
         raise RuntimeError(wrong)
 
-    monkeypatch.setattr("apportion.devices.answers", fails)
+    monkeypatch.setattr("apportion._device.answers", fails)
     assert device_for("auto", IMAGES).type == "cpu"
     assert device_for("cuda", IMAGES).type == "cuda"  # who names it sees what torch says
 
 
 def test_auto_is_the_cpu_for_images_where_there_is_no_cuda(monkeypatch):
     """Not MPS, whose settings are those of a GPU: laptops would take hours."""
-    monkeypatch.setattr("apportion.devices.cuda_works", cuda_works)
+    monkeypatch.setattr("apportion._device.cuda_works", cuda_works)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert device_for("auto", IMAGES).type == "cpu"
@@ -98,7 +100,7 @@ def test_auto_is_the_cpu_for_images_where_there_is_no_cuda(monkeypatch):
 
 
 def test_an_estimator_of_rows_stays_on_the_cpu_beside_a_gpu_and_says_so(monkeypatch):
-    monkeypatch.setattr("apportion.devices.cuda_works", lambda: True)
+    monkeypatch.setattr("apportion._device.cuda_works", lambda: True)
     x = np.random.default_rng(0).normal(size=(40, 2))
     model = ProportionClassifier(first_epochs=1, second_epochs=1, random_state=0)
     model.fit(x, (x[:, 0] > 0).astype(int), bags=np.arange(40) // 10)
@@ -125,9 +127,9 @@ def test_a_gpu_is_asked_for_no_more_than_it_can(
     assert (compiles(CUDA), has_bfloat16(CUDA)) == (compiled, halved)
     assert (quick(abs, CUDA, {4}) is abs) is not compiled
     if not compiler:
-        monkeypatch.setattr("apportion.devices.which", lambda name: name if name == "clang" else None)
+        monkeypatch.setattr("apportion._device.which", lambda name: name if name == "clang" else None)
         assert compiles(CUDA)
-        monkeypatch.setattr("apportion.devices.which", lambda name: None)
+        monkeypatch.setattr("apportion._device.which", lambda name: None)
         monkeypatch.setenv("CC", "tcc")
         assert compiles(CUDA)
 
@@ -161,7 +163,7 @@ def test_without_bfloat16_a_fast_network_answers_as_the_plain_one_does():
 def test_muons_products_are_in_bfloat16_where_the_device_has_it(monkeypatch):
     matrices, found = torch.randn(1, 3, 5, generator=stream(0)), []
     for able in (False, True):
-        monkeypatch.setattr("apportion.muon.has_bfloat16", lambda device, able=able: able)
+        monkeypatch.setattr("apportion.optim.has_bfloat16", lambda device, able=able: able)
         found.append(orthogonal(matrices).dtype)
     assert found == [torch.float32, torch.bfloat16]
 
@@ -204,7 +206,7 @@ def test_a_gpu_that_is_too_small_says_so_with_what_to_change(monkeypatch):
 
 def test_instances_that_do_not_fit_on_the_device_are_told_of_before_any_training(monkeypatch):
     x, y, bags = pictures()
-    monkeypatch.setattr("apportion.bags.Bags.to", lambda self, device: next(too_small()))
+    monkeypatch.setattr("apportion.bags.bags.Bags.to", lambda self, device: next(too_small()))
     with pytest.raises(DeviceError, match=SAID):
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)
 
@@ -278,7 +280,7 @@ def test_an_estimator_learns_and_predicts_on_its_device(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", ["two-views", "dllp", "gan"])
 def test_images_are_learnt_on_the_gpu_by_both_stages_unless_another_is_named(monkeypatch, method):
-    monkeypatch.setattr("apportion.devices.cuda_works", cuda_works)
+    monkeypatch.setattr("apportion._device.cuda_works", cuda_works)
     generator = np.random.default_rng(0)
     y, dark = generator.integers(0, 2, 256), generator.integers(0, 120, (256, 3, 16, 16))
     x = (dark + 130 * y[:, None, None, None]).astype(np.uint8)

@@ -14,22 +14,16 @@ from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 
 from apportion import ProportionClassifier, diagnose
-from apportion.bagging import dirichlet_groups, make_bags
-from apportion.bags import Bags
+from apportion.bags.bags import Bags, bag_means
+from apportion.bags.simulate import dirichlet_groups, make_bags
 from apportion.data.synthetic import blobs, digits, moons
 from apportion.fitting import stage_settings
 from apportion.fitting.crossfit import unseen_log_probs
 from apportion.intake.instances import BagError
 from apportion.intake.mending import denoised
-from apportion.judging.bag_statistics import (
-    accuracy_from_bags,
-    accuracy_interval,
-    spread_of,
-    uneven,
-)
+from apportion.judging.bag_statistics import accuracy_from_bags, accuracy_interval, spread_of, uneven
 from apportion.judging.diagnosis import diagnosis_of, margins_of, needed, worth
 from apportion.judging.shuffles import bag_weights, other_orders, shuffled_correlations
-from apportion.means import bag_means
 from apportion.tabular.diagnosed import report
 from apportion.transport import certified
 

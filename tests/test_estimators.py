@@ -37,15 +37,15 @@ from apportion import (
     group_bags,
     meet,
 )
-from apportion.backbones import mlp
-from apportion.first_stage import DLLP
 from apportion.fitting import two_stages
 from apportion.fitting.lengths import batch_of, epochs_of, instances_needed
 from apportion.fitting.telling import tell, words_of
 from apportion.intake.forms import bags_from
-from apportion.labelling import soft_labels
+from apportion.methods import DLLP
+from apportion.networks import mlp
 from apportion.pipeline import Moment
-from apportion.train import Epoch
+from apportion.pseudo_labels import soft_labels
+from apportion.training import Epoch
 
 X, TRUTH = make_moons(240, noise=0.1, random_state=0)
 TOWNS = np.array([f"town {i:02d}" for i in np.random.default_rng(0).integers(24, size=240)])

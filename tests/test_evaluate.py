@@ -8,8 +8,8 @@ import torch
 from conftest import network, normed, ragged, same_bits, weights_of
 from torch import nn
 
+from apportion._random import stream
 from apportion.evaluate import accuracy, calibration, confusion, entropy, label_gap, predict, proportion_error
-from apportion.randomness import stream
 
 
 @pytest.mark.parametrize("training", [True, False])

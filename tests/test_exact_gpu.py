@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from apportion import runs
+from apportion._random import stream
 from apportion.data import SOURCES, Instances
 from apportion.experiment.run import run
-from apportion.randomness import stream
 from apportion.recipes import Data, First, Network, Recipe, Second
 
 IMAGES = Recipe(

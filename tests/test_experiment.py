@@ -13,7 +13,7 @@ import torch
 from conftest import ONE_VIEW, same_bits
 
 from apportion import runs
-from apportion.bagging import make_bags
+from apportion.bags.simulate import make_bags
 from apportion.crew import CrewError, refuse_strangers
 from apportion.data import SOURCES
 from apportion.experiment import run as experiment
@@ -25,7 +25,7 @@ from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second,
 from apportion.recipes.checks import BAGGINGS, LABELS
 from apportion.report.collect import collect
 from apportion.runs.checkpoints import unpack
-from apportion.train import NotFinite
+from apportion.training import NotFinite
 
 SMOKE = {name: replace(recipe, seed=0) for name, recipe in RECIPES.items() if name.startswith("smoke/")}
 TINY = Recipe(

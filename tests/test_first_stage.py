@@ -21,19 +21,19 @@ from conftest import (
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from apportion.bagging import make_bags
-from apportion.bags import Bags
+from apportion._random import reseed, stream
+from apportion.bags.bags import Bags
+from apportion.bags.simulate import make_bags
 from apportion.data.synthetic import blobs, moons
 from apportion.evaluate import accuracy, predict
-from apportion.first_stage import DLLP, LLPGAN, LLPVAT, METHODS, ROT
-from apportion.first_stage.vat import ramp_up, scaled
-from apportion.labelling import soft_labels
-from apportion.learner import frozen, still_batchnorm
-from apportion.likelihood import count_loss
 from apportion.losses import cross_entropy, divergence, proportion_loss
-from apportion.optimizers import make_optimizer
-from apportion.players import generator
-from apportion.randomness import reseed, stream
+from apportion.methods import DLLP, LLPGAN, LLPVAT, METHODS, ROT
+from apportion.methods.count_likelihood import count_loss
+from apportion.methods.llp_gan import generator
+from apportion.methods.llp_vat import ramp_up, scaled
+from apportion.methods.protocol import frozen, still_batchnorm
+from apportion.optim import make_optimizer
+from apportion.pseudo_labels import soft_labels
 
 # --- the contract
 
@@ -403,7 +403,7 @@ def test_rot_with_all_weight_on_the_bag_loss_is_dllp():
 
 
 def test_a_norm_that_keeps_no_statistics_still_keeps_none():
-    from apportion.learner import still_batchnorm
+    from apportion.methods.protocol import still_batchnorm
 
     norms = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2, track_running_stats=False))
     with still_batchnorm(norms):

@@ -15,9 +15,9 @@ from conftest import ragged
 from torch import nn
 
 from apportion import BagError, ProportionClassifier, load, save
-from apportion.backbones import BACKBONES, conv13, mlp, resnet9, resnet18, wrn_28_2
-from apportion.bagging import make_bags
-from apportion.bags import Bags
+from apportion._random import stream
+from apportion.bags.bags import Bags
+from apportion.bags.simulate import make_bags
 from apportion.fitting import two_stages
 from apportion.fitting.auto import kind_of
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS
@@ -28,9 +28,9 @@ from apportion.grid.images import FAST, FAST_SECOND
 from apportion.grid.others import FAST_MUON, MUON_RATES, MUON_SECOND, bag_rate
 from apportion.intake.instances import as_floats, centred
 from apportion.intake.pictures import stacked
-from apportion.labelling import hard_labels
 from apportion.models import named
-from apportion.randomness import stream
+from apportion.networks import BACKBONES, conv13, mlp, resnet9, resnet18, wrn_28_2
+from apportion.pseudo_labels import hard_labels
 
 
 def bars(n: int, seed: int = 0, size: int = 16) -> tuple[np.ndarray, np.ndarray]:

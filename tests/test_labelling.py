@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.labelling import argmax_labels, hard_labels, predicted_labels, soft_labels
-from apportion.randomness import stream
+from apportion._random import stream
+from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels, soft_labels
 
 
 def problem(sizes=(4, 1, 7, 16), k: int = 3, seed: int = 0):

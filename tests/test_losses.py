@@ -9,6 +9,7 @@ from conftest import central_difference
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apportion._random import stream
 from apportion.losses import (
     LOG_ZERO,
     SCE_WEIGHTS,
@@ -18,7 +19,6 @@ from apportion.losses import (
     reverse_cross_entropy,
     symmetric_cross_entropy,
 )
-from apportion.randomness import stream
 
 
 def softmax(row: list[float]) -> list[float]:

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.bagging import make_bags
+from apportion._random import stream
+from apportion.bags.simulate import make_bags
 from apportion.intake.grouping import BagError, group_bags
 from apportion.intake.manifest import load_manifest, save_manifest
-from apportion.randomness import stream
 
 
 def made(n: int = 20, size: int = 7, k: int = 3, seed: int = 0):

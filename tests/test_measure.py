@@ -8,14 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from apportion._random import stream
 from apportion.evaluate import accuracy, predict
 from apportion.experiment import run as experiment
 from apportion.experiment.measure import summary
 from apportion.experiment.run import run
 from apportion.experiment.task import load_task
-from apportion.labelling import argmax_labels, hard_labels, soft_labels
-from apportion.plans import SoftLabels
-from apportion.randomness import stream
+from apportion.pseudo_labels import SoftLabels, argmax_labels, hard_labels, soft_labels
 from apportion.recipes import Data, First, Network, Recipe, Second
 from apportion.transport import entropic
 
@@ -126,7 +125,7 @@ def test_rot_logs_the_worst_error_of_its_batches(tmp_path, monkeypatch):
 
 
 def test_a_plan_that_did_not_converge_is_seen_in_the_log(tmp_path, teacher, monkeypatch):
-    monkeypatch.setattr("apportion.plans.entropic", partial(entropic, max_iterations=1))
+    monkeypatch.setattr("apportion.pseudo_labels.entropic", partial(entropic, max_iterations=1))
     log = list(run(SOFT, tmp_path, teacher=teacher, device="cpu"))
     assert log[-1]["plan_error"] > 1e-4
 

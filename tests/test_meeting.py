@@ -11,7 +11,7 @@ import torch
 from conftest import ragged
 
 from apportion import BagError, meet
-from apportion.meeting import met
+from apportion.conditioning import met
 
 
 def enumerated(probs: np.ndarray, counts: np.ndarray) -> np.ndarray:

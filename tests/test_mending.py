@@ -12,13 +12,13 @@ from conftest import ragged
 from sklearn.datasets import make_moons
 
 from apportion import BagError, ProportionClassifier
-from apportion.backbones import mlp
 from apportion.intake.beside import beside
 from apportion.intake.filling import filled, strayed
 from apportion.intake.given import placed_labels
 from apportion.intake.mending import believed, denoised, known_bags, mended_bags, on_belief
 from apportion.intake.weights import weights_of
-from apportion.labelling import hard_labels, soft_labels
+from apportion.networks import mlp
+from apportion.pseudo_labels import hard_labels, soft_labels
 
 X, TRUTH = make_moons(400, noise=0.1, random_state=0)
 TOWN = np.arange(400) % 20

@@ -19,11 +19,11 @@ from sklearn.preprocessing import StandardScaler
 
 import apportion
 from apportion import ProportionClassifier, load, save
-from apportion.backbones import BACKBONES, conv13, mlp
+from apportion._device import channels_last
+from apportion._random import reseed
 from apportion.data.synthetic import moons
 from apportion.models import Facts, Model, ModelError, load_model, save_model
-from apportion.randomness import reseed
-from apportion.speed import channels_last
+from apportion.networks import BACKBONES, conv13, mlp
 from apportion.tables.columns import Column, from_values
 
 SHAPES = {

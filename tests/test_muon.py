@@ -8,10 +8,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from apportion.backbones import mlp, resnet9
-from apportion.muon import OTHERS, Muon, Replayed, orthogonal, orthogonal_all, turned
-from apportion.optimizers import OPTIMIZERS, make_optimizer, set_rate, words_of
-from apportion.speed import channels_last
+from apportion._device import channels_last
+from apportion.networks import mlp, resnet9
+from apportion.optim import (
+    OPTIMIZERS,
+    OTHERS,
+    Muon,
+    Replayed,
+    make_optimizer,
+    orthogonal,
+    orthogonal_all,
+    set_rate,
+    turned,
+    words_of,
+)
 
 
 def trained(

@@ -20,18 +20,18 @@ from conftest import (
     weights_of,
 )
 
-from apportion.bagging import make_bags
-from apportion.bags import Bags
+from apportion._random import reseed, stream
+from apportion.bags.bags import Bags
+from apportion.bags.simulate import make_bags
 from apportion.data.synthetic import blobs, moons
 from apportion.evaluate import accuracy, predict
-from apportion.first_stage import DLLP
 from apportion.intake.grouping import group_bags
-from apportion.labelling import argmax_labels, hard_labels, predicted_labels, soft_labels
 from apportion.losses import cross_entropy, symmetric_cross_entropy
-from apportion.optimizers import make_optimizer, set_rate
+from apportion.methods import DLLP
+from apportion.methods.plot import bag_weights
+from apportion.optim import make_optimizer, set_rate
 from apportion.pipeline import Moment, first_stage, second_stage
-from apportion.randomness import reseed, stream
-from apportion.second_stage import bag_weights
+from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels, soft_labels
 
 
 def first(bags: Bags, name: str = "dllp", epochs: int = 3, **changes) -> list[Moment]:

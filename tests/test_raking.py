@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from apportion.raking import Margin, rake
+from apportion.bags.raking import Margin, rake
 from apportion.transport import entropic
 
 

@@ -12,27 +12,26 @@ from conftest import moon_bags, normed, ragged, same_bits, steady, two_views, we
 from torch import nn
 
 from apportion import ProportionClassifier
-from apportion.backbones import mlp, resnet9
-from apportion.bagging import make_bags
-from apportion.bags import BagBatch, Bags
+from apportion._random import reseed, stream
+from apportion.bags.bags import BagBatch, Bags, bag_means
+from apportion.bags.simulate import make_bags
 from apportion.crew import Crew, CrewError
 from apportion.evaluate import accuracy, predict
 from apportion.experiment.run import run
 from apportion.experiment.task import load_task
-from apportion.first_stage import ScatteredDLLP, TwoViews
 from apportion.grid import RECIPES
-from apportion.labelling import hard_labels
 from apportion.losses import proportion_loss
-from apportion.means import bag_means
-from apportion.optimizers import make_optimizer
+from apportion.methods import ScatteredDLLP, TwoViews
+from apportion.methods.plot import PLOT, bag_weights
+from apportion.methods.prediction_memory import Remembered, scattered
+from apportion.methods.two_views import projector
+from apportion.networks import mlp, resnet9
+from apportion.optim import make_optimizer
 from apportion.pipeline import first_stage
-from apportion.players import projector
-from apportion.randomness import reseed, stream
+from apportion.pseudo_labels import hard_labels
 from apportion.recipes import First, RecipeError, Second
 from apportion.recipes.building import build_learner
 from apportion.recipes.checks import check
-from apportion.remembered import Remembered, scattered
-from apportion.second_stage import PLOT, bag_weights
 from apportion.transport import whole_counts
 
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import runs
-from apportion.optimizers import make_optimizer
-from apportion.randomness import stream
+from apportion._random import stream
+from apportion.optim import make_optimizer
 from apportion.runs import files, locks
 from apportion.runs.checkpoints import check_fit, held, pack, unpack
 from apportion.runs.layout import by_lines

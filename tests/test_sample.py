@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import runs
-from apportion.bagging import make_bags
+from apportion._random import stream
+from apportion.bags.simulate import make_bags
 from apportion.data import Instances
 from apportion.evaluate import calibration
 from apportion.experiment import run as experiment
@@ -23,11 +24,10 @@ from apportion.experiment.sample.packing import bits_for, pack, unpack
 from apportion.experiment.sample.pieces import grid_points, regions, sparse
 from apportion.experiment.task import Task, load_task
 from apportion.grid import RECIPES
+from apportion.methods.plot import PLOT, Memory
 from apportion.pipeline import Moment
-from apportion.randomness import stream
 from apportion.recipes import Data, First, Network, Recipe, Second
-from apportion.second_stage import PLOT, Memory
-from apportion.train import Epoch
+from apportion.training import Epoch
 
 CPU = torch.device("cpu")
 TINY = Recipe(network=Network("mlp", {"widths": (8,)}), first=First(epochs=30))

@@ -10,12 +10,10 @@ from conftest import learner_of, two_views
 from scipy.stats import chisquare, hypergeom
 
 from apportion import ProportionClassifier
-from apportion.backbones import mlp
-from apportion.bags import Bags
-from apportion.first_stage import METHODS
-from apportion.losses import proportion_loss
-from apportion.means import bag_means
-from apportion.sampling import mean_for_log
+from apportion.bags.bags import Bags, bag_means
+from apportion.losses import mean_for_log, proportion_loss
+from apportion.methods import METHODS
+from apportion.networks import mlp
 
 N, DRAWN, TIMES = 400, 32, 3000
 SHARES = torch.tensor([[0.6, 0.25, 0.15]])

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apportion.optim import SCHEDULES, cosine, flat, halving, one_cycle
 from apportion.recipes import First
 from apportion.recipes.building import build_rate
-from apportion.schedules import SCHEDULES, cosine, flat, halving, one_cycle
 
 progress = st.floats(0.0, 1.0)
 

@@ -8,9 +8,9 @@ from conftest import network, ragged, trained
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apportion._random import reseed, stream
 from apportion.losses import cross_entropy, symmetric_cross_entropy
-from apportion.randomness import reseed, stream
-from apportion.second_stage import PLOT, Memory, bag_weights, mixed, prediction_change
+from apportion.methods.plot import PLOT, Memory, bag_weights, mixed, prediction_change
 
 
 def labels_of(n: int, k: int = 3, seed: int = 0) -> torch.Tensor:

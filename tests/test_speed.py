@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from apportion.backbones import conv13, mlp
-from apportion.bags import Bags
-from apportion.data.views import views
-from apportion.learner import frozen, still_batchnorm
-from apportion.randomness import reseed, stream
-from apportion.speed import Fast, lengths_of, placed, quick, sped_up, unplaced
+from apportion._device import Fast, lengths_of, placed, quick, sped_up, unplaced
+from apportion._random import reseed, stream
+from apportion.augment import views
+from apportion.bags.bags import Bags
+from apportion.methods.protocol import frozen, still_batchnorm
+from apportion.networks import conv13, mlp
 
 # importing torch's compiler warns about torch's own use of torch.jit
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -84,7 +84,7 @@ def test_on_cuda_a_part_is_compiled_for_its_lengths_and_either_it_or_the_network
         return ("plain", *more)
 
     monkeypatch.setattr(torch, "compile", compiler)
-    monkeypatch.setattr("apportion.speed.compiles", lambda device: device.type == "cuda")
+    monkeypatch.setattr("apportion._device.compiles", lambda device: device.type == "cuda")
     for graphs, mode in ((True, "reduce-overhead"), (False, None)):
         fast = quick(part, cuda, {4, 6}, graphs=graphs)
         assert asked.pop() == {"dynamic": False, "mode": mode}

@@ -8,9 +8,9 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from apportion import ProportionClassifier
-from apportion.backbones import mlp
 from apportion.evaluate import predict
 from apportion.fitting.start import overall_shares, starting_at
+from apportion.networks import mlp
 
 
 def test_overall_shares_are_those_of_all_rows_and_none_is_zero():

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.data.strong import covered, moved, recoloured, strong, turned
-from apportion.randomness import reseed, stream
+from apportion._random import reseed, stream
+from apportion.augment import covered, moved, recoloured, strong, turned
 
 SIZE = 7
 
@@ -147,9 +147,7 @@ def test_as_many_views_are_grey_or_negative_or_covered_as_is_written():
 
 def test_the_numbers_of_the_moves_are_drawn_from_the_whole_of_their_ranges(monkeypatch):
     drawn: list[torch.Tensor] = []
-    monkeypatch.setattr(
-        "apportion.data.strong.moved", lambda images, *numbers: drawn.extend(numbers) or images
-    )
+    monkeypatch.setattr("apportion.augment.moved", lambda images, *numbers: drawn.extend(numbers) or images)
     reseed(5)
     strong(torch.zeros(4000, 1, 8, 8, dtype=torch.uint8))
     ranges = ((-30.0, 30.0), (-0.3, 0.3), (0.8, 1.2))  # degrees, shear, zoom

@@ -13,13 +13,13 @@ import torch
 from conftest import ONE_VIEW, learner_of, moon_bags, network, ragged, same_bits, steady, trained, weights_of
 from torch import nn
 
-from apportion.bags import BagBatch
-from apportion.first_stage import DLLP
-from apportion.learner import Terms
+from apportion._random import key, reseed, stream
+from apportion.bags.bags import BagBatch
 from apportion.losses import proportion_loss
-from apportion.optimizers import make_optimizer, set_rate
-from apportion.randomness import key, reseed, stream
-from apportion.train import NotFinite, train
+from apportion.methods import DLLP
+from apportion.methods.protocol import Terms
+from apportion.optim import make_optimizer, set_rate
+from apportion.training import NotFinite, train
 
 
 class Turns:
@@ -264,7 +264,7 @@ def test_optimizers_step_as_torchs_own_do(name):
 def test_torchs_compiler_is_not_imported_to_train_on_the_cpu():
     program = """
 import sys, torch
-from apportion.optimizers import make_optimizer
+from apportion.optim import make_optimizer
 net = torch.nn.Linear(2, 2)
 for optimizer in (make_optimizer(net, "adam", 0.1), make_optimizer(net, "sgd", 0.1)):
     optimizer.zero_grad()

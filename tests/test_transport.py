@@ -15,11 +15,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from apportion.randomness import stream
+from apportion._random import stream
 from apportion.transport import Plan, assign, certified, entropic, whole_counts
-from apportion.transport.chunks import announce, bounds
-from apportion.transport.newton import residual
-from apportion.transport.solvers import solve_entropically, solve_on_device
+from apportion.transport._newton import residual
+from apportion.transport._solve import announce, bounds, solve_entropically, solve_on_device
 
 
 def problem(sizes: list[int], k: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -269,7 +268,7 @@ def test_too_few_iterations_are_told_by_the_error():
 
 
 def test_a_bag_too_large_to_be_held_gets_the_same_plan(monkeypatch: pytest.MonkeyPatch):
-    from apportion.transport import newton
+    from apportion.transport import _newton as newton
 
     log_probs, sizes, proportions = problem([300, 20], 5)
     whole = entropic(log_probs, sizes, proportions, reg=0.05)
@@ -293,7 +292,8 @@ def test_the_batched_solver_agrees_with_the_compiled_one(reg: float, relax: floa
 
 @pytest.mark.parametrize("name", ["RANGE", "LOOSE", "RIDGE", "LONGEST"])
 def test_the_batched_solver_has_the_constants_of_the_compiled_one(name: str):
-    from apportion.transport import batched, newton
+    from apportion.transport import _batched as batched
+    from apportion.transport import _newton as newton
 
     assert getattr(batched, name) == getattr(newton, name)
 
@@ -501,7 +501,7 @@ def test_a_first_call_says_that_it_compiles_and_later_ones_do_not(tmp_path, capl
 def test_where_no_cache_folder_can_be_written_solvers_are_compiled_without_one(monkeypatch, caplog):
     from numba.core.caching import CacheImpl
 
-    from apportion.transport.exact import jit_kept
+    from apportion.transport._exact import jit_kept
 
     def following(x):
         return x + 1

@@ -12,28 +12,25 @@ from sklearn.datasets import make_blobs
 from torch import nn
 
 from apportion import ProportionClassifier, runs
+from apportion._device import as_it_is, fetched
+from apportion._random import reseed, stream
+from apportion.augment import AUGMENTATIONS, crop_flip
 from apportion.crew import Crew, CrewError
-from apportion.data.augment import crop_flip
 from apportion.data.instances import DataError
-from apportion.data.views import AUGMENTATIONS
-from apportion.devices import fetched
 from apportion.evaluate import accuracy, predict
 from apportion.experiment.stages import run_with_teacher
-from apportion.first_stage import TwoViews
-from apportion.first_stage.two_views import at_fair_prices, taught, trust
 from apportion.grid import RECIPES
-from apportion.labelling import hard_labels
-from apportion.learner import RunningMean
-from apportion.likelihood import count_loss
 from apportion.losses import proportion_loss
-from apportion.optimizers import make_optimizer
+from apportion.methods import TwoViews
+from apportion.methods.count_likelihood import count_loss
+from apportion.methods.prediction_memory import scattered
+from apportion.methods.protocol import RunningMean
+from apportion.methods.two_views import at_fair_prices, contrast, projector, taught, trust
+from apportion.optim import make_optimizer
 from apportion.pipeline import first_stage
-from apportion.players import contrast, projector
-from apportion.randomness import reseed, stream
+from apportion.pseudo_labels import hard_labels
 from apportion.recipes import First, Second
 from apportion.recipes.building import build_learner, build_optimizers
-from apportion.remembered import scattered
-from apportion.speed import as_it_is
 
 
 def labelled(scores, sizes, shares):

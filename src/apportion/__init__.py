@@ -1,7 +1,7 @@
 """apportion: learn to label individuals when only the shares of whole groups are known.
 
 The public names, imported when first used, so that the command line starts quickly. Functions that share
-their name with a module are in it: apportion.train.train; the two stages are in apportion.pipeline.
+their name with a module are in it: apportion.training.train; the two stages are in apportion.pipeline.
 """
 
 from importlib import import_module as _import_module
@@ -11,41 +11,41 @@ from typing import Any as _Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from apportion.bagging import make_bags
-    from apportion.bags import BagBatch, Bags
+    from apportion.bags.bags import BagBatch, Bags
+    from apportion.bags.simulate import make_bags
+    from apportion.conditioning import meet
     from apportion.estimators import ProportionClassifier
     from apportion.evaluate import accuracy, predict, proportion_error
-    from apportion.first_stage import DLLP, LLPGAN, LLPVAT, ROT, Counts, TwoViews
     from apportion.intake.forms import expand
     from apportion.intake.grouping import BagError, group_bags
     from apportion.intake.manifest import load_manifest, save_manifest
     from apportion.judging.diagnosis import Diagnosis, diagnose
     from apportion.judging.scoring import BagCorrelation, BagScore
-    from apportion.labelling import argmax_labels, hard_labels, predicted_labels, soft_labels
-    from apportion.meeting import meet
-    from apportion.optimizers import make_optimizer
+    from apportion.methods import DLLP, LLPGAN, LLPVAT, ROT, Counts, TwoViews
+    from apportion.methods.plot import PLOT, Memory
+    from apportion.optim import make_optimizer
     from apportion.pipeline import Moment
+    from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels, soft_labels
     from apportion.saving import load, save
-    from apportion.second_stage import PLOT, Memory
     from apportion.transport import Plan, assign, certified, entropic, whole_counts
 
 _HOMES = {
-    "bagging": ("make_bags",),
-    "bags": ("BagBatch", "Bags"),
+    "bags.simulate": ("make_bags",),
+    "bags.bags": ("BagBatch", "Bags"),
     "judging.diagnosis": ("Diagnosis", "diagnose"),
     "estimators": ("ProportionClassifier",),
     "evaluate": ("accuracy", "predict", "proportion_error"),
-    "first_stage": ("DLLP", "Counts", "LLPGAN", "LLPVAT", "ROT", "TwoViews"),
+    "methods": ("DLLP", "Counts", "LLPGAN", "LLPVAT", "ROT", "TwoViews"),
     "intake.forms": ("expand",),
     "intake.grouping": ("BagError", "group_bags"),
-    "labelling": ("argmax_labels", "hard_labels", "predicted_labels", "soft_labels"),
+    "pseudo_labels": ("argmax_labels", "hard_labels", "predicted_labels", "soft_labels"),
     "intake.manifest": ("load_manifest", "save_manifest"),
-    "meeting": ("meet",),
-    "optimizers": ("make_optimizer",),
+    "conditioning": ("meet",),
+    "optim": ("make_optimizer",),
     "pipeline": ("Moment",),
     "saving": ("load", "save"),
     "judging.scoring": ("BagCorrelation", "BagScore"),
-    "second_stage": ("PLOT", "Memory"),
+    "methods.plot": ("PLOT", "Memory"),
     "transport": ("Plan", "assign", "certified", "entropic", "whole_counts"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

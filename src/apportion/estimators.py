@@ -8,7 +8,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
-from apportion.devices import device_for, room_for
+from apportion._device import device_for, room_for
+from apportion._random import kept_randomness, seed_of
 from apportion.evaluate import predict_on
 from apportion.fitting import forget, stage_settings, two_stages
 from apportion.fitting.auto import told
@@ -22,7 +23,6 @@ from apportion.intake.joining import transduced
 from apportion.intake.pictures import stacked
 from apportion.intake.several import mended_bags
 from apportion.judging.choosing import Chosen, check_choice, part_of
-from apportion.randomness import kept_randomness, seed_of
 
 
 class ProportionClassifier(ClassifierMixin, BaseEstimator):

@@ -5,9 +5,9 @@ import logging
 import torch
 from torch import Tensor, nn
 
-from apportion.devices import copied_to
-from apportion.means import exact_means
-from apportion.train import View
+from apportion._device import copied_to
+from apportion.bags.bags import exact_means
+from apportion.training import View
 
 VALUES = 2**22  # of instances at once: 1,024 images in colour of 32 x 32 pixels have three quarters of it
 

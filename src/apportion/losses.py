@@ -1,12 +1,14 @@
-"""Losses: pure functions of logits, in float32 whatever the network computes in."""
+"""Losses: pure functions of logits, in float32 whatever the network computes in.
+
+Bags too large for a batch, whose rows are drawn anew at every step: what drawing does to their mean.
+"""
 
 import math
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.means import bag_means, mean_by_rows
-from apportion.sampling import mean_for_log
+from apportion.bags.bags import bag_means, mean_by_rows
 
 # (alpha, beta) of symmetric cross-entropy: Wang et al.'s code by data set, and the paper's eq. (9)
 SCE_WEIGHTS = {"mnist": (0.01, 1.0), "cifar10": (0.1, 1.0), "cifar100": (6.0, 0.1), "eq9": (1.0, 1.0)}
@@ -52,3 +54,16 @@ def divergence(clean: Tensor, moved: Tensor) -> Tensor:
     """KL(clean ‖ moved) of two sets of logits, mean over instances; no gradient flows to the clean ones."""
     known = clean.detach().float().log_softmax(1)
     return F.kl_div(moved.float().log_softmax(1), known, log_target=True, reduction="batchmean")
+
+
+def mean_for_log(mean: Tensor, square: Tensor, sizes: Tensor, left: float) -> Tensor:
+    """(b, k) what to take the logarithm of, so that a sample's is that of the whole bag's mean on average.
+
+    `mean` and `square` (b, k) are means of the drawn rows' values and of their squares, `left` the share of
+    a bag that was not drawn. The mean of m of n rows has the variance V = (1 - m/n) S²/m (of sure
+    predictions this is the hypergeometric one), and the logarithm, being concave, is then too small by about
+    V / 2 mean²: a loss would prefer vague rows, which vary less. The root of mean² + V makes that good.
+    """
+    spread = (square - mean.square()).clamp_min(0) / (sizes - 1).clamp_min(1).unsqueeze(1)  # S²/m
+    variance = left * spread
+    return mean * (1 + variance / mean.clamp_min(1e-12).square()).sqrt()

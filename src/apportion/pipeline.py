@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.evaluate import predict
-from apportion.labelling import Labeller, hard_labels
-from apportion.learner import Learner, refuse_unknown
 from apportion.losses import cross_entropy
-from apportion.remembered import scattered
-from apportion.second_stage import PLOT, Loss, Memory, prediction_change
-from apportion.train import Epoch, Rate, View, train
-from apportion.transport.inputs import ArrayLike
+from apportion.methods.plot import PLOT, Loss, Memory, prediction_change
+from apportion.methods.prediction_memory import scattered
+from apportion.methods.protocol import Learner, refuse_unknown
+from apportion.pseudo_labels import Labeller, hard_labels
+from apportion.training import Epoch, Rate, View, train
+from apportion.transport._inputs import ArrayLike
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from apportion.backbones import BACKBONES
 from apportion.estimators import ProportionClassifier
 from apportion.fitting.auto import told
 from apportion.models import Facts, Model, ModelError, load_model, named, save_model
+from apportion.networks import BACKBONES
 
 _PLAIN = (str, int, float, bool, type(None))
 

@@ -34,7 +34,7 @@ def command(
     ] = None,
     device: tabling.Device = "auto",
 ) -> None:
-    from apportion.devices import pick_device
+    from apportion._device import pick_device
     from apportion.models import load_model
     from apportion.runs.files import check_place
     from apportion.tables.checking import check, refuse

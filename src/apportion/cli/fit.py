@@ -10,7 +10,7 @@ import typer
 from apportion.cli import tabling
 
 if TYPE_CHECKING:
-    from apportion.bags import Bags
+    from apportion.bags.bags import Bags
     from apportion.intake.weights import Relax
     from apportion.models import Model
     from apportion.tables.asking import Asked, Found
@@ -66,7 +66,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of networks and batches.")] = 0,
     device: tabling.Device = AUTO,
 ) -> None:
-    from apportion.devices import pick_device
+    from apportion._device import pick_device
     from apportion.models import refuse_taken, save_model
     from apportion.runs.files import check_place
     from apportion.tables.checking import refuse

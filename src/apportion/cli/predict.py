@@ -28,7 +28,7 @@ def command(
     fill: tabling.Fill = False,
     device: tabling.Device = "auto",
 ) -> None:
-    from apportion.devices import pick_device
+    from apportion._device import pick_device
     from apportion.models import load_model
     from apportion.runs.files import check_place
     from apportion.tables.reading import check_ending, save_table

@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from apportion import pipeline
-from apportion.bags import Bags
+from apportion._random import key
+from apportion.bags.bags import Bags
 from apportion.crew.group import MAX, CrewError, Group, joined, own_device
 from apportion.crew.share import Share, Weighed, own_batch
 from apportion.crew.summing import averaging, summing
-from apportion.first_stage import ROT, TwoViews
-from apportion.learner import Learner
+from apportion.methods import ROT, TwoViews
+from apportion.methods.plot import Memory
+from apportion.methods.protocol import Learner
 from apportion.pipeline import Moment
-from apportion.plans import SoftLabels
-from apportion.randomness import key
+from apportion.pseudo_labels import SoftLabels
 from apportion.recipes import Recipe
-from apportion.second_stage import Memory
 
 __all__ = [
     "Crew", "CrewError", "Group", "Share", "joined", "own_batch", "own_device", "own_seed",

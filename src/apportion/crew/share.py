@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from apportion.bags import BagBatch, Bags
+from apportion.bags.bags import BagBatch, Bags
 from apportion.crew.group import CrewError, Group
-from apportion.learner import Learner, Terms
+from apportion.methods.protocol import Learner, Terms
 
 MEANS = {"proportion", "counts", "labels", "consistency", "real", "fake"}  # over rows
 WHOLE = {"matching"}  # made from means over all processes

@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 
 from apportion.crew.group import CrewError
 from apportion.crew.share import Share
-from apportion.first_stage import LLPGAN
-from apportion.learner import Learner
+from apportion.methods import LLPGAN
+from apportion.methods.protocol import Learner
 
 
 @contextmanager

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from apportion.evaluate import accuracy, confusion, entropy, label_gap, predict, proportion_error
 from apportion.experiment.task import Task
-from apportion.first_stage import ROT
-from apportion.labelling import Labeller, argmax_labels, hard_labels, soft_labels
+from apportion.methods import ROT
 from apportion.pipeline import Moment
-from apportion.plans import SoftLabels
+from apportion.pseudo_labels import Labeller, SoftLabels, argmax_labels, hard_labels, soft_labels
 
 
 def evaluated(moment: Moment, task: Task, label: Labeller) -> dict[str, Any]:

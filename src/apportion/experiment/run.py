@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from apportion import pipeline, runs
+from apportion._device import arithmetic, lengths_of, pick_device, sped_up, unplaced
+from apportion._random import reseed
+from apportion.augment import PAIRS
 from apportion.crew import Crew, Group, joined, own_batch, own_device, refuse_strangers
-from apportion.data.views import PAIRS
-from apportion.devices import pick_device
 from apportion.evaluate import predict
 from apportion.experiment import sample
 from apportion.experiment.measure import evaluated, summary
 from apportion.experiment.task import Task, augmentation, fingerprint, load_task
 from apportion.experiment.where import where
-from apportion.labelling import Labeller
-from apportion.randomness import reseed
+from apportion.methods.plot import bag_weights
+from apportion.pseudo_labels import Labeller
 from apportion.recipes import Recipe, Second, to_json
 from apportion.recipes.building import (
     build_labeller,
@@ -26,8 +27,6 @@ from apportion.recipes.building import (
     in_batches,
 )
 from apportion.recipes.checks import check
-from apportion.second_stage import bag_weights
-from apportion.speed import arithmetic, lengths_of, sped_up, unplaced
 
 
 def moments(

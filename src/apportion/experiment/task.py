@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from apportion.bagging import make_bags
-from apportion.bags import Bags
+from apportion._random import stream
+from apportion.augment import views
+from apportion.bags.bags import Bags
+from apportion.bags.simulate import make_bags
 from apportion.data import SOURCES, Instances
-from apportion.data.views import views
-from apportion.randomness import stream
 from apportion.recipes import Recipe, RecipeError
 from apportion.recipes.checks import BAGGINGS
-from apportion.train import View
+from apportion.training import View
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from apportion.backbones import BACKBONES
-from apportion.bags import Bags
+from apportion._device import lengths_of, sped_up
+from apportion._random import reseed
+from apportion.bags.bags import Bags
 from apportion.evaluate import predict
-from apportion.first_stage import METHODS
 from apportion.fitting.auto import kind_of
 from apportion.fitting.lengths import usual_size
 from apportion.fitting.networks import Backbone, at_rate, check_network, suited, suited_student
@@ -18,20 +18,14 @@ from apportion.fitting.start import overall_shares, starting_at
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags, on_belief
 from apportion.intake.weights import Relax
-from apportion.labelling import Labeller
+from apportion.methods import METHODS
+from apportion.networks import BACKBONES
 from apportion.pipeline import Moment, first_stage, second_stage
-from apportion.randomness import reseed
+from apportion.pseudo_labels import Labeller
 from apportion.recipes import Second
-from apportion.recipes.building import (
-    build_labeller,
-    build_learner,
-    build_optimizers,
-    build_rate,
-    in_batches,
-)
+from apportion.recipes.building import build_labeller, build_learner, build_optimizers, build_rate, in_batches
 from apportion.recipes.checks import LABELS
 from apportion.recipes.ranges import wrong_settings
-from apportion.speed import lengths_of, sped_up
 
 
 class SettingError(ValueError):

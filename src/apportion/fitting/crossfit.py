@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
-from apportion.devices import room_for
+from apportion._device import room_for
+from apportion._random import kept_randomness, stream
+from apportion.bags.bags import Bags
 from apportion.evaluate import predict
 from apportion.fitting import two_stages
 from apportion.fitting.telling import words_of
 from apportion.intake.instances import as_floats
 from apportion.pipeline import Moment
-from apportion.randomness import kept_randomness, stream
 
 SILENCE = 5.0  # seconds between lines
 

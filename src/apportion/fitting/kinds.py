@@ -8,11 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apportion.backbones import resnet9
-from apportion.bags import Bags
-from apportion.data.augment import crop_flip
-from apportion.data.views import weak_and_strong
-from apportion.first_stage import SCATTERED
+from apportion.augment import crop_flip, weak_and_strong
+from apportion.bags.bags import Bags
 from apportion.fitting.lengths import (
     FIRST_FOR,
     LARGEST,
@@ -28,8 +25,10 @@ from apportion.grid.beyond import MUON
 from apportion.grid.images import GAN
 from apportion.grid.others import FAST_MUON, MUON_SECOND
 from apportion.intake.instances import as_floats, centred
+from apportion.methods import SCATTERED
+from apportion.networks import resnet9
 from apportion.recipes import First, Second
-from apportion.train import View
+from apportion.training import View
 
 
 @dataclass(frozen=True)

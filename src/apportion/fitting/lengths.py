@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 
 LARGEST = 4096  # instances that a bag may ask for
 SEEN = 20  # epochs up to which many classes lengthen a stage

@@ -8,14 +8,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from apportion.backbones import BACKBONES
-from apportion.backbones.both_ways import BothWays
+from apportion._device import unplaced
 from apportion.grid.beyond import TWO_VIEWS, muon_rate
 from apportion.grid.images import FAST, FAST_SECOND
 from apportion.grid.others import bag_rate
-from apportion.learner import still_batchnorm
+from apportion.methods.protocol import still_batchnorm
+from apportion.networks import BACKBONES
+from apportion.networks.resnet import BothWays
 from apportion.recipes import First, Second
-from apportion.speed import unplaced
 
 Stage = TypeVar("Stage", First, Second)
 Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, classes) -> network

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.backbones import BACKBONES
 from apportion.intake.instances import BagError
 from apportion.intake.pictures import stacked
+from apportion.networks import BACKBONES
 
 CHANNELS = (1, 3, 4)  # grey, colour, colour and transparency
 

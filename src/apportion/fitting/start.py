@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from apportion.bags import Bags
-from apportion.speed import unplaced
+from apportion._device import unplaced
+from apportion.bags.bags import Bags
 
 RARE = 0.2  # of an even share, 1/k
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from apportion.backbones import MNIST_WIDTHS
+from apportion.networks import MNIST_WIDTHS
 from apportion.recipes import Data, First, Network, Recipe, Second
 
 SIZES = (16, 32, 64, 128)

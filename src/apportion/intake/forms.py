@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.intake.filling import without_residue
 from apportion.intake.grouping import bags_of, table_rows
 from apportion.intake.ids import Groups, groups_of

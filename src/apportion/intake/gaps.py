@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.intake.filling import UNSEEN, filled, known_sum, overfull, partly, strayed, unexplained
 from apportion.intake.instances import BagError
 from apportion.intake.remedies import ESTIMATOR

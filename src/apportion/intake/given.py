@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.intake.instances import BagError, library_of
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.intake.filling import without_residue
 from apportion.intake.given import refuse_another_order
 from apportion.intake.ids import Groups, groups_of

@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion._random import stream
+from apportion.bags.bags import Bags, exact_means
+from apportion.bags.raking import LEAST, Margin, rake
 from apportion.intake import mending
 from apportion.intake.weights import Relax, weights_of
-from apportion.labelling import hard_labels
-from apportion.means import exact_means
-from apportion.raking import LEAST, Margin, rake
-from apportion.randomness import stream
+from apportion.pseudo_labels import hard_labels
 
 SHARP = 1 / 30  # of the plan whose rows are taken for one class each; rounding then moves few
 TIES = 0.1  # nats by which rows that are alike are set apart, since a plan has them all between the classes

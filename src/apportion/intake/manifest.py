@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.intake.instances import BagError, as_instances
 from apportion.intake.sound import checked_shares
 

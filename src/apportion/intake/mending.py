@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags, exact_means
 from apportion.intake.filling import Foretold, denoised
 from apportion.intake.forms import bags_from, one_source, table_shares
 from apportion.intake.gaps import check_noise, check_table, complete, refuse_alike, refuse_far, rescaling
@@ -20,8 +20,7 @@ from apportion.intake.instances import BagError, as_instances
 from apportion.intake.remedies import ESTIMATOR
 from apportion.intake.sound import check_numbers, check_shape, checked_shares, shares_of_counts
 from apportion.intake.weights import Relax, weights_by, weights_of
-from apportion.labelling import Labeller, hard_labels
-from apportion.means import exact_means
+from apportion.pseudo_labels import Labeller, hard_labels
 from apportion.transport import entropic
 
 Noise = float | str | None

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 
 Relax = float | Mapping[Hashable, float]  # of all bags, or by the name of each; of others it is infinite
 

@@ -14,7 +14,7 @@ import torch
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from apportion.devices import pick_device
+from apportion._device import pick_device
 from apportion.jobs import Done, Engine, Job, JobError, do
 from apportion.jobs.stopping import SIGNALS, alone, signals_ask, told_or_alone
 

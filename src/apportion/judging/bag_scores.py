@@ -5,11 +5,10 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags, bag_means, exact_means
 from apportion.evaluate import bag_correlation, entropy, proportion_error
 from apportion.judging.bag_statistics import accuracy_from_bags, margins_of
-from apportion.likelihood import count_log_likelihood
-from apportion.means import bag_means, exact_means
+from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.transport import assign, certified, whole_counts
 
 # (log-probabilities in the order of the bags, bags) -> more is better

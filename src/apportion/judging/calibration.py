@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from apportion.likelihood import count_log_likelihood
+from apportion.methods.count_likelihood import count_log_likelihood
 
 RANGE = (0.05, 20.0)  # temperatures that are looked at
 PRIOR = 1.0  # deviation of log-temperature that a few bags are weighed against

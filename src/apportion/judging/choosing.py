@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from apportion.bags import Bags
+from apportion._device import unplaced
+from apportion._random import stream
+from apportion.bags.bags import Bags
 from apportion.evaluate import predict
 from apportion.intake.gaps import check_flags, refuse_alike
 from apportion.intake.given import GivenBag
@@ -17,10 +19,8 @@ from apportion.intake.joining import BagOf
 from apportion.judging.bag_scores import SCORES
 from apportion.judging.calibration import cooled, fitted_temperature
 from apportion.judging.verdict import LEAST_BAGS
-from apportion.optimizers import words_of
+from apportion.optim import words_of
 from apportion.pipeline import Moment
-from apportion.randomness import stream
-from apportion.speed import unplaced
 
 
 def check_choice(held_out: float, choose: str | None, calibrate: bool) -> None:

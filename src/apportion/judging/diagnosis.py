@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags, bag_means
 from apportion.evaluate import entropy
 from apportion.intake.instances import BagError
 from apportion.judging.bag_statistics import accuracy_interval, margins_of, spread_of
 from apportion.judging.predictions import predictions_in_bags
 from apportion.judging.shuffles import shuffled_correlations
 from apportion.judging.verdict import RARE, words_for
-from apportion.means import bag_means
 from apportion.transport import certified, whole_counts
 
 LEAST_SHUFFLES = 499  # fewer cannot show that something is as rare

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.intake.filling import foretold
 from apportion.intake.forms import by_columns
 from apportion.intake.given import refuse_another_order

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags, exact_means
 from apportion.evaluate import bag_correlation
 from apportion.intake.forms import bags_from
 from apportion.intake.given import refuse_another_order
@@ -15,7 +15,6 @@ from apportion.intake.ids import groups_of
 from apportion.intake.instances import library_of
 from apportion.intake.remedies import SCORING
 from apportion.judging.bag_scores import SCORES
-from apportion.means import exact_means
 
 
 class BagCorrelation:

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 import apportion
-from apportion.backbones import BACKBONES
+from apportion._device import channels_last
 from apportion.models.facts import facts_of
 from apportion.models.model import FORMAT, KEYS, Model, ModelError
-from apportion.speed import channels_last
+from apportion.networks import BACKBONES
 from apportion.tables.columns import Column, TableError, from_values, is_text
 
 _LIMIT = 1 << 26  # bytes of JSON

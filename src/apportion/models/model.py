@@ -14,9 +14,9 @@ from safetensors.torch import save
 from torch import nn
 
 import apportion
-from apportion.backbones import BACKBONES
 from apportion.models.card import card
 from apportion.models.facts import Facts
+from apportion.networks import BACKBONES
 from apportion.runs.files import writing
 from apportion.tables.columns import Column, to_values
 

@@ -9,22 +9,20 @@ from typing import Any, cast
 from torch import nn
 from torch.optim import Optimizer
 
-from apportion.backbones import BACKBONES
-from apportion.bags import Bags
-from apportion.first_stage import METHODS, SCATTERED
-from apportion.first_stage.two_views import in_two_parts
-from apportion.labelling import Labeller, argmax_labels, hard_labels, predicted_labels
-from apportion.learner import Learner
+from apportion._device import Quick, as_it_is, unplaced
+from apportion.bags.bags import Bags
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
-from apportion.optimizers import make_optimizer
-from apportion.plans import SoftLabels
-from apportion.players import generator, projector
+from apportion.methods import METHODS, SCATTERED
+from apportion.methods.llp_gan import generator
+from apportion.methods.plot import Loss
+from apportion.methods.prediction_memory import Remembered, scattered
+from apportion.methods.protocol import Learner
+from apportion.methods.two_views import in_two_parts, projector
+from apportion.networks import BACKBONES
+from apportion.optim import SCHEDULES, halving, make_optimizer
+from apportion.pseudo_labels import Labeller, SoftLabels, argmax_labels, hard_labels, predicted_labels
 from apportion.recipes import First, Network, Second
-from apportion.remembered import Remembered, scattered
-from apportion.schedules import SCHEDULES, halving
-from apportion.second_stage import Loss
-from apportion.speed import Quick, as_it_is, unplaced
-from apportion.train import Rate
+from apportion.training import Rate
 
 
 def build_network(network: Network, shape: Sequence[int], n_classes: int) -> nn.Module:

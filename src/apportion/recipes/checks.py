@@ -4,17 +4,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from apportion.backbones import BACKBONES
-from apportion.bagging import cluster_groups, dirichlet_groups, random_groups
+from apportion.augment import AUGMENTATIONS, PAIRS
+from apportion.bags.simulate import cluster_groups, dirichlet_groups, random_groups
 from apportion.data import SOURCES
 from apportion.data.sets import IMAGE_SETS
-from apportion.data.views import AUGMENTATIONS, PAIRS
-from apportion.first_stage import METHODS, SCATTERED
 from apportion.losses import SCE_WEIGHTS
-from apportion.optimizers import OPTIMIZERS
+from apportion.methods import METHODS, SCATTERED
+from apportion.networks import BACKBONES
+from apportion.optim import OPTIMIZERS, SCHEDULES
 from apportion.recipes import First, Network, Recipe, RecipeError
 from apportion.recipes.ranges import check_ranges
-from apportion.schedules import SCHEDULES
 
 BAGGINGS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}
 LABELS = ("hard", "soft", "predicted", "argmax")

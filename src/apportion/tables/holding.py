@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.tables.asking import Asked, Found
 from apportion.tables.checking import refuse
 from apportion.tables.columns import Column

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.intake.filling import denoised, foretold
 from apportion.intake.given import with_given
 from apportion.intake.joining import joined, joined_weights

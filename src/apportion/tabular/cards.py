@@ -6,12 +6,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags, exact_means
 from apportion.evaluate import bag_correlation, predict_on, proportion_error
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags
 from apportion.judging.verdict import LEAST_BAGS
-from apportion.means import exact_means
 from apportion.tables.asking import Asked, Found
 
 

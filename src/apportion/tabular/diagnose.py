@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
-from apportion.devices import device_for
+from apportion._device import device_for
+from apportion.bags.bags import Bags
 from apportion.evaluate import predict_on
 from apportion.fitting import SettingError
 from apportion.fitting.crossfit import unseen_log_probs

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.judging.diagnosis import Diagnosis
 from apportion.models import Model
 

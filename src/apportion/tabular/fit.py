@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from apportion.bags import Bags
-from apportion.devices import device_for, room_for
+from apportion._device import device_for, room_for
+from apportion.bags.bags import Bags
 from apportion.fitting import stage_settings, two_stages
 from apportion.fitting.auto import told
 from apportion.intake.weights import Relax

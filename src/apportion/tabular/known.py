@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from apportion.devices import device_for
+from apportion._device import device_for
+from apportion.conditioning import met_together
 from apportion.evaluate import predict_on
 from apportion.intake.instances import as_floats
-from apportion.meeting import met_together
 from apportion.models import Model
 from apportion.tables.asking import Asked
 from apportion.tables.checking import refuse

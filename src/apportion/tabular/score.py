@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from apportion.devices import device_for
+from apportion._device import device_for
 from apportion.evaluate import predict_on
 from apportion.intake.instances import as_floats
 from apportion.models import Model

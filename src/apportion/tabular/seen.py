@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 from apportion.intake.joining import BagOf
 from apportion.judging.choosing import split
 from apportion.models import Facts

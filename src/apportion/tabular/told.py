@@ -5,10 +5,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from apportion.backbones import BACKBONES
 from apportion.fitting import SettingError
 from apportion.intake.instances import BagError
 from apportion.models import Model, ModelError
+from apportion.networks import BACKBONES
 from apportion.tables.asking import SHOWN, Asked, told
 from apportion.tables.columns import Column, TableError, is_text
 from apportion.tables.reading import open_table, pl

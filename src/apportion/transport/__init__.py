@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from apportion.transport.inputs import ArrayLike
-from apportion.transport.rounding import whole_counts
-from apportion.transport.solvers import solve_entropically, solve_exactly
+from apportion.transport._inputs import ArrayLike
+from apportion.transport._solve import solve_entropically, solve_exactly, whole_counts
 
 __all__ = ["Assignment", "Plan", "assign", "certified", "entropic", "whole_counts"]
 

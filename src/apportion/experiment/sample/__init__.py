@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 from apportion import runs
-from apportion.bags import BagBatch
+from apportion._random import stream
+from apportion.bags.bags import BagBatch, bag_means
 from apportion.evaluate import calibration, confusion, predict
 from apportion.experiment.sample.packing import bits_for, pack
 from apportion.experiment.sample.pieces import bag_of, grid_of, grid_points, regions, seconds_of, sparse
 from apportion.experiment.sample.strangers import read_sample
 from apportion.experiment.task import Task
-from apportion.means import bag_means
 from apportion.pipeline import Moment
-from apportion.randomness import stream
 from apportion.recipes import First, Recipe, Second
 
 LIMIT = 20_000  # bytes of the file

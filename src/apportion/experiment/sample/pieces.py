@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apportion.bags import Bags
+from apportion.bags.bags import Bags
 
 FULL, TOP = 12, 10  # shares of all classes up to FULL of them, else of the TOP largest of each bag
 PAIRS = 150  # the confusions kept where there are more than FULL classes

@@ -1,0 +1,1 @@
+"""From what people have to bags: groups of instances with known class proportions."""

@@ -1,0 +1,387 @@
+"""Compiled kernel of `entropic`: damped Newton on the k class potentials of each bag.
+
+Given the potentials g, every row of the plan has a closed form, softmax(score / reg + g). What is left is a
+smooth concave problem in k unknowns,
+
+    maximise  p . g - mean over rows of logsumexp(score / reg + g)          (the dual of eq. 5)
+
+whose gradient is p - s, with s the class masses, and whose Hessian is -(diag(s) - plan' plan / n). A finite
+`relax` turns p into p exp(-rho g), rho = reg / relax, in the gradient. A small `reg` is reached in stages of
+four, the potentials of each stage being the start of the next.
+
+Plans are held transposed, (classes, rows), so that every inner loop runs along rows and is vectorised. A bag
+too large for that is walked through in blocks, its plan made afresh from the scores each time. The gradient
+alone judges a step: along a step the objective is concave, so its slope says whether the maximum was passed,
+and no logarithm is ever taken.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from apportion.transport._exact import INFEASIBLE, INNER, NOT_A_NUMBER, OK, jit, jit_kept, usable
+
+HELD = 1 << 17  # entries of a plan that is held whole: one megabyte of float64, about the second-level cache
+RANGE = 40.0  # mean range of scores / reg in a row up to which Newton's method starts well (measured)
+LOOSE = 0.02  # error at which a stage hands over to the next, in shares of 1/classes (measured)
+RIDGE = 1.0  # times the error: regularisation of the Hessian, vanishing as the method converges (measured)
+LONGEST = 8.0  # largest change of a potential in one step
+
+jit_sums: Any = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}, **INNER)
+
+
+def bit_cast() -> Any:
+    """A compiled function: the float64 with the bits of an int64."""
+
+    @intrinsic
+    def function(typingctx, bits):
+        def codegen(context, builder, signature, args):
+            return builder.bitcast(args[0], ir.DoubleType())
+
+        return (types.float64(types.int64), codegen) if bits == types.int64 else None
+
+    return function
+
+
+float_of_bits = bit_cast()
+
+
+@jit
+def exponential(x):
+    """exp(x) for x of at most zero, to 1e-14; written out because loops over it are vectorised."""
+    x = x if x > -708.0 else -708.0
+    whole = np.int64(x * 1.4426950408889634 - 0.5)  # rounds to nearest, since x is not positive
+    r = x - whole * 0.6931471803691238 - whole * 1.9082149292705877e-10
+    p = 1.0 / 39916800.0
+    p = p * r + 1.0 / 3628800.0
+    p = p * r + 1.0 / 362880.0
+    p = p * r + 1.0 / 40320.0
+    p = p * r + 1.0 / 5040.0
+    p = p * r + 1.0 / 720.0
+    p = p * r + 1.0 / 120.0
+    p = p * r + 1.0 / 24.0
+    p = p * r + 1.0 / 6.0
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    return p * float_of_bits((whole + 1023) << 52)
+
+
+@jit
+def gather(scores, row, n, scale, present, w, g, plan, top):
+    """scale x score + g of n rows, transposed, and the highest of each row."""
+    for i in range(n):
+        top[i] = -math.inf
+    for t in range(w):
+        j, add = present[t], g[t]
+        for i in range(n):
+            x = scale * scores[row + i, j] + add
+            plan[t, i] = x
+            top[i] = x if x > top[i] else top[i]
+
+
+@jit
+def fresh(scores, row, n, scale, present, w, g, plan, top):
+    """The unscaled plan exp(scale x score + g - highest of the row) of n rows, transposed."""
+    gather(scores, row, n, scale, present, w, g, plan, top)
+    for t in range(w):
+        for i in range(n):
+            x = plan[t, i] - top[i]
+            plan[t, i] = exponential(x) if x > -700.0 else 0.0
+
+
+@jit_sums
+def normalise(plan, n, w, times, out, total, mass):
+    """out = plan x times with every row summing to one; adds its class sums to mass."""
+    for i in range(n):
+        total[i] = 0.0
+    for t in range(w):
+        for i in range(n):
+            total[i] += plan[t, i] * times[t]
+    for i in range(n):
+        total[i] = 1.0 / total[i]
+    for t in range(w):
+        sum_ = 0.0
+        for i in range(n):
+            x = plan[t, i] * times[t] * total[i]
+            out[t, i] = x
+            sum_ += x
+        mass[t] += sum_
+
+
+@jit_sums
+def products(plan, n, w, hessian):
+    """Subtracts plan' plan from the lower half of the Hessian, two rows by two: half the loads."""
+    for t in range(0, w, 2):
+        t1 = min(t + 1, w - 1)
+        for u in range(0, t + 1, 2):
+            u1 = min(u + 1, w - 1)
+            s00, s01, s10, s11 = 0.0, 0.0, 0.0, 0.0
+            for i in range(n):
+                s00 += plan[t, i] * plan[u, i]
+                s01 += plan[t, i] * plan[u1, i]
+                s10 += plan[t1, i] * plan[u, i]
+                s11 += plan[t1, i] * plan[u1, i]
+            hessian[t, u] -= s00
+            if u1 > u:
+                hessian[t, u1] -= s01
+            if t1 > t:
+                hessian[t1, u] -= s10
+                hessian[t1, u1] -= s11
+
+
+@jit_sums
+def factor(matrix, w, floor):
+    """Cholesky's factor in place of the lower half; pivots are kept above the floor."""
+    for t in range(w):
+        for u in range(t):
+            sum_ = 0.0
+            for v in range(u):
+                sum_ += matrix[t, v] * matrix[u, v]
+            matrix[t, u] = (matrix[t, u] - sum_) * matrix[u, u]
+        sum_ = 0.0
+        for v in range(t):
+            sum_ += matrix[t, v] * matrix[t, v]
+        matrix[t, t] = 1.0 / math.sqrt(max(matrix[t, t] - sum_, floor))  # its inverse, for the division
+
+
+@jit_sums
+def solve(matrix, w, x):
+    """Solves with the factor, in place."""
+    for t in range(w):
+        sum_ = 0.0
+        for u in range(t):
+            sum_ += matrix[t, u] * x[u]
+        x[t] = (x[t] - sum_) * matrix[t, t]
+    for t in range(w - 1, -1, -1):
+        x[t] *= matrix[t, t]
+        for u in range(t):
+            x[u] -= matrix[t, u] * x[t]
+
+
+@jit
+def evaluate(scores, begin, n, scale, present, w, g, times, plan, out, hessian, mass, total):
+    """Class masses of the plan at potentials g.
+
+    A held plan is rescaled by `times`; a large bag is walked through anew and also gives its Hessian sums.
+    """
+    block = plan.shape[1]
+    for t in range(w):
+        mass[t] = 0.0
+    if n <= block:
+        normalise(plan, n, w, times, out, total, mass)
+    else:
+        for t in range(w):
+            times[t] = 1.0
+            for u in range(t + 1):
+                hessian[t, u] = 0.0
+        for first in range(0, n, block):
+            rows = min(block, n - first)
+            fresh(scores, begin + first, rows, scale, present, w, g, plan, total)
+            normalise(plan, rows, w, times, plan, total, mass)
+            products(plan, rows, w, hessian)
+    for t in range(w):
+        mass[t] /= n
+
+
+@jit
+def residual(w, share, g, rho, mass, slope):
+    """slope = wanted mass - mass, the gradient; returns its largest size."""
+    worst = 0.0
+    for t in range(w):
+        wanted = share[t] if rho == 0.0 else share[t] * math.exp(-rho * g[t])
+        slope[t] = wanted - mass[t]
+        if not (abs(slope[t]) <= worst or math.isnan(worst)):  # what is no number is the worst, and stays
+            worst = abs(slope[t])
+    return worst
+
+
+@jit
+def newton_step(n, w, share, rho, plan, hessian, mass, slope, error, step, held):
+    """The regularised Newton step, no potential moving further than LONGEST."""
+    if held:
+        for t in range(w):
+            for u in range(t + 1):
+                hessian[t, u] = 0.0
+        products(plan, n, w, hessian)
+    for t in range(w):
+        for u in range(t + 1):
+            # Balanced potentials are free up to a constant: the last term fixes it without moving the step.
+            hessian[t, u] = hessian[t, u] / n + (share[t] * share[u] if rho == 0.0 else 0.0)
+        hessian[t, t] += mass[t] * (1.0 + RIDGE * error) + rho * (slope[t] + mass[t])
+        step[t] = slope[t]
+    factor(hessian, w, 1e-14)
+    solve(hessian, w, step)
+    longest = 0.0
+    for t in range(w):
+        longest = max(longest, abs(step[t]))
+    shrink = LONGEST / longest if longest > LONGEST else 1.0
+    along = 0.0
+    for t in range(w):
+        step[t] *= shrink
+        along += step[t] * slope[t]
+    return along
+
+
+@jit
+def stage(scores, begin, n, scale, present, w, share, rho, tol, most, g, plans, hessian, vectors):
+    """Newton's method at one regularisation, from potentials g, in place; (error, steps, which plan)."""
+    mass, slope, step, trial, times, total = vectors
+    held, now = n <= plans.shape[2], 0
+    if held:
+        fresh(scores, begin, n, scale, present, w, g, plans[0], total)
+    for t in range(w):
+        times[t] = 1.0
+    evaluate(scores, begin, n, scale, present, w, g, times, plans[0], plans[0], hessian, mass, total)
+    error, steps = residual(w, share, g, rho, mass, slope), 0
+    while error > tol and steps < most:
+        steps += 1
+        along = newton_step(n, w, share, rho, plans[now], hessian, mass, slope, error, step, held)
+        length = 1.0
+        for _ in range(20):
+            for t in range(w):
+                trial[t] = g[t] + length * step[t]
+                times[t] = math.exp(length * step[t])
+            evaluate(
+                scores,
+                begin,
+                n,
+                scale,
+                present,
+                w,
+                trial,
+                times,
+                plans[now],
+                plans[1 - now],
+                hessian,
+                mass,
+                total,
+            )
+            error = residual(w, share, trial, rho, mass, slope)
+            after = 0.0
+            for t in range(w):
+                after += step[t] * slope[t]
+            if after >= -0.5 * along or error <= tol:
+                break
+            length *= min(max(along / (along - after), 0.1), 0.5)
+        for t in range(w):
+            g[t] = trial[t]
+        if held:
+            now = 1 - now
+    return error, steps, now
+
+
+@jit
+def stages(scores, begin, n, scale, present, w):
+    """In how many steps of four to approach the scale, so that the first has rows of moderate range; -1 where
+    a row can be of no class that is present."""
+    total = 0.0
+    for i in range(begin, begin + n):
+        low, high = math.inf, -math.inf
+        for t in range(w):
+            x = scores[i, present[t]]
+            if x > -math.inf:
+                low, high = min(low, x), max(high, x)
+        if high == -math.inf:
+            return -1
+        total += high - low
+    spread, count = scale * total / n, 0
+    while spread > RANGE:
+        spread /= 4.0
+        count += 1
+    return count
+
+
+@jit
+def solve_bag(scores, begin, n, scale, present, w, share, rho, tol, most, g, plans, hessian, vectors):
+    """All stages of one bag, potentials in place; (error, steps, which plan is the last, status)."""
+    ahead = stages(scores, begin, n, scale, present, w)
+    if ahead < 0:
+        return math.inf, 0, 0, INFEASIBLE
+    error, steps, now = math.inf, 0, 0
+    for t in range(w):
+        g[t] = 0.0
+    while ahead >= 0:
+        part = 0.25**ahead
+        goal = tol if ahead == 0 else max(LOOSE / w, tol)
+        error, taken, now = stage(
+            scores,
+            begin,
+            n,
+            scale * part,
+            present,
+            w,
+            share,
+            rho / part,
+            goal,
+            most - steps,
+            g,
+            plans,
+            hessian,
+            vectors,
+        )
+        steps += taken
+        if ahead > 0:
+            for t in range(w):
+                g[t] *= 4.0
+        ahead -= 1
+    return error, steps, now, OK
+
+
+@jit
+def write(scores, begin, n, scale, present, w, g, plan, held, total, mass, out):
+    """The plan of a bag into the output, rows by classes; absent classes are zero."""
+    block = plan.shape[1]
+    for i in range(begin, begin + n):
+        for j in range(out.shape[1]):
+            out[i, j] = 0.0
+    for first in range(0, n, block):
+        rows = min(block, n - first)
+        if not held:
+            fresh(scores, begin + first, rows, scale, present, w, g, plan, total)
+            for t in range(w):
+                mass[t] = 1.0
+            normalise(plan, rows, w, mass, plan, total, mass)
+        for i in range(rows):
+            for t in range(w):
+                out[begin + first + i, present[t]] = plan[t, i]
+
+
+@jit_kept
+def solve_bags(scores, starts, proportions, first, last, scale, rho, tol, most, out, errors, memory):
+    """Plans and errors of bags first to last; (bag of a failure, status, steps of the slowest bag).
+
+    `rho` (m,) is of each bag.
+    """
+    plans, hessian, vectors, present, share, g = memory
+    flat, k, slowest = scores.reshape(scores.size), scores.shape[1], 0
+    for bag in range(first, last):
+        begin, n, w = starts[bag], starts[bag + 1] - starts[bag], 0
+        if not usable(flat[begin * k : (begin + n) * k]):
+            return bag, NOT_A_NUMBER, slowest
+        for j in range(k):
+            if proportions[bag, j] > 0.0:
+                present[w] = j
+                share[w] = proportions[bag, j]
+                w += 1
+        error, steps, now, status = solve_bag(
+            scores, begin, n, scale, present, w, share, rho[bag], tol, most, g, plans, hessian, vectors
+        )
+        if status != OK:
+            return bag, status, slowest
+        held = n <= plans.shape[2]
+        write(scores, begin, n, scale, present, w, g, plans[now], held, vectors[5], vectors[0], out)
+        errors[bag] = error
+        slowest = max(slowest, steps)
+    return -1, OK, slowest
+
+
+def scratch(most, k):
+    """Working memory for bags of up to `most` instances: two plans of HELD entries or less, and k squared."""
+    rows = min(most, max(HELD // k, 64))
+    vectors = (*(np.empty(k) for _ in range(5)), np.empty(rows))
+    return np.empty((2, k, rows)), np.empty((k, k)), vectors, np.empty(k, np.int64), np.empty(k), np.empty(k)

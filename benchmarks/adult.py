@@ -18,10 +18,10 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor, nn
 
-from apportion import ProportionClassifier, expand, predict
+from apportion import ProportionClassifier, expand_proportions, predict
 from apportion._random import reseed, stream
 from apportion.bags.bags import BagBatch, Bags, bag_means
-from apportion.bags.simulate import random_groups
+from apportion.bags.simulate import random_bag_ids
 from apportion.data.adult import adult, find_adult, rows
 from apportion.data.archives import read_file
 from apportion.fitting.kinds import ROWS
@@ -32,7 +32,7 @@ from apportion.optim import make_optimizer, one_cycle
 from apportion.training import train
 
 COLUMN_LEAST = 20
-LONG = {"first_epochs": 60, "instances_per_batch": 1024}  # for bags of 512; chosen on held-out training rows
+LONG = {"first_epochs": 60, "batch_size": 1024}  # for bags of 512; chosen on held-out training rows
 KINDS = {
     "dllp+plot, hard": {"labels": "hard"},
     "dllp+plot, soft, λ = 3": {"labels": "soft", "reg": 1 / 3},
@@ -46,10 +46,10 @@ class LogMean:
     def __init__(self, classifier: nn.Module) -> None:
         self.classifier = classifier
 
-    def players(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
         return [self.classifier]
 
-    def steps(self, batch: BagBatch, progress: float):
+    def losses(self, batch: BagBatch, progress: float):
         logs = self.classifier(batch.x).log_softmax(1)
         means = bag_means(logs, batch.sizes)
         yield {"bags": -(batch.proportions * means).sum(1).mean()}
@@ -57,7 +57,7 @@ class LogMean:
 
 def in_our_loop(learner: Any, bags: Bags, seed: int) -> nn.Module:
     """A network trained for as long, as often and as fast as the estimator's first stage is."""
-    size = ROWS.instances_per_batch(bags, bags)
+    size = ROWS.batch_size(bags, bags)
     epochs = epochs_of(bags.sizes, size)
     reseed(seed, "first", "weights")
     network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)
@@ -68,7 +68,7 @@ def in_our_loop(learner: Any, bags: Bags, seed: int) -> nn.Module:
         bags,
         [make_optimizer(network, "adam", 2e-3)],
         epochs=epochs,
-        instances_per_batch=size,
+        batch_size=size,
         **settings,
     ):
         pass
@@ -85,7 +85,7 @@ def naive(x: np.ndarray, y: np.ndarray, bags: np.ndarray, test_x: np.ndarray, se
     counted = {
         name: np.bincount(y[bags == name], minlength=2) / (bags == name).sum() for name in np.unique(bags)
     }
-    shares = torch.from_numpy(expand(counted, bags)).float()
+    shares = torch.from_numpy(expand_proportions(counted, bags)).float()
     ones = torch.ones(len(x), dtype=torch.int64)
     each = Bags(torch.from_numpy(x), ones, shares, torch.arange(len(x)), range(len(x)))
     from apportion import DLLP
@@ -132,7 +132,7 @@ LONGER = {f"{method}+plot, longer": ours({"first_stage": method} | LONG) for met
 def bags_of(kind: str, folder: Path, x: Tensor, y: Tensor, seed: int) -> np.ndarray:
     """The bag of each training row."""
     if kind != "column":
-        return random_groups(x, y, int(kind), stream(seed, "bags", "random", int(kind)))
+        return random_bag_ids(x, y, int(kind), stream(seed, "bags", "random", int(kind)))
     found = find_adult(folder / "adult")
     if found is None:
         raise SystemExit(f"no copy of adult in {folder}")

@@ -78,9 +78,9 @@ def main() -> None:
         for seed in asked.seeds:
             task = make(seed)
             bags, _ = bags_from(task.x, task.y, task.bag)
-            sizes = {"least": batch_of(bags.sizes), "rule": ROWS.instances_per_batch(bags, bags)}
+            sizes = {"least": batch_of(bags.sizes), "rule": ROWS.batch_size(bags, bags)}
             for rule, size in sizes.items():
-                model = ProportionClassifier(instances_per_batch=size, random_state=seed)
+                model = ProportionClassifier(batch_size=size, random_state=seed)
                 predicted = model.fit(task.x, task.y, bags=task.bag).predict(task.new)
                 right[rule].append(100 * float((predicted == task.truth).mean()))
         cells = [

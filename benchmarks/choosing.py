@@ -26,7 +26,7 @@ from torch import Tensor
 
 from apportion._random import stream
 from apportion.bags.bags import Bags
-from apportion.bags.simulate import cluster_groups, dirichlet_groups, make_bags, random_groups
+from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, make_bags, random_bag_ids
 from apportion.data.adult import adult
 from apportion.data.instances import Instances
 from apportion.data.synthetic import blobs, digits, moons
@@ -37,7 +37,7 @@ from apportion.judging.calibration import fitted_temperature
 from apportion.judging.diagnosis import diagnosis_of
 from apportion.networks import mlp
 
-KINDS = {"random": random_groups, "skewed": dirichlet_groups, "by cluster": cluster_groups}
+KINDS = {"random": random_bag_ids, "skewed": dirichlet_bag_ids, "by cluster": cluster_bag_ids}
 HELD_OUT, MODELS = 0.25, 36
 
 
@@ -97,13 +97,13 @@ def split(data: Instances, size: int, kind: str, seed: int) -> tuple[Bags, Bags,
 
 
 def trained(bags: Bags, asked: dict[str, Any], seed: int) -> Iterator[Any]:
-    """A moment an epoch; steps are those of batches of 256, spread over at most 12 epochs a stage."""
+    """A epoch_state an epoch; steps are those of batches of 256, spread over at most 12 epochs a stage."""
     batches = -(-len(bags.x) // 256)
     told = stage_settings(
         first_stage=asked["first_stage"], second_stage=asked["second_stage"],
         backbone=partial(mlp, widths=tuple(asked["widths"])), labels="soft", reg=1.0,
         first_epochs=max(1, asked["steps"] // batches), second_epochs=max(1, asked["steps"] // 2 // batches),
-        rate=asked["rate"], second_rate=asked["rate"] / 2, instances_per_batch=256, seed=seed,
+        rate=asked["rate"], second_rate=asked["rate"] / 2, batch_size=256, seed=seed,
     )  # fmt: skip
     return two_stages(bags, **told)
 
@@ -139,17 +139,17 @@ def train(
                     if key in done:
                         continue
                     started, trace = time.perf_counter(), []
-                    for moment in trained(bags, asked, seed):
-                        at, last = moment.epoch.number, moment.last
+                    for epoch_state in trained(bags, asked, seed):
+                        at, last = epoch_state.epoch.number, epoch_state.last
                         if last or at % max(1, asked["steps"] // (5 * -(-len(bags.x) // 256))) == 0:
-                            found = measured(moment.learner.classifier, held, hidden, data)
-                            trace.append([moment.stage, at, found["test"], found["scores"]])
-                    seen = predict(moment.learner.classifier, bags.x, as_floats)
+                            found = measured(epoch_state.learner.classifier, held, hidden, data)
+                            trace.append([epoch_state.stage, at, found["test"], found["scores"]])
+                    seen = predict(epoch_state.learner.classifier, bags.x, as_floats)
                     line = {"key": key, "data": name, "bags": kind, "seed": seed, **asked, **found}
                     line |= {"training error": SCORES["error"](seen, bags), "trace": trace}
                     line["seconds"] = round(time.perf_counter() - started, 2)
                     if keep is not None:
-                        log_probs = predict(moment.learner.classifier, held.x, as_floats)
+                        log_probs = predict(epoch_state.learner.classifier, held.x, as_floats)
                         torch.save((log_probs, held.sizes, held.proportions, hidden), keep / f"{key}.pt")
                     with out.open("a") as file:
                         file.write(json.dumps(line) + "\n")

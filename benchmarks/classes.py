@@ -28,11 +28,11 @@ TASKS = [  # rows, classes, clouds a class, how far apart they are, bag size
 def clouds(seed: int, rows: int, k: int, each: int, apart: float) -> tuple[np.ndarray, ...]:
     """Rows and their classes, then 5,000 new ones and theirs."""
     rng = np.random.default_rng(seed)
-    centres = apart * rng.normal(size=(k, each, 64))
+    centers = apart * rng.normal(size=(k, each, 64))
 
     def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
         y = rng.integers(k, size=n)
-        return (centres[y, rng.integers(each, size=n)] + rng.normal(size=(n, 64))).astype(np.float32), y
+        return (centers[y, rng.integers(each, size=n)] + rng.normal(size=(n, 64))).astype(np.float32), y
 
     return *draw(rows), *draw(5_000)
 
@@ -52,7 +52,7 @@ def main() -> None:
             x, y, new, truth = clouds(seed, rows, k, each, apart)
             bag = np.arange(rows) // size
             bags, _ = bags_from(x, y, bag)
-            batch = ROWS.instances_per_batch(bags, bags)
+            batch = ROWS.batch_size(bags, bags)
             lengths = {
                 "ten": [epochs_of(bags.sizes, batch, steps) for steps in (1000, ROWS.second_steps)],
                 "rule": [ROWS.first_epochs(bags, bags, batch), ROWS.second_epochs(bags, batch)],

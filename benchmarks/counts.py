@@ -3,7 +3,7 @@
 python benchmarks/counts.py gradients
 python benchmarks/counts.py mnist --data FOLDER [--sizes 1 4 16 64 128] [--seeds 1 2]
 
-`gradients`: how far each loss's gradient is from that of the exact likelihood, the sum over all labellings.
+`gradients`: how far each loss's gradient is from that of the exact likelihood, the sum over all labelings.
 `mnist`: 15,000 images in random bags, a dense network, Adam in one cycle for 15 epochs; test accuracy. About
 20 seconds a training on one core.
 """
@@ -25,7 +25,7 @@ from apportion.methods.count_likelihood import TINY, count_loss, covariances, dr
 from apportion.networks import mlp
 from apportion.optim import make_optimizer, one_cycle
 from apportion.training import train
-from apportion.transport import entropic
+from apportion.transport import entropic_plan
 
 LEAST = 1e-3  # variance of counts
 CELLS = 1 << 22  # numbers in memory at once
@@ -38,12 +38,12 @@ def normal_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor
 def posterior(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
     """(N, k) the probability of each row's class once the counts of its bag are known.
 
-    Exactly it is a sum over all labellings that have these counts. The plan q of transport with λ = 1 is
+    Exactly it is a sum over all labelings that have these counts. The plan q of transport with λ = 1 is
     near, but lacks that the row is one of those who make them up: if it is of class c, the others together
     are e_c - q off what the plan has for them, which by the normal law is the less likely the less room they
     have. In small bags this is three to ten times as near to the exact sum as the plan.
     """
-    plan = entropic(log_probs, sizes, proportions, reg=1.0).mass.double()
+    plan = entropic_plan(log_probs, sizes, proportions, reg=1.0).mass.double()
     n, k = sizes.double().view(-1, 1, 1), plan.shape[1]
     ground = 1 / k + LEAST * torch.eye(k, dtype=plan.dtype)  # where the others have no room at all
     inverse = torch.linalg.inv_ex(covariances(plan, sizes) * (n - 1) / n + ground)[0]
@@ -53,11 +53,11 @@ def posterior(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
     pulled = torch.cat([(inverse[of] @ q.unsqueeze(2)).squeeze(2) for q, of in parts])
     dear = inverse.diagonal(dim1=1, dim2=2)[bag] - 2 * pulled
     scores = plan.clamp_min(TINY).log() - dear / 2
-    return entropic(scores.log_softmax(1), sizes, proportions, reg=1.0).mass
+    return entropic_plan(scores.log_softmax(1), sizes, proportions, reg=1.0).mass
 
 
 def posterior_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: Tensor | None = None) -> Tensor:
-    """Cross-entropy with each row's probabilities given the counts: the step of expectation-maximisation."""
+    """Cross-entropy with each row's probabilities given the counts: the step of expectation-maximization."""
     log_probs = logits.log_softmax(1)
     labels = posterior(log_probs.detach(), sizes, proportions).to(log_probs)
     return bag_means(-(labels * log_probs).sum(1, keepdim=True), sizes).mean()
@@ -106,10 +106,10 @@ class Learner:
         self.classifier: nn.Module = mlp((784,), 10, (256, 256))
         self.loss = LOSSES[loss]
 
-    def players(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
         return [self.classifier]
 
-    def steps(self, batch, progress):  # noqa: ANN001, ANN201  as every learner's
+    def losses(self, batch, progress):  # noqa: ANN001, ANN201  as every learner's
         yield {"loss": self.loss(self.classifier(batch.x), batch.sizes, batch.proportions)}
 
 
@@ -120,7 +120,7 @@ def accuracy(loss: str, size: int, seed: int, folder: Path, epochs: int = 15) ->
     learner = Learner(loss)
     optimizer = make_optimizer(learner.classifier, "adam", 1e-3)
     given = {"rate": one_cycle, "seed": seed, "stage": "first"}
-    for _ in train(learner, bags, [optimizer], epochs=epochs, instances_per_batch=512, **given):
+    for _ in train(learner, bags, [optimizer], epochs=epochs, batch_size=512, **given):
         pass
     with torch.no_grad():
         right = learner.classifier(test).argmax(1) == data.test_y

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from apportion.bags.bags import Bags
-from apportion.bags.simulate import cluster_groups, dirichlet_groups, make_bags
+from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, make_bags
 from apportion.data.adult import adult
 from apportion.data.instances import Instances
 from apportion.data.synthetic import blobs, digits, moons
@@ -27,14 +27,14 @@ from apportion.tabular.fit import checked
 FINE: list[tuple[str, Callable[[int], Instances], int, Any]] = [
     *((f"moons, {size}", moons, size, None) for size in (10, 20, 50)),
     ("moons with noise 0.2, 20", partial(moons, noise=0.2), 20, None),
-    ("moons, 50, skewed", moons, 50, dirichlet_groups),
-    ("moons, 100, skewed", moons, 100, dirichlet_groups),
+    ("moons, 50, skewed", moons, 50, dirichlet_bag_ids),
+    ("moons, 100, skewed", moons, 100, dirichlet_bag_ids),
     *((f"blobs, {size}", blobs, size, None) for size in (8, 16, 32, 64)),
-    ("blobs, 64, skewed", blobs, 64, dirichlet_groups),
-    ("blobs, 64, by cluster", blobs, 64, cluster_groups),
+    ("blobs, 64, skewed", blobs, 64, dirichlet_bag_ids),
+    ("blobs, 64, by cluster", blobs, 64, cluster_bag_ids),
     ("blobs of 2 classes, 32", partial(blobs, classes=2), 32, None),
     *((f"digits, {size}", digits, size, None) for size in (8, 16, 32, 64)),
-    ("digits, 64, skewed", digits, 64, dirichlet_groups),
+    ("digits, 64, skewed", digits, 64, dirichlet_bag_ids),
 ]
 EDGE = [("moons, 200", moons, 200, None)]  # ten random bags: too few, perhaps
 ADULT = [64, 256]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from apportion._random import reseed, stream
 from apportion.bags.bags import Bags
-from apportion.bags.simulate import random_groups
+from apportion.bags.simulate import random_bag_ids
 from apportion.data.adult import adult
 from apportion.evaluate import predict
 from apportion.fitting.kinds import ROWS
@@ -35,7 +35,7 @@ def parted(x: Tensor, y: Tensor, seed: int, asked: argparse.Namespace) -> tuple[
     """Bags to learn from, and the rows that are held out with their classes."""
     random = np.random.default_rng(1000 + seed)
     held, kept = np.split(random.permutation(len(x)), [asked.held])
-    groups = random_groups(x[kept], y[kept], asked.bags, stream(seed, "bags", "random", asked.bags))
+    groups = random_bag_ids(x[kept], y[kept], asked.bags, stream(seed, "bags", "random", asked.bags))
     bags, _ = bags_from(x[kept].numpy(), y[kept].numpy(), groups)
     if asked.half:
         order = random.permutation(len(bags.sizes))
@@ -47,10 +47,10 @@ def taught(bags: Bags, method: str, epochs: int, seed: int, asked: argparse.Name
     reseed(seed, "first", "weights")
     network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)
     optimizer = make_optimizer(network, "adam", 2e-3, decay=asked.decay)
-    size = asked.rows_per_batch or ROWS.instances_per_batch(bags, bags)
+    size = asked.rows_per_batch or ROWS.batch_size(bags, bags)
     settings: dict[str, Any] = {"rate": one_cycle, "seed": seed, "stage": "first"}
     learner = METHODS[method](network)
-    for _ in train(learner, bags, [optimizer], epochs=epochs, instances_per_batch=size, **settings):
+    for _ in train(learner, bags, [optimizer], epochs=epochs, batch_size=size, **settings):
         pass
     return network
 

@@ -67,7 +67,7 @@ def main() -> None:
     data, found = adult(asked.data), find_adult(asked.data / "adult")
     x, y, test_x, test_y = (part.numpy() for part in (data.x, data.y, data.test_x, data.test_y))
     bags, test_bags = (grouped(rows(read_file(path, 1 << 23), str(path))) for path in found or ())
-    print("| learnt from | bags | accuracy | AUC | log-loss |\n| --- | --- | --- | --- | --- |")
+    print("| learned from | bags | accuracy | AUC | log-loss |\n| --- | --- | --- | --- | --- |")
     predicted: dict[tuple[str, ...], list[np.ndarray]] = {}
     for names in (names for n in (1, 2, 3) for names in combinations(GROUPINGS, n)):
         chosen = {name: bags[name] for name in names}

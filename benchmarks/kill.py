@@ -103,7 +103,7 @@ def same_in_the_end(root: Path, epochs: int, expected: dict[str, object]) -> boo
 # --- at random moments
 
 
-def moments(folder: Path, times: int, epochs: int, seed: int) -> bool:
+def epoch_states(folder: Path, times: int, epochs: int, seed: int) -> bool:
     draw = random.Random(seed)  # noqa: S311
     whole = left_alone(folder / "whole", epochs)
     expected, same = contents(folder / "whole"), 0
@@ -128,7 +128,7 @@ def moments(folder: Path, times: int, epochs: int, seed: int) -> bool:
 
 
 class Counter:
-    """Counts what a process does to files below a root, and kills it before the last of them."""
+    """CountLikelihood what a process does to files below a root, and kills it before the last of them."""
 
     def __init__(self, root: Path, last: int | None) -> None:
         self.root, self.last, self.count = str(root), last, 0
@@ -238,7 +238,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("moments", "writes", "many"))
-    parser.add_argument("--times", type=int, default=20, help="moments: how many")
+    parser.add_argument("--times", type=int, default=20, help="epoch_states: how many")
     parser.add_argument("--step", type=int, default=1, help="writes: every one, every second, ...")
     parser.add_argument("--runs", type=int, default=1000, help="many: how many")
     parser.add_argument("--killed", type=int, default=10, help="many: how many of them")
@@ -250,7 +250,7 @@ def main() -> None:
         if given.what != "many":
             train(Path(folder) / "first", 2)
         if given.what == "moments":
-            good = moments(Path(folder), given.times, given.epochs or 8, given.seed)
+            good = epoch_states(Path(folder), given.times, given.epochs or 8, given.seed)
         elif given.what == "writes":
             good = writes(Path(folder), given.epochs or 2, given.step)
         else:

@@ -3,7 +3,7 @@
     python benchmarks/labels.py [--seeds 1 2 3]
 
 Labels are the predictions of the teacher and then of the student, moved to the counts of every bag (exact,
-entropic) or not (the largest class, the probabilities themselves). A class is one normal cloud of 64
+entropic_plan) or not (the largest class, the probabilities themselves). A class is one normal cloud of 64
 features, or three of them; the bags are random. Accuracy on 5,000 new rows, and how many labels of the
 training rows are right after the first stage, by the largest class and by exact transport. A minute a line
 and seed on one core.

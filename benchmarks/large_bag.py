@@ -17,7 +17,7 @@ from apportion.evaluate import predict
 from apportion.fitting import as_floats, two_stages
 from apportion.networks import mlp
 from apportion.pseudo_labels import SoftLabels, hard_labels
-from apportion.transport import whole_counts
+from apportion.transport import round_to_counts
 
 SMALL, SIZE = 2000, 32
 
@@ -62,19 +62,19 @@ def main() -> None:
     print(f"resident with both: {resident('VmRSS'):.0f} MB")
     forget()
     started, stage = time.perf_counter(), "first"
-    for moment in two_stages(bags, mlp, label=SoftLabels(1.0), first_epochs=10, second_epochs=5, seed=1):
-        if stage == "first" and moment.last:
+    for epoch_state in two_stages(bags, mlp, label=SoftLabels(1.0), first_epochs=10, second_epochs=5, seed=1):
+        if stage == "first" and epoch_state.last:
             print(f"first stage: peak {resident('VmHWM'):.0f} MB, {time.perf_counter() - started:.0f} s")
             forget()
             stage = "second"
     print(f"second stage: peak {resident('VmHWM'):.0f} MB, {time.perf_counter() - started:.0f} s in all")
     forget()
-    log_probs = predict(moment.learner.classifier, bags.x, as_floats)
+    log_probs = predict(epoch_state.learner.classifier, bags.x, as_floats)
     large = slice(SMALL * SIZE, None)
     right = float((log_probs[large].argmax(1) == y[large]).float().mean())
     labels = hard_labels(log_probs, bags.sizes, bags.proportions)
     counted = labels[large].sum(0).long().tolist()
-    exact = whole_counts(bags.proportions, bags.sizes)[-1].tolist()
+    exact = round_to_counts(bags.proportions, bags.sizes)[-1].tolist()
     print(f"large bag: accuracy {100 * right:.2f} %; labels by transport {counted}, known counts {exact}")
     print(f"predicting and exact labels: peak {resident('VmHWM'):.0f} MB")
 

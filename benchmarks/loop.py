@@ -3,7 +3,7 @@
 python benchmarks/loop.py            two moons and digits on the CPU, one thread
 python benchmarks/loop.py --json F   the same, and the numbers into a file
 
-Both train the same network on the same bags with the same optimiser. They take turns, one epoch each,
+Both train the same network on the same bags with the same optimizer. They take turns, one epoch each,
 hundreds of times in ten trainings each, and the median counts: what disturbs the machine for a while
 disturbs both. The
 interval is the middle 90 % of the ratio in samples drawn again (bootstrap). The bare version is what a
@@ -37,7 +37,7 @@ def ours(bags: Bags, network: nn.Module, epochs: int, batch: int) -> Iterator[ob
     optimizers = [make_optimizer(network, "adam", 1e-3)]
     return first_stage(
         DLLP(network), bags, optimizers, epochs=epochs, rate=lambda progress: 1.0, seed=0,
-        instances_per_batch=batch,
+        batch_size=batch,
     )  # fmt: skip
 
 

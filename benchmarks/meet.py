@@ -18,12 +18,12 @@ from sklearn.metrics import log_loss
 from apportion import ProportionClassifier, make_bags, meet
 from apportion._random import stream
 from apportion.bags.bags import Bags
-from apportion.bags.simulate import dirichlet_groups, random_groups
+from apportion.bags.simulate import dirichlet_bag_ids, random_bag_ids
 from apportion.data.adult import adult
 from apportion.data.instances import Instances
 from apportion.data.synthetic import moons
 
-KINDS = {"random bags": random_groups, "skewed bags": dirichlet_groups}
+KINDS = {"random bags": random_bag_ids, "skewed bags": dirichlet_bag_ids}
 
 
 def halves(data: Instances, size: int, kind: str, seed: int) -> tuple[Bags, Bags]:
@@ -39,9 +39,9 @@ def bag_of(bags: Bags) -> np.ndarray:
 
 def judged(data: Instances, size: int, kind: str, seed: int) -> list[tuple[float, float]]:
     """(log-loss, accuracy) of predictions as they are, and of `meet`."""
-    learnt, new = halves(data, size, kind, seed)
+    learned, new = halves(data, size, kind, seed)
     model = ProportionClassifier(random_state=seed)
-    model.fit(learnt.x.numpy(), bags=bag_of(learnt), proportions=learnt.proportions.numpy())
+    model.fit(learned.x.numpy(), bags=bag_of(learned), proportions=learned.proportions.numpy())
     before, truth = model.predict_proba(new.x.numpy()), data.y[new.source].numpy()
     found = before, meet(before, bag_of(new), new.proportions.numpy())
     return [

@@ -20,7 +20,7 @@ from sklearn.metrics import roc_auc_score
 from apportion import ProportionClassifier
 from apportion._random import stream
 from apportion.bags.bags import Bags
-from apportion.bags.simulate import random_groups
+from apportion.bags.simulate import random_bag_ids
 from apportion.data.adult import adult
 from apportion.fitting.crossfit import unseen_log_probs
 from apportion.intake.mending import known_bags, mended_bags
@@ -48,9 +48,9 @@ def cases(y: np.ndarray, counts: np.ndarray, seed: int) -> dict[str, tuple[dict[
         "noise, nothing done": ({}, {"proportions": clipped}),
         "noise, its deviation given": ({"noise": SCALE * math.sqrt(2)}, {"counts": noisy}),
         "noise, estimated": ({"noise": "estimate"}, {"counts": noisy}),
-        "rounded to 5 %": ({"normalise": True}, {"proportions": rounded}),
+        "rounded to 5 %": ({"normalize": True}, {"proportions": rounded}),
         "rounded to 5 %, as noise": ({"noise": STEP / math.sqrt(12)}, {"proportions": rounded}),
-        "half without proportions": ({"unlabelled": True}, {"proportions": half}),
+        "half without proportions": ({"unlabeled": True}, {"proportions": half}),
         "1 % of labels given": ({}, {"counts": counts, "given": {i: int(y[i]) for i in some}}),
     }
 
@@ -84,7 +84,7 @@ def main() -> None:
     x, y, test_x, test_y = (part.numpy() for part in (data.x, data.y, data.test_x, data.test_y))
     found: dict[str, list[tuple[float, float]]] = {}
     for seed in asked.seeds:
-        bag = random_groups(data.x, data.y, asked.bags, stream(seed, "bags", "random", asked.bags))
+        bag = random_bag_ids(data.x, data.y, asked.bags, stream(seed, "bags", "random", asked.bags))
         counts = np.stack([np.bincount(bag, y == c) for c in (0, 1)], 1)
         for name, (settings, given) in cases(y, counts, seed).items():
             if asked.cases is None or name in asked.cases:

@@ -81,7 +81,7 @@ def trained(stages: Any, kind: str, bags: Any, batch: int, norm: bool, epochs: i
     """A few epochs of a method, or of the second stage with some kind of labels, by these stages."""
     classifier = network(bags, norm)
     given: dict[str, Any] = {"epochs": epochs, "rate": lambda progress: 1 - progress / 2, "seed": SEED,
-                             "instances_per_batch": batch, "resume": None}  # fmt: skip
+                             "batch_size": batch, "resume": None}  # fmt: skip
     if kind in METHODS:
         options: dict[str, Any] = {}
         if kind == "gan":
@@ -89,7 +89,7 @@ def trained(stages: Any, kind: str, bags: Any, batch: int, norm: bool, epochs: i
             made = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, features)).double()
             options = {"noise": 8, "generator": made}
         learner = METHODS[kind](classifier, **options)
-        optimizers = [make_optimizer(player, "adam", 1e-2) for player in learner.players()]
+        optimizers = [make_optimizer(player, "adam", 1e-2) for player in learner.networks()]
         return stages.first_stage(learner, bags, optimizers, **given)
     reseed(SEED, "guess")
     guess = torch.randn(len(bags.x), bags.n_classes).log_softmax(1)
@@ -143,13 +143,13 @@ class Replay:
         self.states: list[Tensor] = []
         self.parts: list[int] = []
 
-    def batches(self, instances_per_batch: int, generator: torch.Generator) -> Iterator[BagBatch]:
+    def batches(self, batch_size: int, generator: torch.Generator) -> Iterator[BagBatch]:
         self.number += 1
         seeds = [crew.own_seed(SEED, rank) for rank in range(PROCESSES)]
         self.states = [stream_state(key(seed, self.stage, self.number)) for seed in seeds]
         orders = [stream(seed, self.stage, self.number, "order") for seed in seeds]
         own = [
-            iter(share.batches(instances_per_batch // PROCESSES, order))
+            iter(share.batches(batch_size // PROCESSES, order))
             for share, order in zip(self.shares, orders, strict=True)
         ]
         while any(batches := [next(each, None) for each in own]):
@@ -183,19 +183,19 @@ def stream_state(seed: int) -> Tensor:
 @contextmanager
 def replaying(replay: Replay) -> Iterator[None]:
     """What learners draw is drawn process by process."""
-    normal, uniform, mixed = torch.randn_like, torch.rand, second_stage.mixed
+    normal, uniform, mixup_rows = torch.randn_like, torch.rand, second_stage.mixup_rows
 
     def mixed_apart(alpha: float, *values: Tensor) -> list[Tensor]:
-        parts = replay.drawn(lambda a, b: mixed(alpha, *(value[a:b] for value in values)))
+        parts = replay.drawn(lambda a, b: mixup_rows(alpha, *(value[a:b] for value in values)))
         return [torch.cat(column) for column in zip(*parts, strict=True)]
 
     torch.randn_like = lambda x: torch.cat(replay.drawn(lambda a, b: normal(x[a:b])))
     torch.rand = lambda n, *more, **kw: torch.cat(replay.drawn(lambda a, b: uniform(b - a, *more, **kw)))
-    second_stage.mixed = mixed_apart
+    second_stage.mixup_rows = mixed_apart
     try:
         yield
     finally:
-        torch.randn_like, torch.rand, second_stage.mixed = normal, uniform, mixed
+        torch.randn_like, torch.rand, second_stage.mixup_rows = normal, uniform, mixup_rows
 
 
 def replayed(kind: str, name: str, norm: bool) -> Losses:

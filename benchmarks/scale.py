@@ -30,7 +30,7 @@ from torch import Tensor
 
 from apportion import crew, pipeline
 from apportion.bags.bags import Bags
-from apportion.intake.grouping import group_bags
+from apportion.intake.grouping import build_bags
 from apportion.losses import cross_entropy
 from apportion.methods import DLLP
 from apportion.networks import mlp
@@ -50,7 +50,7 @@ def made(rows: int, folder: Path, mapped: bool) -> Bags:
     shares = torch.stack([1 - share, share], 1)
     if mapped:
         file = np.load(folder / "x.npy", mmap_mode="r")
-        return group_bags(file, np.repeat(np.arange(n_bags), sizes.numpy()), shares.numpy())
+        return build_bags(file, np.repeat(np.arange(n_bags), sizes.numpy()), shares.numpy())
     x = torch.randn(rows, VALUES, generator=generator)
     return Bags(x, sizes, shares, torch.arange(rows), range(n_bags))
 
@@ -63,7 +63,7 @@ def write(rows: int, path: Path) -> None:
         part[:] = random.standard_normal(part.shape, np.float32)
 
 
-class Memory:
+class LabelHistory:
     """The most memory that this process has had for itself, and of mapped files, in MB; looked at often."""
 
     def __init__(self) -> None:
@@ -86,12 +86,12 @@ def measured(rows: int, processes: int, folder: Path, mapped: bool, device: str)
 
     CPU seconds, which other programs do not lengthen; and by the clock, where processes wait for each other.
     """
-    memory, bags = Memory(), made(rows, folder, mapped).to(device)
+    memory, bags = LabelHistory(), made(rows, folder, mapped).to(device)
     group = crew.Group() if processes > 1 else None
     stages: Any = pipeline if group is None else crew.Crew(group)
     student, found, spent = mlp((VALUES,), CLASSES, (64, 64)).to(device), {}, []
     given: dict[str, Any] = {"epochs": 2, "rate": lambda progress: 1.0, "seed": 0, "resume": None}
-    given |= {"instances_per_batch": BATCH}
+    given |= {"batch_size": BATCH}
 
     def label(*values: Tensor) -> Tensor:
         started = time.process_time(), time.perf_counter()
@@ -99,9 +99,9 @@ def measured(rows: int, processes: int, folder: Path, mapped: bool, device: str)
         spent.append((time.process_time() - started[0], time.perf_counter() - started[1]))
         return labels
 
-    def epochs(name: str, moments: Any) -> None:
+    def epochs(name: str, epoch_states: Any) -> None:
         before, told = (time.process_time(), time.perf_counter()), 0.0
-        for _ in moments:
+        for _ in epoch_states:
             now = time.process_time(), time.perf_counter()
             found[name], found[f"{name} clock"] = now[0] - before[0], now[1] - before[1]
             before = now

@@ -26,7 +26,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import log_softmax
 from threadpoolctl import threadpool_limits
 
-from apportion.transport import assign, certified, entropic
+from apportion.transport import assign, assign_with_duals, entropic_plan
 
 Workload = tuple[
     np.ndarray, np.ndarray, np.ndarray
@@ -131,8 +131,8 @@ def exact_part(rounds: int) -> list[dict]:
                 "scipy": (lambda few=few: scipy_loop(few), share),
                 "lapx": (lambda few=few: lapx_batch(few), share),
             }
-            first = certified(*load)
-            entries["warm"] = (lambda load=load, p=first.prices: certified(*load, prices=p), 1.0)
+            first = assign_with_duals(*load)
+            entries["warm"] = (lambda load=load, p=first.prices: assign_with_duals(*load, prices=p), 1.0)
             times = contest(entries, rounds)
             results.append({"N": n_rows, "k": k, "n": size, "accuracy": accuracy, "ms": times})
     rows = [
@@ -217,15 +217,15 @@ def entropic_part(rounds: int) -> list[dict]:
             ott = ott_vmapped(batch, scale)
             ott(plans)
             run = {
-                "entropic": lambda shares=shares, load=load, scale=scale: entropic(
+                "entropic_plan": lambda shares=shares, load=load, scale=scale: entropic_plan(
                     *load[:2], shares, reg=1 / scale
                 )
             }
-            plan = run["entropic"]()
+            plan = run["entropic_plan"]()
             few_share, batch_share = len(few) / len(load[1]), len(batch) / len(load[1])
             times = contest(
                 {
-                    "apportion": (run["entropic"], 1.0),
+                    "apportion": (run["entropic_plan"], 1.0),
                     "exact": (lambda load=load: assign(*load), 1.0),
                     "pot loop": (lambda few=few, s=scale, p=plans: pot_sinkhorn(few, s, p), few_share),
                     "pot batched": (
@@ -259,7 +259,7 @@ def entropic_part(rounds: int) -> list[dict]:
         for r in results
     ]
     columns = ["k", "n", "lambda", "ms", "iterations", "error", "POT loop, times slower (error)"]
-    columns += ["POT batched", "ott-jax", "fastest peer", "exact / entropic"]
+    columns += ["POT batched", "ott-jax", "fastest peer", "exact / entropic_plan"]
     show("Entropic labels, N = 50,000, one core", columns, rows)
     return results
 
@@ -351,7 +351,7 @@ def memory_part(n_rows: int) -> list[dict]:
         shares = load[2] / load[1][:, None]
         runs = {
             "exact": lambda load=load: assign(*load),
-            "entropic": lambda load=load, s=shares: entropic(*load[:2], s, reg=1.0).mass,
+            "entropic_plan": lambda load=load, s=shares: entropic_plan(*load[:2], s, reg=1.0).mass,
         }
         for name, run in runs.items():
             tracemalloc.start()
@@ -378,7 +378,7 @@ def threads_part(rounds: int) -> list[dict]:
         shares = load[2] / load[1][:, None]
         runs = {
             "exact": lambda load=load: assign(*load),
-            "entropic": lambda load=load, s=shares: entropic(*load[:2], s, reg=0.1),
+            "entropic_plan": lambda load=load, s=shares: entropic_plan(*load[:2], s, reg=0.1),
         }
         for name, run in runs.items():
             best = [math.inf, math.inf]
@@ -420,7 +420,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = ["exact", "entropic", "check", "growth", "memory", "threads"]
+    names = ["exact", "entropic_plan", "check", "growth", "memory", "threads"]
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(names)}; all by default")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)
@@ -436,7 +436,7 @@ def main() -> None:
     os.sched_setaffinity(0, {max(cores)})  # one core for every contestant, whatever pool of threads it brings
     calls = {
         "exact": lambda: exact_part(options.rounds),
-        "entropic": lambda: entropic_part(min(options.rounds, 5)),
+        "entropic_plan": lambda: entropic_part(min(options.rounds, 5)),
         "check": lambda: check_part(10_000),
         "growth": lambda: growth_part(options.rounds),
         "memory": lambda: memory_part(10**7),
@@ -445,8 +445,8 @@ def main() -> None:
     small = workload(1_000, 3, 10, 0.75)
     (
         assign(*small),
-        certified(*small),
-        entropic(*small[:2], small[2] / 10, reg=1.0),
+        assign_with_duals(*small),
+        entropic_plan(*small[:2], small[2] / 10, reg=1.0),
     )  # compiles, before any clock
     report = {}
     for name in wanted:

@@ -3,7 +3,7 @@
 python benchmarks/unequal.py [--rows 30000] [--bags 400] [--seeds 1 2 3] [--first-epochs 10]
 
 An advertiser's table, made up: campaign-days of one to some thousand clicks, of which one in fourteen
-converts; campaigns reach people who differ. Learnt from the counts of conversions, judged on new clicks by
+converts; campaigns reach people who differ. Learned from the counts of conversions, judged on new clicks by
 log-loss and AUC, beside the overall share, a mean over bags (the paper's loss, and that of its peers), and
 what could be known at best. Ten seconds a fit on one core.
 """

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from apportion import predict
-from apportion._device import as_it_is, channels_last
+from apportion._device import channels_last, identity
 from apportion._random import reseed, stream
 from apportion.augment import crop_flip, weak_and_strong
 from apportion.bags.simulate import make_bags
 from apportion.data.images import cifar10
 from apportion.grid.beyond import MUON, TWO_VIEWS
-from apportion.intake.instances import centred
+from apportion.intake.instances import centered
 from apportion.networks import resnet9
 from apportion.pipeline import first_stage
 from apportion.recipes.building import build_learner, build_optimizers, build_rate
@@ -70,14 +70,18 @@ def trained(
     with ExitStack() as stack:
         for part, other in parts.items():
             stack.enter_context(patch(f"{HOME}.{part}", other))
-        learner = build_learner(first, network, tuple(x.shape[1:]), channels_last, bags, as_it_is)
-        moments = first_stage(
-            learner, bags, build_optimizers(learner.players(), first), epochs=asked.epochs, seed=asked.seed,
-            rate=build_rate(first), instances_per_batch=256,
-            augment=lambda x: centred(view(x)),
+        learner = build_learner(first, network, tuple(x.shape[1:]), channels_last, bags, identity)
+        epoch_states = first_stage(
+            learner, bags, build_optimizers(learner.networks(), first), epochs=asked.epochs, seed=asked.seed,
+            rate=build_rate(first), batch_size=256,
+            augment=lambda x: centered(view(x)),
         )  # fmt: skip
         told = {asked.epochs // 4, asked.epochs // 2, asked.epochs}
-        return [right(moment.learner.classifier) for moment in moments if moment.epoch.number in told]
+        return [
+            right(epoch_state.learner.classifier)
+            for epoch_state in epoch_states
+            if epoch_state.epoch.number in told
+        ]
 
 
 def main() -> None:
@@ -96,7 +100,7 @@ def main() -> None:
     test_x, test_y = data.test_x[:4000], data.test_y[:4000]
 
     def right(network: torch.nn.Module) -> float:
-        return 100 * float((predict(network, test_x, centred).argmax(1) == test_y).float().mean())
+        return 100 * float((predict(network, test_x, centered).argmax(1) == test_y).float().mean())
 
     print("| two views | after a quarter | a half | all epochs |\n| --- | --- | --- | --- |", flush=True)
     for name in asked.only:

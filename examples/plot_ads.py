@@ -76,7 +76,7 @@ def main(folder: Path, small: bool = False) -> None:
         means = means.drop_nulls().sort(column)
         at = np.arange(means.height)
         panel.bar(at - 0.2, means["true"], 0.4, label="truth, never seen", color="#85929e")
-        panel.bar(at + 0.2, means["p(yes)"], 0.4, label="learnt from campaigns' counts", color="#c0392b")
+        panel.bar(at + 0.2, means["p(yes)"], 0.4, label="learned from campaigns' counts", color="#c0392b")
         panel.set_xticks(at, means[column].to_list())
         print(f"by {column}: {(means['true'] - means['p(yes)']).abs().mean():.3f} off on average")
     panels[0].set_ylabel("share of clicks that convert")

@@ -1,4 +1,4 @@
-"""Income of single people, learnt from its share in groups of 64: Adult, 32,561 people of a census.
+"""Income of single people, learned from its share in groups of 64: Adult, 32,561 people of a census.
 
 How much is lost when nobody's income is known, and only a share for every 64 people? The same network on true
 labels says how much there was to gain.
@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from apportion import ProportionClassifier
 from apportion._random import stream
-from apportion.bags.simulate import random_groups
+from apportion.bags.simulate import random_bag_ids
 from apportion.data.adult import adult, find_adult
 from apportion.data.images import default_folder
 
@@ -28,10 +28,10 @@ def main(folder: Path, small: bool = False) -> None:
     data = adult()
     n = 2000 if small else len(data.x)
     x, y, test_x, test_y = (part.numpy() for part in (data.x[:n], data.y[:n], data.test_x, data.test_y))
-    bags = random_groups(data.x[:n], data.y[:n], 64, stream(1, "bags", "random", 64))
+    bags = random_bag_ids(data.x[:n], data.y[:n], 64, stream(1, "bags", "random", 64))
     figure = Figure(figsize=(5, 5), layout="constrained")
     panel = figure.subplots()
-    for name, groups, second, colour in (
+    for name, groups, second, color in (
         ("true labels", None, None, "black"),
         ("shares of 64, first stage", bags, None, "#2471a3"),
         ("shares of 64, both stages", bags, "plot", "#c0392b"),
@@ -41,7 +41,7 @@ def main(folder: Path, small: bool = False) -> None:
         right, area = classifier.score(test_x, test_y), roc_auc_score(test_y, share)
         print(f"{name}: accuracy {right:.4f}, AUC {area:.4f}")
         panel.plot(
-            *roc_curve(test_y, share)[:2], color=colour, label=f"{name}: {100 * right:.1f} %, AUC {area:.3f}"
+            *roc_curve(test_y, share)[:2], color=color, label=f"{name}: {100 * right:.1f} %, AUC {area:.3f}"
         )
     panel.set(xlabel="wrongly taken for rich", ylabel="rightly taken for rich", title="Adult, test part")
     panel.legend(loc="lower right", fontsize=8)

@@ -44,10 +44,10 @@ def main(folder: Path, small: bool = False) -> None:
         for panel in row:
             panel.axis("off")
         for panel, i in zip(row, chosen, strict=False):
-            shade = "Greys" if test_y[i] == digit else "Reds"
+            shade = "Grays" if test_y[i] == digit else "Reds"
             panel.imshow(test_x[i].reshape(8, 8), cmap=shade)
         row[0].set_title(str(digit), loc="left", fontsize=8, x=-0.9, y=0.1)
-    figure.suptitle(f"Taken for 0 to 9, learnt from counts in bags of {BAG}; mistakes in red", fontsize=10)
+    figure.suptitle(f"Taken for 0 to 9, learned from counts in bags of {BAG}; mistakes in red", fontsize=10)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "digits.png", dpi=120)
     print(f"figure: {folder / 'digits.png'}")

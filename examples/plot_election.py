@@ -2,7 +2,7 @@
 
 Two hundred precincts of different ages and incomes. Only their shares are known. A regression on precinct
 averages would have to assume that people behave as their precinct does; here a network of single voters is
-learnt whose mean over every precinct is what was published. The election is simulated, so that the truth is
+learned whose mean over every precinct is what was published. The election is simulated, so that the truth is
 there to compare with.
 
     python examples/plot_election.py [FOLDER]     some seconds on one core
@@ -45,12 +45,12 @@ def main(folder: Path, small: bool = False) -> None:
         p: [int((~vote[precinct == p]).sum()), int(vote[precinct == p].sum())] for p in np.unique(precinct)
     }
     held = sorted(counts)[::5]  # every fifth precinct is kept aside, to see whether its share is foretold
-    learnt = ~np.isin(precinct, held)
+    learned = ~np.isin(precinct, held)
     known = {p: count for p, count in counts.items() if p not in held}
     classifier = ProportionClassifier(
         random_state=0, **({"first_epochs": 5, "second_epochs": 2} if small else {})
     )
-    classifier.fit(x[learnt], bags=precinct[learnt], counts=known, classes=["right", "left"])
+    classifier.fit(x[learned], bags=precinct[learned], counts=known, classes=["right", "left"])
 
     left = list(classifier.classes_).index("left")
     foretold = [classifier.predict_proba(x[precinct == p])[:, left].mean() for p in held]
@@ -62,11 +62,11 @@ def main(folder: Path, small: bool = False) -> None:
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     one, other = figure.subplots(1, 2)
-    one.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
+    one.plot([0, 1], [0, 1], color="gray", linewidth=0.8)
     one.scatter(published, foretold, s=16, color="#2471a3")
     one.set(xlabel="published share of the left", ylabel="foretold", title="Precincts that were kept aside")
     other.plot(AGES, real, color="black", label="truth")
-    other.plot(AGES, curve, color="#c0392b", label="learnt from precincts' shares")
+    other.plot(AGES, curve, color="#c0392b", label="learned from precincts' shares")
     other.set(xlabel="age, at an income of 30,000", ylabel="share of the left", title="Single voters")
     other.legend()
     folder.mkdir(parents=True, exist_ok=True)

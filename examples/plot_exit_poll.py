@@ -1,7 +1,7 @@
 """An election and an exit poll: precincts publish their counts, and a poll the shares of age groups.
 
 Neither says how the old of one precinct voted. A voter lies in a bag of each grouping, a precinct and an age
-group, and one network is learnt from both. Then the cells that nobody has published, age groups of a region,
+group, and one network is learned from both. Then the cells that nobody has published, age groups of a region,
 are estimated: predictions that meet the shares of all precincts and all age groups at once. The election is
 simulated, so that the truth is there to compare with.
 
@@ -60,7 +60,7 @@ def main(folder: Path, small: bool = False) -> None:
     figure = Figure(figsize=(10, 4), layout="constrained")
     one, other = figure.subplots(1, 2)
     one.plot(AGES, curve, color="black", label="truth")
-    other.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
+    other.plot([0, 1], [0, 1], color="gray", linewidth=0.8)
     for names, color in ((["precinct"], "#2471a3"), (["precinct", "age"], "#c0392b")):
         known = {name: bags[name] for name in names}, {name: tables[name] for name in names}
         said = "precincts and exit poll" if "age" in names else "precincts"
@@ -68,12 +68,12 @@ def main(folder: Path, small: bool = False) -> None:
             random_state=0, **({"first_epochs": 5, "second_epochs": 2} if small else {})
         )
         classifier.fit(scaled(age, income), bags=known[0], proportions=known[1], classes=[0, 1])
-        learnt = classifier.predict_proba(scaled(AGES, 3.0))[:, 1]
+        learned = classifier.predict_proba(scaled(AGES, 3.0))[:, 1]
         met = meet(classifier.predict_proba(scaled(age, income)), *known, classes=[0, 1])[:, 1]
         guess = [met[cell].mean() for cell in cells]
-        off, miss = np.abs(learnt - curve).mean(), np.abs(np.subtract(guess, real)).mean()
+        off, miss = np.abs(learned - curve).mean(), np.abs(np.subtract(guess, real)).mean()
         print(f"{said}: share by age {off:.3f} off the truth, age groups of regions {miss:.3f} off")
-        one.plot(AGES, learnt, color=color, label=f"learnt from {said}")
+        one.plot(AGES, learned, color=color, label=f"learned from {said}")
         other.scatter(real, guess, s=16, color=color, label=f"{said}: {100 * miss:.1f} points off")
     one.set(xlabel="age, at an income of 30,000", ylabel="share of the left", title="Single voters")
     other.set(xlabel="true share of the left", ylabel="estimated", title="Age groups of regions")

@@ -2,8 +2,8 @@
 
 1. Bags of one instance: the bag loss is cross-entropy with the true labels, so DLLP is supervised learning.
 2. One bag of everything with uniform proportions: the second stage, started from a network that knows
-   nothing, is the self-labelling clustering that PLOT grew from. Without transport it falls into one class.
-3. Soft labels tend to the hard ones as the regularisation falls, where the best labelling is unique.
+   nothing, is the self-labeling clustering that PLOT grew from. Without transport it falls into one class.
+3. Soft labels tend to the hard ones as the regularization falls, where the best labeling is unique.
 
     python examples/plot_limits.py [FOLDER]     about half a minute on one core
 """
@@ -19,7 +19,7 @@ from torch import nn
 from apportion import (
     DLLP,
     accuracy,
-    group_bags,
+    build_bags,
     hard_labels,
     make_bags,
     make_optimizer,
@@ -58,7 +58,7 @@ def bags_of_one(panel: Axes, epochs: int) -> None:
         network = new_network(2)
         for _ in first_stage(
             DLLP(network), bags, [make_optimizer(network, "adam", 2e-3)], epochs=epochs, seed=SEED,
-            instances_per_batch=500, rate=one_cycle,
+            batch_size=500, rate=one_cycle,
         ):  # fmt: skip
             pass
         right.append(100 * accuracy(predict(network, data.test_x), data.test_y))
@@ -73,13 +73,13 @@ def bags_of_one(panel: Axes, epochs: int) -> None:
 
 
 def one_bag(panel: Axes, label: Labeller, title: str, epochs: int) -> None:
-    """Self-labelling from a random network: the whole set is one bag that asks for all classes equally."""
+    """Self-labeling from a random network: the whole set is one bag that asks for all classes equally."""
     data = blobs(SEED, n=1000)
-    bags = group_bags(data.x, ["everything"] * len(data.x), {"everything": [0.25] * 4})
+    bags = build_bags(data.x, ["everything"] * len(data.x), {"everything": [0.25] * 4})
     network = new_network(4)
     for _ in second_stage(
         predict(network, bags.x), network, bags, [make_optimizer(network, "adam", 1e-3)], epochs=epochs,
-        seed=SEED, label=label, memory=1, instances_per_batch=len(data.x), rate=lambda progress: 1.0,
+        seed=SEED, label=label, memory=1, batch_size=len(data.x), rate=lambda progress: 1.0,
     ):  # fmt: skip
         pass
     found = predict(network, bags.x).argmax(1)

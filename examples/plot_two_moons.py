@@ -36,7 +36,7 @@ def regions(panel: Axes, classifier: nn.Module) -> None:
 
 
 def points(panel: Axes, x: Tensor, classes: Tensor, wrong: Tensor, title: str) -> None:
-    """Points in the colour of the class they were given, mistakes ringed."""
+    """Points in the color of the class they were given, mistakes ringed."""
     for c in (0, 1):
         here = x[classes == c]
         panel.scatter(here[:, 0], here[:, 1], s=6, c=COLOURS[c], marker=MARKERS[c], linewidths=0, alpha=0.7)
@@ -57,12 +57,12 @@ def main(folder: Path, small: bool = False) -> None:
     # The first stage: match the mean prediction of each bag to its shares.
     teacher = mlp((2,), 2, widths=(64, 64, 64))
     optimizer = make_optimizer(teacher, "adam", 1e-3)
-    for moment in first_stage(
-        DLLP(teacher), bags, [optimizer], epochs=first, seed=SEED, instances_per_batch=100,
+    for epoch_state in first_stage(
+        DLLP(teacher), bags, [optimizer], epochs=first, seed=SEED, batch_size=100,
         rate=constant,
     ):  # fmt: skip
-        if moment.epoch.number % 20 == 0:
-            print(f"teacher, epoch {moment.epoch.number}: {moment.epoch.terms}")
+        if epoch_state.epoch.number % 20 == 0:
+            print(f"teacher, epoch {epoch_state.epoch.number}: {epoch_state.epoch.terms}")
 
     # Transport: the likeliest labels of these predictions that have every bag's counts.
     log_probs = predict(teacher, bags.x)
@@ -76,12 +76,12 @@ def main(folder: Path, small: bool = False) -> None:
     # The second stage: a new network learns the labels; from epoch 10 on it relabels after every epoch.
     student = mlp((2,), 2, widths=(64, 64, 64))
     optimizer = make_optimizer(student, "adam", 1e-3)
-    for moment in second_stage(
-        log_probs, student, bags, [optimizer], epochs=second, hold=10, seed=SEED, instances_per_batch=100,
+    for epoch_state in second_stage(
+        log_probs, student, bags, [optimizer], epochs=second, hold=10, seed=SEED, batch_size=100,
         rate=flat,
     ):  # fmt: skip
-        if moment.epoch.number % 20 == 0:
-            print(f"student, epoch {moment.epoch.number}: {moment.epoch.terms}")
+        if epoch_state.epoch.number % 20 == 0:
+            print(f"student, epoch {epoch_state.epoch.number}: {epoch_state.epoch.terms}")
 
     for name, classifier in (("teacher", teacher), ("student", student)):
         print(f"{name}: {accuracy(predict(classifier, data.test_x), data.test_y):.4f} of fresh points right")

@@ -84,9 +84,9 @@ def learner_of(name: str, classifier: nn.Module, shape: Sequence[int] = (2,), **
 def trained(learner: Learner, bags: Bags, epochs: int = 2, **changes: Any) -> list[Epoch]:
     """Train with Adam at a constant rate; the record of every epoch."""
     optimizers = changes.pop("optimizers", None) or [
-        make_optimizer(p, "adam", 1e-3) for p in learner.players()
+        make_optimizer(p, "adam", 1e-3) for p in learner.networks()
     ]
-    given = {"rate": steady, "seed": 0, "stage": "first", "instances_per_batch": 64} | changes
+    given = {"rate": steady, "seed": 0, "stage": "first", "batch_size": 64} | changes
     if isinstance(learner, TwoViews):
         given.setdefault("augment", two_views)
     return list(train(learner, bags, optimizers, epochs=epochs, **given))

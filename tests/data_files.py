@@ -144,12 +144,12 @@ def webp(images: np.ndarray) -> bytes:
 
 
 def write_pack(folder: Path, name: str, arrays: Arrays, per_strip: int = 8) -> dict:
-    """A pack of two zips, colour images in strips of WebP, all else in xz; its manifest."""
+    """A pack of two zips, color images in strips of WebP, all else in xz; its manifest."""
     parts: dict[str, bytes] = {}
     manifest: dict = {"arrays": {}, "chunks": [f"{name}_a.zip", f"{name}_b.zip"]}
     for key, array in arrays.items():
-        data, colour = array.astype(np.uint8), array.shape[-1] == 3
-        if colour:
+        data, color = array.astype(np.uint8), array.shape[-1] == 3
+        if color:
             strips = range(0, len(data), per_strip)
             own = {f"{key}_{i:05}.webp": webp(data[i : i + per_strip]) for i in strips}
         else:
@@ -162,7 +162,7 @@ def write_pack(folder: Path, name: str, arrays: Arrays, per_strip: int = 8) -> d
             "dtype": "uint8",
             "sha256": hashlib.sha256(data.tobytes()).hexdigest(),
             "parts": list(own),
-            "codec": "webp" if colour else "xz",
+            "codec": "webp" if color else "xz",
         }
     folder.mkdir(parents=True, exist_ok=True)
     for offset, chunk in enumerate(manifest["chunks"]):

@@ -18,27 +18,18 @@ from data_files import cifar_bin, cifar_py, idx_bytes, npy_bytes, npz_bytes, tin
 from run_folders import folder_readers
 
 from apportion.bags.bags import Bags
-from apportion.data import DataError
 from apportion.data.adult import encoded, rows
 from apportion.data.archives import read_file, read_tar, read_zip, unxz
 from apportion.data.formats import cifar_rows, idx, npy, npy_file, npz
 from apportion.data.pack import _strip, read_pack
 from apportion.data.pickles import cifar_pickle
 from apportion.data.sets import MNIST
-from apportion.intake.grouping import BagError
+from apportion.errors import DataError, RunError, SettingsError
 from apportion.intake.manifest import load_manifest, save_manifest
 from apportion.optim import make_optimizer
-from apportion.recipes import Recipe, RecipeError, Second, from_json, to_json
+from apportion.recipes import Recipe, Second, from_json, to_json
 from apportion.recipes.checks import check
-from apportion.runs import (
-    RunError,
-    read_log,
-    read_log_probs,
-    read_recipe,
-    read_result,
-    read_weights,
-    read_where,
-)
+from apportion.runs import read_log, read_log_probs, read_recipe, read_result, read_weights, read_where
 from apportion.runs.checkpoints import check_fit, pack, unpack
 
 RNG = np.random.default_rng(0)
@@ -250,9 +241,10 @@ def picture_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
 
 def model_readers() -> dict[str, tuple[bytes, Callable[[bytes], object], tuple[type[Exception], ...]]]:
     """A model's two files, the other one good; and a table that is scored by a good model."""
-    from apportion.models import Model, ModelError, load_model, save_model
+    from apportion.errors import DataError, ModelError
+    from apportion.models import Model, load_model, save_model
     from apportion.networks import mlp
-    from apportion.tables.columns import Column, TableError
+    from apportion.tables.columns import Column
     from apportion.tables.reading import save_table
     from apportion.tabular.score import score_table
 
@@ -277,7 +269,7 @@ def model_readers() -> dict[str, tuple[bytes, Callable[[bytes], object], tuple[t
                 (folder / name).write_bytes(good)
             score_table(found, table).collect()
 
-        return good, read, (ModelError, TableError)  # a model of another table is a good one
+        return good, read, (ModelError, DataError)  # a model of another table is a good one
 
     def scored(path: Path) -> None:
         save_table(score_table(model, path), path.with_name("scored.csv"))
@@ -285,8 +277,8 @@ def model_readers() -> dict[str, tuple[bytes, Callable[[bytes], object], tuple[t
     return {
         "model": file("config.json"),
         "model weights": file("model.safetensors"),
-        "scored": (PEOPLE, on_disk(scored, "it.csv"), (TableError,)),
-        "scored parquet": (parquet(PEOPLE), on_disk(scored, "it.parquet"), (TableError,)),
+        "scored": (PEOPLE, on_disk(scored, "it.csv"), (DataError,)),
+        "scored parquet": (parquet(PEOPLE), on_disk(scored, "it.parquet"), (DataError,)),
     }
 
 
@@ -294,12 +286,10 @@ def all_readers() -> dict[str, Reader]:
     recipe = to_json(Recipe(second=Second())).encode()
     found = {name: Reader(*pair, DataError) for name, pair in data_readers().items()}
     found |= {name: Reader(*pair, RunError) for name, pair in (run_readers() | folder_readers()).items()}
-    found["manifest"] = Reader(manifest(), on_disk(lambda path: load_manifest(path, X), "it.json"), BagError)
-    found["recipe"] = Reader(recipe, read_recipe_text, RecipeError)
+    found["manifest"] = Reader(manifest(), on_disk(lambda path: load_manifest(path, X), "it.json"), DataError)
+    found["recipe"] = Reader(recipe, read_recipe_text, SettingsError)
     if find_spec("polars"):
-        from apportion.tables.columns import TableError
-
-        found |= {name: Reader(*pair, TableError) for name, pair in table_readers().items()}
+        found |= {name: Reader(*pair, DataError) for name, pair in table_readers().items()}
         found |= {name: Reader(*three) for name, three in model_readers().items()}
     if find_spec("PIL"):
         from apportion.tables.picture_files import UnreadError

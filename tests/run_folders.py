@@ -45,7 +45,7 @@ RESULT = {
         "errors": 3,
         "proportion_error": 1.0,
         "entropy": 0.5,
-        "label_accuracy": {"argmax": 90.0, "exact": 91.0, "entropic": 91.5, "relaxed": 90.5},
+        "label_accuracy": {"argmax": 90.0, "exact": 91.0, "entropic_plan": 91.5, "relaxed": 90.5},
     },
     "seconds": {"train": 2.0, "label": 0.5, "evaluate": 1.0},
     "confusion": [[8, 2], [1, 9]],

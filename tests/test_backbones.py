@@ -9,7 +9,7 @@ from torch import nn
 
 from apportion._random import reseed, stream
 from apportion.methods.llp_gan import generator
-from apportion.networks import BACKBONES, MNIST_WIDTHS, conv13, mlp, resnet9, resnet18, wrn_28_2
+from apportion.networks import MNIST_WIDTHS, NETWORKS, conv13, mlp, resnet9, resnet18, wrn_28_2
 
 
 def kinds(network: nn.Module, kind: type) -> list:
@@ -20,11 +20,11 @@ def n_weights(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("k", [2, 100])
 def test_a_backbone_is_features_and_a_head_of_k_logits(name, k):
     shape = (3, 32, 32)
-    network = BACKBONES[name](shape, k)
+    network = NETWORKS[name](shape, k)
     assert isinstance(network, nn.Sequential)
     assert len(network) == 2
     x = torch.randn(2, *shape, generator=stream(0))
@@ -34,26 +34,26 @@ def test_a_backbone_is_features_and_a_head_of_k_logits(name, k):
         assert network(x).shape == (2, k)
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_the_same_seed_builds_the_same_weights(name):
     built = []
     for _ in range(2):
         reseed(3, "weights")
-        built.append(weights_of(BACKBONES[name]((3, 32, 32), 10)))
+        built.append(weights_of(NETWORKS[name]((3, 32, 32), 10)))
     assert same_bits(*built)
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_predictions_in_evaluation_mode_do_not_depend_on_the_rest_of_the_batch(name):
-    network = BACKBONES[name]((3, 32, 32), 10).eval()
+    network = NETWORKS[name]((3, 32, 32), 10).eval()
     x = torch.randn(3, 3, 32, 32, generator=stream(0))
     with torch.no_grad():
         torch.testing.assert_close(network(x)[:1], network(x[:1]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_dropout_is_silent_at_test_time(name):
-    network = BACKBONES[name]((3, 32, 32), 10, dropout=0.5).eval()
+    network = NETWORKS[name]((3, 32, 32), 10, dropout=0.5).eval()
     assert kinds(network, nn.Dropout)
     x = torch.randn(2, 3, 32, 32, generator=stream(0))
     with torch.no_grad():
@@ -127,7 +127,7 @@ def test_all_of_a_generators_pixels_learn():
 @pytest.mark.parametrize("make", [partial(resnet9, width=4), partial(conv13, dropout=0.0)])
 def test_both_ways_asks_an_image_and_its_mirror_image_at_test_time_only(make):
     reseed(0, "weights")
-    both = make((3, 32, 32), 10, both_ways=True)
+    both = make((3, 32, 32), 10, test_time_flip=True)
     plain = nn.Sequential(both[0].features, both[1])
     x = torch.randn(4, 3, 32, 32, generator=stream(0))
     with torch.no_grad():

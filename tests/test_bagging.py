@@ -1,4 +1,4 @@
-"""Bags made from labelled data: disjoint, complete, counted, and apart from their labels."""
+"""Bags made from labeled data: disjoint, complete, counted, and apart from their labels."""
 
 import pytest
 import torch
@@ -7,24 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion._random import stream
-from apportion.bags.simulate import cluster_groups, dirichlet_groups, make_bags, random_groups
+from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, make_bags, random_bag_ids
 from apportion.data.synthetic import blobs
-from apportion.intake.grouping import BagError
+from apportion.errors import DataError
 
-GROUPS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}
+GROUPS = {"random": random_bag_ids, "dirichlet": dirichlet_bag_ids, "cluster": cluster_bag_ids}
 
 
-def labelled(n: int, k: int, seed: int = 0):
-    generator = stream(seed, "labelled")
+def labeled(n: int, k: int, seed: int = 0):
+    generator = stream(seed, "labeled")
     return torch.randn(n, 2, generator=generator), torch.randint(k, (n,), generator=generator)
 
 
-@pytest.mark.parametrize("groups", [random_groups, dirichlet_groups])
+@pytest.mark.parametrize("groups", [random_bag_ids, dirichlet_bag_ids])
 @given(n=st.integers(1, 60), k=st.integers(2, 5), size=st.integers(1, 25), seed=st.integers(0, 3))
 def test_bags_are_disjoint_complete_and_counted_and_the_remainder_is_one_smaller_bag(
     groups, n, k, size, seed
 ):
-    x, y = labelled(n, k, seed)
+    x, y = labeled(n, k, seed)
     bags, hidden = make_bags(x, y, size, k, stream(seed), groups)
     assert sorted(bags.source.tolist()) == list(range(n))
     assert bags.sizes.tolist() == [size] * (n // size) + ([n % size] if n % size else [])
@@ -45,7 +45,7 @@ def test_bags_depend_on_the_generator_alone(name):
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("groups", [random_groups, cluster_groups])
+@pytest.mark.parametrize("groups", [random_bag_ids, cluster_bag_ids])
 def test_random_and_cluster_bags_do_not_look_at_the_labels(groups):
     data = blobs(0, 300)
     one = make_bags(data.x, data.y, 25, 4, stream(0), groups)[0]
@@ -64,10 +64,10 @@ def test_dirichlet_bags_are_more_skewed_than_random_ones_and_less_so_at_high_con
         return spread(make_bags(data.x, data.y, 40, 4, stream(0), groups)[0].proportions)
 
     def even(x, y, size, generator):
-        return dirichlet_groups(x, y, size, generator, concentration=100.0)
+        return dirichlet_bag_ids(x, y, size, generator, concentration=100.0)
 
-    assert skew(dirichlet_groups) > 2 * skew(random_groups)
-    assert skew(even) < 1.5 * skew(random_groups)
+    assert skew(dirichlet_bag_ids) > 2 * skew(random_bag_ids)
+    assert skew(even) < 1.5 * skew(random_bag_ids)
 
 
 def test_cluster_bags_differ_more_from_one_another_than_random_ones():
@@ -77,17 +77,17 @@ def test_cluster_bags_differ_more_from_one_another_than_random_ones():
         bags, _ = make_bags(data.x, data.y, 50, 4, stream(0), groups)
         return spread(torch.stack([part.mean(0) for part in bags.x.split(50)]))
 
-    assert apart(cluster_groups) > 2 * apart(random_groups)
+    assert apart(cluster_bag_ids) > 2 * apart(random_bag_ids)
 
 
 def test_wide_instances_are_reduced_before_they_are_clustered():
     x, y = torch.rand(120, 3, 8, 8, generator=stream(0)), torch.arange(120) % 2
-    bags, _ = make_bags(x, y, 30, 2, stream(0), cluster_groups)
+    bags, _ = make_bags(x, y, 30, 2, stream(0), cluster_bag_ids)
     assert bags.sizes.tolist() == [30] * 4
 
 
 def test_one_bag_may_hold_everything():
-    x, y = labelled(30, 3)
+    x, y = labeled(30, 3)
     bags, _ = make_bags(x, y, 1000, 3, stream(0))
     assert bags.sizes.tolist() == [30]
 
@@ -98,7 +98,7 @@ def test_bags_of_one_know_their_label():
 
 
 def test_float64_instances_become_float32():
-    x, y = labelled(10, 2)
+    x, y = labeled(10, 2)
     assert make_bags(x.double(), y, 5, 2, stream(0))[0].x.dtype == torch.float32
     assert make_bags(x.numpy(), y, 5, 2, stream(0))[0].x.dtype == torch.float32
 
@@ -115,13 +115,13 @@ def test_float64_instances_become_float32():
 )
 def test_what_cannot_be_bagged_is_refused(change, message):
     given_ = {"x": torch.zeros(4, 2), "y": torch.tensor([0, 1, 1, 0]), "size": 2, "n_classes": 2} | change
-    with pytest.raises(BagError, match=message):
+    with pytest.raises(DataError, match=message):
         make_bags(**given_, generator=stream(0))
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.bool, torch.int32, torch.float32])
 def test_labels_of_any_type_make_the_same_bags(kind):
-    x, y = labelled(30, 2)
+    x, y = labeled(30, 2)
     bags, hidden = make_bags(x, y, 7, 2, stream(0, "bags"))
     for given_x, given_y in (
         (x, y.to(kind)),
@@ -141,6 +141,6 @@ def test_labels_of_any_type_make_the_same_bags(kind):
     ],
 )
 def test_labels_that_are_no_classes_are_refused(change, message):
-    x, y = labelled(30, 2)
-    with pytest.raises(BagError, match=message):
+    x, y = labeled(30, 2)
+    with pytest.raises(DataError, match=message):
         make_bags(x, change(y), 7, 2, stream(0, "bags"))

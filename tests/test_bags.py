@@ -126,7 +126,7 @@ def test_bags_are_frozen():
 
 def test_parts_that_do_not_fit_are_refused_with_their_numbers():
     with pytest.raises(
-        ValueError, match=r"3 sizes, 3 rows of proportions, 2 ids.*use group_bags or make_bags"
+        ValueError, match=r"3 sizes, 3 rows of proportions, 2 ids.*use build_bags or make_bags"
     ):
         replace(ragged(), ids=["a", "b"])
     with pytest.raises(ValueError, match="the sizes sum to 5, but there are 6 instances"):

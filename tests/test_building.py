@@ -11,12 +11,13 @@ from torch import nn
 from apportion._random import stream
 from apportion.augment import AUGMENTATIONS, PAIRS
 from apportion.data import SOURCES
+from apportion.errors import SettingsError
 from apportion.losses import cross_entropy, symmetric_cross_entropy
 from apportion.methods import METHODS
-from apportion.networks import BACKBONES
+from apportion.networks import NETWORKS
 from apportion.optim import SCHEDULES
 from apportion.pseudo_labels import hard_labels, soft_labels
-from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed
+from apportion.recipes import Data, First, Network, Recipe, Second, changed
 from apportion.recipes.building import (
     build_labeller,
     build_learner,
@@ -31,7 +32,7 @@ from apportion.recipes.ranges import OPTIONS, RANGES, numbers
 NAMES = {
     "data.name": SOURCES,
     "data.bagging": BAGGINGS,
-    "network.name": BACKBONES,
+    "network.name": NETWORKS,
     "first.method": METHODS,
     "first.optimizer": ("adam", "sgd", "muon"),
     "first.schedule": SCHEDULES,
@@ -41,7 +42,7 @@ NAMES = {
     "second.weighting": ("instance", "bag"),
     "second.optimizer": ("adam", "sgd", "muon"),
     "second.schedule": SCHEDULES,
-    "second.network.name": BACKBONES,
+    "second.network.name": NETWORKS,
     "augment": AUGMENTATIONS,
     "second.augment": AUGMENTATIONS,
 }
@@ -56,7 +57,7 @@ def test_a_name_that_does_not_exist_is_refused_with_those_that_do(path):
     for name in known:
         if name not in ("two-views", *PAIRS):  # which go together
             check(changed(WHOLE, {path: name}))
-    with pytest.raises(RecipeError) as refusal:
+    with pytest.raises(SettingsError) as refusal:
         check(changed(WHOLE, {path: "nonsense"}))
     assert str(refusal.value) == f"{path} is 'nonsense'; there are {', '.join(known)}"
 
@@ -65,9 +66,9 @@ def test_a_name_that_does_not_exist_is_refused_with_those_that_do(path):
 def test_both_pairs_of_views_go_with_two_views_and_with_points(views):
     check(changed(Recipe(), {"first.method": "two-views", "augment": views}))
     check(changed(WHOLE, {"first.method": "two-views", "augment": views, "second.augment": "crop"}))
-    with pytest.raises(RecipeError, match="a second stage learns from one view"):
+    with pytest.raises(SettingsError, match="a second stage learns from one view"):
         check(changed(WHOLE, {"first.method": "two-views", "augment": views}))
-    with pytest.raises(RecipeError, match="go together: set both or neither"):
+    with pytest.raises(SettingsError, match="go together: set both or neither"):
         check(changed(WHOLE, {"augment": views, "second.augment": "crop"}))
 
 
@@ -83,7 +84,7 @@ def test_both_pairs_of_views_go_with_two_views_and_with_points(views):
     ],
 )
 def test_an_option_that_its_maker_does_not_take_is_refused_with_those_it_does(settings, message):
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(SettingsError, match=message):
         check(changed(Recipe(), settings))
 
 
@@ -114,7 +115,7 @@ def test_an_option_that_its_maker_does_not_take_is_refused_with_those_it_does(se
         ("second.running=1", "second.running is 1.0; it must be at least 0 and less than 1"),
         ("second.hold=-1", "second.hold is -1; it must be at least 0"),
         ("second.stop=-1", "second.stop is -1.0; it must be at least 0 and finite"),
-        ("instances_per_batch=0", "instances_per_batch is 0; it must be at least 1"),
+        ("batch_size=0", "batch_size is 0; it must be at least 1"),
         ("seed=-1", "seed is -1; it must be at least 0 and less than 4.29497e+09"),
         (f"seed=1{'0' * 400}", "it must be at least 0 and less than 4.29497e+09"),
         ("network.options.widths=[8,0]", "network.options.widths is 0; it must be at least 1"),
@@ -127,7 +128,7 @@ def test_an_option_that_its_maker_does_not_take_is_refused_with_those_it_does(se
 )
 def test_a_number_out_of_its_range_is_refused_with_the_range(setting, message):
     name, _, text = setting.partition("=")
-    with pytest.raises(RecipeError) as refusal:
+    with pytest.raises(SettingsError) as refusal:
         check(changed(Recipe(second=Second()), {name: text}))
     assert message in str(refusal.value)
 
@@ -148,14 +149,14 @@ def test_a_number_out_of_its_range_is_refused_with_the_range(setting, message):
 )
 def test_an_option_out_of_its_range_or_of_another_type_is_refused(method, option, bad):
     check(Recipe(first=First(method)))
-    with pytest.raises(RecipeError, match=f"first.options.{option} is {bad}; it must be"):
+    with pytest.raises(SettingsError, match=f"first.options.{option} is {bad}; it must be"):
         check(Recipe(first=First(method, options={option: bad})))
 
 
 def test_every_number_of_a_recipe_and_of_the_options_has_its_range():
     whole = Recipe(first=First(clip=1.0), second=Second(relax=1.0, stop=1.0))
     assert {path for path, _ in numbers(whole, "")} == set(RANGES)
-    for maker, given in [(m, 2) for m in BACKBONES.values()] + [(m, 1) for m in METHODS.values()]:
+    for maker, given in [(m, 2) for m in NETWORKS.values()] + [(m, 1) for m in METHODS.values()]:
         for option in list(inspect.signature(maker).parameters.values())[given:]:
             built = option.default in (inspect.Parameter.empty, None)
             assert option.name in OPTIONS or isinstance(option.default, bool) or built
@@ -187,13 +188,13 @@ def test_every_number_of_a_recipe_and_of_the_options_has_its_range():
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(recipe, message):
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(SettingsError, match=message):
         check(recipe)
 
 
 def test_rots_proportions_may_be_met_exactly():
     check(changed(Recipe(first=First("rot")), {"first.options.relax": "Infinity"}))
-    with pytest.raises(RecipeError, match="first.options.relax is 0; it must be more than 0$"):
+    with pytest.raises(SettingsError, match="first.options.relax is 0; it must be more than 0$"):
         check(Recipe(first=First("rot", options={"relax": 0})))
 
 
@@ -228,12 +229,12 @@ def test_a_learner_is_built_around_the_classifier_with_its_options(name):
 
 
 def test_the_gans_generator_is_placed_and_takes_as_much_noise_as_is_drawn():
-    placed = []
+    to_device = []
     learner = build_learner(
-        First("gan", options={"noise": 3}), network(), (2,), lambda n: placed.append(n) or n
+        First("gan", options={"noise": 3}), network(), (2,), lambda n: to_device.append(n) or n
     )
-    assert learner.players() == [learner.classifier, *placed]
-    assert placed[0](torch.rand(4, 3, generator=stream(0))).shape == (4, 2)
+    assert learner.networks() == [learner.classifier, *to_device]
+    assert to_device[0](torch.rand(4, 3, generator=stream(0))).shape == (4, 2)
 
 
 def test_each_player_gets_an_optimiser_of_its_own_and_the_generators_is_adam_with_half_momentum():

@@ -17,7 +17,7 @@ from sklearn.datasets import make_moons
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from torch import Tensor, nn
 
-from apportion import BagError, BagScore, ProportionClassifier, expand
+from apportion import BagScore, DataError, ProportionClassifier, expand_proportions
 from apportion.bags.bags import Bags
 from apportion.evaluate import calibration
 from apportion.intake.given import GivenBag
@@ -28,7 +28,7 @@ from apportion.judging.choosing import Chosen, part_of, split
 from apportion.methods import DLLP
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.networks import mlp
-from apportion.pipeline import Moment
+from apportion.pipeline import EpochState
 from apportion.training import Epoch
 
 X, TRUTH = make_moons(400, noise=0.2, random_state=0)
@@ -129,7 +129,7 @@ def test_a_search_over_groups_takes_any_score_and_unknown_ones_are_refused():
         search = GridSearchCV(
             quick(), {"first_epochs": [1, 20]}, cv=GroupKFold(3), scoring=BagScore(), error_score="raise"
         )
-        search.fit(X, expand(SHARES, TOWN), bags=TOWN, groups=TOWN)
+        search.fit(X, expand_proportions(SHARES, TOWN), bags=TOWN, groups=TOWN)
     assert search.best_params_ == {"first_epochs": 20}
     with pytest.raises(ValueError, match="there is no score 'luck'; there are likelihood, correlation"):
         BagScore("luck")
@@ -139,7 +139,7 @@ def test_a_search_over_groups_takes_any_score_and_unknown_ones_are_refused():
 
 
 def quick(**settings: Any) -> ProportionClassifier:
-    given: dict[str, Any] = {"first_epochs": 12, "second_epochs": 4, "instances_per_batch": 64, "rate": 2e-2}
+    given: dict[str, Any] = {"first_epochs": 12, "second_epochs": 4, "batch_size": 64, "rate": 2e-2}
     return ProportionClassifier(
         **given | {"backbone": partial(mlp, widths=(16,)), "random_state": 0} | settings
     )
@@ -147,10 +147,10 @@ def quick(**settings: Any) -> ProportionClassifier:
 
 def test_held_out_bags_are_apart_and_the_seed_decides_which():
     bags = mended_bags(X, None, TOWN, proportions=SHARES).bags
-    learnt, held = part_of(bags, 0.2, 1)
+    learned, held = part_of(bags, 0.2, 1)
     assert held is not None
     assert len(held.sizes) == 4
-    assert sorted([*learnt.ids, *held.ids]) == sorted(bags.ids)
+    assert sorted([*learned.ids, *held.ids]) == sorted(bags.ids)
     assert list(part_of(bags, 0.2, 1)[1].ids) == list(held.ids) != list(split(bags, 4, 2)[1].ids)  # type: ignore
     assert part_of(bags, 0.0, 1) == (bags, None)
 
@@ -159,18 +159,18 @@ def test_only_bags_that_can_judge_are_held_out():
     missing = SHARES.copy()
     missing[:15] = np.nan
     given = {int(i): int(TRUTH[i]) for i in range(0, 400, 5)}
-    bags = mended_bags(X, None, TOWN, proportions=missing, unlabelled=True, given=given).bags
+    bags = mended_bags(X, None, TOWN, proportions=missing, unlabeled=True, given=given).bags
     for seed in range(5):
         held = split(bags, 4, seed)[1]
         assert bool(held.proportions.isfinite().all())
         assert not any(str(name).startswith("given") for name in held.ids)
-    learnt, held = part_of(bags, 0.6, 0)
+    learned, held = part_of(bags, 0.6, 0)
     assert held is not None
     assert len(held.sizes) == 2  # a share of the four that can judge: all rows of bag 15 are given
-    assert int(learnt.proportions.isfinite().all(1).sum()) == 2 + sum(
-        str(name).startswith("given") for name in learnt.ids
+    assert int(learned.proportions.isfinite().all(1).sum()) == 2 + sum(
+        str(name).startswith("given") for name in learned.ids
     )
-    with pytest.raises(BagError, match="of 4 bags with proportions 3 would be held out; leave two at least"):
+    with pytest.raises(DataError, match="of 4 bags with proportions 3 would be held out; leave two at least"):
         part_of(bags, 0.7, 0)
 
 
@@ -178,10 +178,10 @@ def test_bags_whose_names_look_like_those_of_given_labels_are_held_out_too():
     names = np.array([f"given labels {i}" for i in TOWN])
     shares = {f"given labels {i}": row for i, row in enumerate(SHARES)}
     bags = mended_bags(X, None, names, proportions=shares, given={0: int(TRUTH[0])}).bags
-    learnt, held = part_of(bags, 0.5, 0)
+    learned, held = part_of(bags, 0.5, 0)
     assert held is not None
     assert len(held.sizes) == 10
-    assert sum(isinstance(name, GivenBag) for name in learnt.ids) == 1
+    assert sum(isinstance(name, GivenBag) for name in learned.ids) == 1
     assert repr(bags.ids[-1]) == "given labels 0"
 
 
@@ -189,17 +189,19 @@ def test_what_is_left_to_learn_from_has_proportions_and_these_differ():
     missing = SHARES.copy()
     missing[5:] = np.nan
     with pytest.raises(
-        BagError, match="of 5 bags with proportions 2 would .* correlation; choose by likelih"
+        DataError, match="of 5 bags with proportions 2 would .* correlation; choose by likelih"
     ):
-        quick(held_out=0.2, choose="correlation", unlabelled=True).fit(X, bags=TOWN, proportions=missing)
+        quick(held_out=0.2, choose="correlation", unlabeled=True).fit(X, bags=TOWN, proportions=missing)
     missing[3:] = np.nan
-    with pytest.raises(BagError, match="of 3 bags with proportions 2 would be held out; leave two at least"):
-        quick(held_out=0.2, unlabelled=True).fit(X, bags=TOWN, proportions=missing)
+    with pytest.raises(DataError, match="of 3 bags with proportions 2 would be held out; leave two at least"):
+        quick(held_out=0.2, unlabeled=True).fit(X, bags=TOWN, proportions=missing)
     alike = np.tile([0.5, 0.5], (20, 1))
     bags = mended_bags(X, None, TOWN, proportions=SHARES).bags
     odd = next(i for i, name in enumerate(bags.ids) if name in split(bags, 4, 0)[1].ids)
     alike[odd] = [0.25, 0.75]
-    with pytest.raises(BagError, match="once 4 of 20 bags are held out, all 16 bags have the same proportio"):
+    with pytest.raises(
+        DataError, match="once 4 of 20 bags are held out, all 16 bags have the same proportio"
+    ):
         quick(held_out=0.2).fit(X, bags=TOWN, proportions=alike)
 
 
@@ -219,7 +221,7 @@ def test_scores_are_counted_on_the_cpu_and_rows_go_to_the_network(monkeypatch, n
     """The device "meta" stands for a GPU: what is mixed with it is an error."""
     log_probs, _, held = bags_of(8, 10, 2)
     net = mlp((2,), 2)
-    moment = Moment("first", Epoch(1, 1, {}, 0.0), DLLP(net), [])
+    epoch_state = EpochState("first", Epoch(1, 1, {}, 0.0), DLLP(net), [])
 
     def predicted(network: nn.Module, x: Tensor, view: Any) -> Tensor:
         assert x.device == next(network.parameters()).device
@@ -230,7 +232,7 @@ def test_scores_are_counted_on_the_cpu_and_rows_go_to_the_network(monkeypatch, n
     gpu = replace(held, x=held.x.to("meta"), proportions=held.proportions.as_subclass(Away))
     for where, given in (("cpu", held), ("meta", held), ("meta", gpu)):  # as at home, as in fit's two doors
         net.to(where)
-        assert Chosen(given, name).see(moment) == {f"held-out {name}": expected}
+        assert Chosen(given, name).see(epoch_state) == {f"held-out {name}": expected}
 
 
 def test_the_temperature_is_fitted_on_the_cpu(monkeypatch):
@@ -239,7 +241,7 @@ def test_the_temperature_is_fitted_on_the_cpu(monkeypatch):
     found = []
     for proportions in (held.proportions, held.proportions.as_subclass(Away)):
         chosen = Chosen(replace(held, proportions=proportions), None)
-        chosen.see(Moment("first", Epoch(1, 1, {}, 0.0), DLLP(mlp((2,), 2)), []))
+        chosen.see(EpochState("first", Epoch(1, 1, {}, 0.0), DLLP(mlp((2,), 2)), []))
         found.append(chosen.network(calibrate=True)[1])
     assert found[0] == found[1] != 1.0
 
@@ -289,7 +291,7 @@ def test_without_a_choice_the_last_epoch_is_kept_and_nothing_is_scored():
     ],
 )
 def test_choices_that_cannot_be_are_refused_before_training(settings, message):
-    with pytest.raises(BagError, match=message):
+    with pytest.raises(DataError, match=message):
         quick(**settings).fit(X, bags=TOWN, proportions=SHARES)
 
 
@@ -350,14 +352,14 @@ def test_a_score_that_is_no_number_is_chosen_only_until_there_is_one(monkeypatch
     held = Bags(torch.zeros(2, 2), torch.tensor([2]), torch.tensor([[0.5, 0.5]]), torch.arange(2), ["a"])
     chosen = Chosen(held, "likelihood")
     for number in (1, 2, 3):
-        chosen.see(Moment("first", Epoch(number, 100, {}, 0.0), DLLP(net), []))
+        chosen.see(EpochState("first", Epoch(number, 100, {}, 0.0), DLLP(net), []))
     assert chosen.epoch == 2
 
 
 def test_a_correlation_of_few_bags_chooses_nothing():
     """Of two bags and two classes it is 1 or -1, whatever the network says."""
     words = "of 20 bags 2 would be held out, too few for a correlation; hold out 6 at least, held_out=0.3"
-    with pytest.raises(BagError, match=words):
+    with pytest.raises(DataError, match=words):
         quick(held_out=0.05, choose="correlation").fit(X, bags=TOWN, proportions=SHARES)
     assert quick(held_out=0.05, choose="likelihood").fit(X, bags=TOWN, proportions=SHARES).chosen_[1] > 0
 
@@ -380,8 +382,8 @@ def test_of_epochs_with_one_score_the_first_is_chosen(monkeypatch):
     chosen, net = Chosen(ragged(), "flat"), nn.Linear(2, 3)
     for number in (1, 2):
         learner, epoch = SimpleNamespace(classifier=net), SimpleNamespace(number=number)
-        moment = SimpleNamespace(learner=learner, stage="first", epoch=epoch, optimizers=[])
-        chosen.see(moment)
+        epoch_state = SimpleNamespace(learner=learner, stage="first", epoch=epoch, optimizers=[])
+        chosen.see(epoch_state)
     assert chosen.epoch == 1
 
 

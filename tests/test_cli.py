@@ -159,7 +159,7 @@ def test_a_folder_of_another_recipe_is_refused_with_the_settings_that_differ(tmp
 
 def train_until_told(tmp_path, *settings: str) -> subprocess.Popen:
     """A training of many short steps that has finished some epochs."""
-    long = ["--set", "first.epochs=100000", "--set", "instances_per_batch=50", *settings]
+    long = ["--set", "first.epochs=100000", "--set", "batch_size=50", *settings]
     command = ["run", "smoke/dllp/50", "--out", str(tmp_path), "--device", "cpu", *long]
     training = subprocess.Popen(
         [sys.executable, "-m", "apportion", *command], stderr=subprocess.PIPE, text=True
@@ -341,7 +341,7 @@ def test_a_card_says_that_held_out_bags_are_too_few(towns):
 
 
 def test_held_out_bags_leave_some_with_numbers_to_learn_from(towns, monkeypatch, capsys):
-    words = ["--drop", "known", "--unlabelled", "--held-out", ".2", "--out", "model", *SHORT]
+    words = ["--drop", "known", "--unlabeled", "--held-out", ".2", "--out", "model", *SHORT]
     code, message = refused(monkeypatch, capsys, "fit", *towns(*range(3, 10)), *words)
     assert code == REFUSED
     assert "of 3 bags with proportions 2 would be held out; leave two at least to learn from" in message
@@ -351,9 +351,9 @@ def test_held_out_bags_leave_some_with_numbers_to_learn_from(towns, monkeypatch,
 
 def test_a_diagnosis_says_what_its_networks_lack_and_what_noise_takes_from_its_figures(towns):
     words = towns(1, 2)
-    given = ["--unlabelled", "--given", "known", "--out", "given", *SHORT]
+    given = ["--unlabeled", "--given", "known", "--out", "given", *SHORT]
     said("fit", *words, *given)
-    judge = CliRunner().invoke(app, ["diagnose", "given", *words, "--unlabelled", "--folds", "2"])
+    judge = CliRunner().invoke(app, ["diagnose", "given", *words, "--unlabeled", "--folds", "2"])
     lacking = "the 2 bags that have no proportions and the labels that were given"
     assert f"trained alike on other bags, but without {lacking}: the model itself is not" in judge.output
     words = towns()

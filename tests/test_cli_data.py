@@ -6,8 +6,9 @@ from test_data_fetch import item, serving
 from typer.testing import CliRunner
 
 from apportion.cli.data import app
-from apportion.data import DataError, fetch
+from apportion.data import fetch
 from apportion.data.sets import IMAGE_SETS, MNIST
+from apportion.errors import DataError
 
 
 def run(*arguments: str | Path) -> str:

@@ -11,13 +11,12 @@ from typer.testing import CliRunner
 
 pl = pytest.importorskip("polars")
 
-from apportion import BagError, Bags, ProportionClassifier, meet  # noqa: E402
+from apportion import Bags, ProportionClassifier, meet  # noqa: E402
 from apportion.cli import app  # noqa: E402
-from apportion.fitting import SettingError  # noqa: E402
+from apportion.errors import DataError, SettingsError  # noqa: E402
 from apportion.intake.joining import joined  # noqa: E402
 from apportion.models import load_model  # noqa: E402
 from apportion.tables.asking import Asked  # noqa: E402
-from apportion.tables.columns import TableError  # noqa: E402
 from apportion.tables.groupings import check_groupings  # noqa: E402
 from apportion.tables.holding import hold_parts  # noqa: E402
 
@@ -146,13 +145,13 @@ def test_noise_given_labels_and_gaps_work_in_every_grouping(folder):
     known = ["right" if a + b > 2 else None for a, b in table.select("a", "b").rows()]
     table.with_columns(known=pl.Series(known)).write_csv("people.csv")
     read("town.csv")[1:].write_csv("town.csv")
-    words = ("--given", "known", "--unlabelled", "--noise", "1.5")
+    words = ("--given", "known", "--unlabeled", "--noise", "1.5")
     result = run("fit", *BOTH, "--out", "model", *QUICK, *words)
     assert result.exit_code == 0
     assert "1 bags have no row in town.csv" in result.output
     assert json.loads(Path("model/config.json").read_text())["facts"]["given"]
     x = table.select("a", "b").to_numpy()
-    other = ProportionClassifier(first_epochs=3, second_epochs=2, random_state=0, noise=1.5, unlabelled=True)
+    other = ProportionClassifier(first_epochs=3, second_epochs=2, random_state=0, noise=1.5, unlabeled=True)
     other.fit(
         ((x - x.mean(0)) / x.std(0)).astype(np.float32),
         bags={name: table[name].to_numpy() for name in TEXTS},
@@ -182,7 +181,7 @@ def test_files_and_bags_go_together_one_by_one(folder, words, message):
 def test_problems_of_all_groupings_are_told_at_once_and_each_once(folder):
     read("age.csv").with_columns(left=pl.col("left") + 7).write_csv("age.csv")
     read("town.csv")[:-1].write_csv("town.csv")
-    with pytest.raises(TableError) as problem:
+    with pytest.raises(DataError) as problem:
         run("fit", *BOTH, "--out", "model", "--drop", "nothing")
     assert str(problem.value).startswith("3 things are wrong")
     for word in ("no row in town.csv", "age.csv, row 1, bag '20'", "no column 'nothing'"):
@@ -191,14 +190,14 @@ def test_problems_of_all_groupings_are_told_at_once_and_each_once(folder):
 
 
 def test_files_that_do_not_fit_together_are_told(folder):
-    with pytest.raises(TableError, match="age.csv has no column 'town'"):
+    with pytest.raises(DataError, match="age.csv has no column 'town'"):
         run("check", "people.csv", *BAGS, "--counts", "age.csv", "--counts", "town.csv")
-    with pytest.raises(TableError, match="a column is named twice"):
+    with pytest.raises(DataError, match="a column is named twice"):
         run("check", "people.csv", *("--bag", "town") * 2, *("--counts", "town.csv") * 2)
-    with pytest.raises(TableError, match=r"column 'a' \(--keep\) is no --bag"):
+    with pytest.raises(DataError, match=r"column 'a' \(--keep\) is no --bag"):
         run("check", "people.csv", "--bag", "town", "--counts", "town.csv", "--keep", "a")
     read("age.csv").rename({"left": "links"}).write_csv("age.csv")
-    with pytest.raises(TableError, match="'town' have the classes left, right, those of 'age' links, right"):
+    with pytest.raises(DataError, match="'town' have the classes left, right, those of 'age' links, right"):
         run("check", *BOTH)
 
 
@@ -220,7 +219,7 @@ def test_diagnose_takes_one_grouping_and_says_what_its_networks_lack(folder):
 def test_columns_of_bags_may_have_other_names_in_their_files(folder):
     for name in TEXTS:
         read(f"{name}.csv").rename({name: f"the {name}"}).write_csv(f"{name}.csv")
-    with pytest.raises(TableError, match="town.csv has no column 'town'"):
+    with pytest.raises(DataError, match="town.csv has no column 'town'"):
         run("check", *BOTH)
     assert run("check", *BOTH, "--key", "the town", "--key", "the age").exit_code == 0
 
@@ -241,7 +240,7 @@ def test_predict_meets_noisy_shares_as_far_as_they_deserve(folder):
     shifted.with_columns(left=1 - pl.col("right")).write_csv("age-shares.csv")
     shares = ("--proportions", "town-shares.csv", "--proportions", "age-shares.csv")
     words = ("predict", "model", "people.csv", *BAGS, *shares, "--out", "met.parquet")
-    with pytest.raises(BagError, match="the groupings contradict each other"):
+    with pytest.raises(DataError, match="the groupings contradict each other"):
         run(*words)
     assert run(*words, "--noise", "0", "--noise", "0.1").exit_code == 0
     means = pl.read_parquet("met.parquet").group_by("town").agg(pl.col("p(right)").mean()).sort("town")
@@ -259,7 +258,7 @@ def test_a_grouping_whose_bags_are_alike_is_noted_and_all_of_them_refused(folder
     assert "all bags by 'sex' have the same proportions" in result.output
     town = read("town-shares.csv").with_columns(left=pl.lit(0.5), right=pl.lit(0.5))
     town.write_csv("town-shares.csv")
-    with pytest.raises(TableError, match="all bags have the same proportions"):
+    with pytest.raises(DataError, match="all bags have the same proportions"):
         run("check", *words, "--proportions", "sex.csv")
 
 
@@ -269,11 +268,11 @@ def test_bags_that_a_model_of_several_groupings_has_learnt_from_are_not_new(fold
     assert N // 2 < json.loads(Path("model/config.json").read_text())["facts"]["rows"] <= N
     for name in TEXTS:
         words = ("diagnose", "model", "people.csv", "--bag", name, "--counts", f"{name}.csv", "--new")
-        with pytest.raises(SettingError, match="the bags that the model learnt from, not new ones"):
+        with pytest.raises(SettingsError, match="the bags that the model learned from, not new ones"):
             run(*words)
     half = read("people.csv")[: N // 2]
     half.write_csv("people.csv")
-    shares = ("--proportions", "town-shares.csv", "--normalise")
+    shares = ("--proportions", "town-shares.csv", "--normalize")
     assert (
         "new to the model" in run("diagnose", "model", "people.csv", "--bag", "town", *shares, "--new").output
     )
@@ -288,11 +287,11 @@ def test_transforms_know_nothing_of_rows_that_are_learnt_from_in_no_grouping(fol
         whole = joined(dict(zip(("town", "age"), groupings, strict=True)))
         return [whole.select(torch.tensor([0, 11])), whole.select(torch.tensor([1, 2]))]
 
-    (learnt, held), columns = hold_parts(asked, check_groupings(asked), divide)
-    rows = learnt.source.unique()
+    (learned, held), columns = hold_parts(asked, check_groupings(asked), divide)
+    rows = learned.source.unique()
     values = read("people.csv")["a"].to_numpy()
     assert columns[0].mean == pytest.approx(values[rows].mean(), rel=1e-6)
-    for part in (learnt, held):
+    for part in (learned, held):
         standard = (values[part.source] - values[rows].mean()) / values[rows].std()
         np.testing.assert_allclose(part.x[:, 0], standard, rtol=1e-4, atol=1e-5)
 
@@ -305,5 +304,5 @@ def test_a_kept_column_is_a_category_in_every_format_and_is_not_dropped(folder):
     words = ("people.parquet", *BAGS, "--counts", "town.csv", "--counts", "age.parquet", "--keep", "age")
     for said in (words, (*BOTH, "--keep", "age")):
         assert "nothing is wrong: age (category), a (number)" in run("check", *said).output
-    with pytest.raises(TableError, match=r"column 'age' \(--keep\) is dropped, too"):
+    with pytest.raises(DataError, match=r"column 'age' \(--keep\) is dropped, too"):
         run("check", *BOTH, "--keep", "age", "--drop", "age")

@@ -1,4 +1,4 @@
-"""Images by the command line: a table that names a file a row, learnt from and scored as tables are."""
+"""Images by the command line: a table that names a file a row, learned from and scored as tables are."""
 
 import json
 from dataclasses import replace
@@ -17,10 +17,11 @@ from PIL import Image, ImageOps  # noqa: E402
 
 from apportion import ProportionClassifier  # noqa: E402
 from apportion.cli import app  # noqa: E402
+from apportion.errors import DataError, ModelError  # noqa: E402
 from apportion.evaluate import predict_on  # noqa: E402
-from apportion.models import ModelError, load_model  # noqa: E402
+from apportion.models import load_model  # noqa: E402
 from apportion.tables import pictures  # noqa: E402
-from apportion.tables.columns import Column, TableError, from_values, to_values  # noqa: E402
+from apportion.tables.columns import Column, from_values, to_values  # noqa: E402
 from apportion.tables.picture_files import look  # noqa: E402
 from apportion.tables.pictures import instances_of  # noqa: E402
 from apportion.tabular.diagnose import _left_out, _place  # noqa: E402
@@ -36,7 +37,7 @@ SHARES = ("--proportions", "slides/shares.csv")
 def run(*words: str) -> Any:
     try:
         return CliRunner().invoke(app, list(words), catch_exceptions=False)
-    except (TableError, ModelError) as problem:
+    except (DataError, ModelError) as problem:
         return SimpleNamespace(exit_code=2, output=str(problem))
 
 
@@ -46,7 +47,7 @@ def opened(path: str | Path) -> Image.Image:
 
 
 def picture(random: np.random.Generator, dark: bool) -> np.ndarray:
-    """Noise in colour, with a dark disc or without one."""
+    """Noise in color, with a dark disc or without one."""
     image = random.integers(120, 256, (SIDE, SIDE, 3))
     row, column = random.integers(3, SIDE - 3, 2)
     away = (np.arange(SIDE)[:, None] - row) ** 2 + (np.arange(SIDE) - column) ** 2
@@ -80,7 +81,7 @@ def replaced(row: int, name: str | None) -> None:
 def test_patches_are_learnt_from_the_shares_of_their_slides_and_new_ones_are_scored(truth):
     result = run("check", *WORDS, *SHARES)
     assert result.exit_code == 0
-    assert "images of 12 × 12 pixels, in colour, 0.1 MB in memory" in result.output
+    assert "images of 12 × 12 pixels, in color, 0.1 MB in memory" in result.output
     assert "no other column: stain is left out" in result.output
     assert "nothing is wrong: file (image) -> clear, dark" in result.output
     assert run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "40").exit_code == 0
@@ -104,7 +105,7 @@ def test_a_model_of_images_is_that_of_two_views_on_this_device_and_says_so(truth
     assert values["settings"]["backbone"] == "resnet9"
     assert (values["backbone"], values["options"], values["shape"]) == ("resnet9", {"width": 8}, [3, 12, 12])
     assert values["facts"]["bytes"]
-    assert "| file | image | a file, 12 × 12 pixels, in colour |" in Path("model/README.md").read_text()
+    assert "| file | image | a file, 12 × 12 pixels, in color |" in Path("model/README.md").read_text()
     settings = settings_of(load_model(Path("model")))  # by which networks are trained alike
     assert settings["backbone"].keywords == {"width": 8}
     assert settings["mirror"] is False
@@ -147,7 +148,7 @@ def test_a_device_that_is_named_is_that_of_every_part(truth, monkeypatch):
         return predict_on(device, *given)
 
     for module in ("fit", "diagnose", "score", "known"):
-        monkeypatch.setattr(f"apportion.tabular.{module}.device_for", chosen)
+        monkeypatch.setattr(f"apportion.tabular.{module}.resolve_device", chosen)
 
     def moved(bags, device):
         used.append(f"bags to {device}")
@@ -209,16 +210,16 @@ def test_probabilities_are_those_of_the_network_on_the_bytes_of_the_files(truth)
 def test_diagnose_judges_images_by_new_bags_and_by_networks_trained_alike(truth):
     run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "2")
     words = ("slides/patches.csv", "--bag", "slide", *SHARES)
-    assert "these are the bags that the model learnt from" in _settings_error("model", words)
+    assert "these are the bags that the model learned from" in _settings_error("model", words)
     result = run("diagnose", "model", *words, "--folds", "2", "--rows-out", "rows.csv")
     assert "each by one of 2 networks trained alike on other bags" in result.output
     assert pl.read_csv("rows.csv").height == BAGS * EACH
 
 
 def _settings_error(model: str, words: tuple[str, ...]) -> str:
-    from apportion.fitting import SettingError
+    from apportion.errors import SettingsError
 
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingsError) as caught:
         run("diagnose", model, *words, "--new")
     return str(caught.value)
 
@@ -293,7 +294,7 @@ def test_images_of_several_sizes_are_resized_where_that_is_asked_for_and_new_one
     assert run("fit", *WORDS, *SHARES, *sized).exit_code == 0
     model = load_model(Path("model"))
     assert (model.shape, model.columns[0].flag) == ((3, 10, 10), True)
-    assert "a file, resized to 10 × 10 pixels, in colour" in Path("model/README.md").read_text()
+    assert "a file, resized to 10 × 10 pixels, in color" in Path("model/README.md").read_text()
     assert run("predict", "model", "slides/patches.csv", "--out", "scored.csv").exit_code == 0
     assert run("diagnose", "model", *WORDS[:3], *SHARES, "--folds", "2").exit_code in (0, 1)
     opened("slides/png/003.png").resize((12, 12)).save("slides/png/003.png")
@@ -312,7 +313,7 @@ def test_images_too_small_for_the_network_are_told_of_before_it_is_made(truth):
     for command in ("check", "fit"):
         result = run(command, *WORDS, *SHARES, *(("--out", "model") if command == "fit" else ()))
         assert result.exit_code == 2
-        assert "images of 9 × 7 pixels are too small to be learnt from: pass --pixels 8" in result.output
+        assert "images of 9 × 7 pixels are too small to be learned from: pass --pixels 8" in result.output
     opened("slides/png/003.png").resize((30, 20)).save("slides/png/003.png")
     assert "give all one size, or pass --pixels 8 to resize them" in run("check", *WORDS, *SHARES).output
     words = (*WORDS, *SHARES, "--pixels", "8", "--out", "model", "--first-epochs", "1")
@@ -349,9 +350,9 @@ def test_images_of_every_usual_kind_become_bytes_as_pil_has_them(tmp_path, mode,
 
 def test_what_is_grey_is_told_by_the_head(tmp_path):
     image = Image.fromarray(np.random.default_rng(5).integers(0, 256, (9, 14, 3), np.uint8))
-    for mode, grey in {"1": True, "L": True, "LA": True, "P": False, "RGB": False, "RGBA": False}.items():
+    for mode, gray in {"1": True, "L": True, "LA": True, "P": False, "RGB": False, "RGBA": False}.items():
         image.convert(mode).save(tmp_path / f"{mode}.png")
-        assert look(tmp_path, f"{mode}.png") == (grey, 9, 14)
+        assert look(tmp_path, f"{mode}.png") == (gray, 9, 14)
 
 
 def test_a_camera_s_preview_is_no_second_picture(tmp_path):
@@ -370,9 +371,9 @@ def test_images_that_are_made_smaller_are_means_of_their_pixels(tmp_path):
 
 
 def test_transparency_is_left_out_without_a_word(tmp_path):
-    colours = Image.fromarray(np.random.default_rng(3).integers(0, 256, (9, 14, 3), np.uint8)).convert("P")
-    colours.save(tmp_path / "some.png", transparency=bytes(range(256)))  # PIL warns, and warnings are errors
-    expected = np.asarray(colours.convert("RGB")).transpose(2, 0, 1)
+    colors = Image.fromarray(np.random.default_rng(3).integers(0, 256, (9, 14, 3), np.uint8)).convert("P")
+    colors.save(tmp_path / "some.png", transparency=bytes(range(256)))  # PIL warns, and warnings are errors
+    expected = np.asarray(colors.convert("RGB")).transpose(2, 0, 1)
     np.testing.assert_array_equal(read(tmp_path, "some.png", (3, 9, 14)), expected)
 
 
@@ -403,16 +404,16 @@ def test_the_size_of_a_photograph_is_that_which_it_has_upright(truth):
     assert "names an image of 12 × 12 pixels, others of 14 × 9" in result.output
 
 
-def test_grey_images_have_one_channel_unless_others_are_in_colour(truth):
+def test_grey_images_have_one_channel_unless_others_are_in_color(truth):
     opened("slides/png/000.png").convert("L").save("slides/png/000.png")
     said = run("check", *WORDS, *SHARES).output
-    assert "1 of 128 images are grey; they are taken in colour" in said
-    assert "images of 12 × 12 pixels, in colour" in said
+    assert "1 of 128 images are gray; they are taken in color" in said
+    assert "images of 12 × 12 pixels, in color" in said
     for file in Path("slides/png").iterdir():
         opened(file).convert("L").save(file)
     said = run("check", *WORDS, *SHARES).output
-    assert "12 × 12 pixels, grey, 0.0 MB" in said
-    assert "they are taken in colour" not in said
+    assert "12 × 12 pixels, gray, 0.0 MB" in said
+    assert "they are taken in color" not in said
     run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1")
     assert load_model(Path("model")).shape == (1, 12, 12)
 
@@ -472,7 +473,7 @@ def test_what_a_file_says_of_a_column_of_images_is_checked():
                    {"shape": [3, 7, 7]}, {"shape": [3, 1 << 13, 1 << 13]}, {"shape": [0, 8, 8]},
                    {"shape": [3, 8, 8, 8]}, {"flag": False, "shape": [3, 8, 0]},
                    {"kind": "number", "shape": [8]}):  # fmt: skip
-        with pytest.raises(TableError, match="'file'"):
+        with pytest.raises(DataError, match="'file'"):
             from_values([values | change])
     for shape in ((1, 8, 8), (3, 4096, 4096)):
         assert from_values([values | {"shape": list(shape)}])[0].shape == shape

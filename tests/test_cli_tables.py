@@ -17,10 +17,9 @@ pl = pytest.importorskip("polars")
 
 from apportion.cli import app  # noqa: E402
 from apportion.data.synthetic import moons  # noqa: E402
-from apportion.fitting import SettingError  # noqa: E402
+from apportion.errors import DataError, ModelError, SettingsError  # noqa: E402
 from apportion.judging.diagnosis import Diagnosis, diagnosis_of  # noqa: E402
-from apportion.models import ModelError, load_model  # noqa: E402
-from apportion.tables.columns import TableError  # noqa: E402
+from apportion.models import load_model  # noqa: E402
 from apportion.tables.transforms import features_of  # noqa: E402
 from apportion.tabular.diagnosed import _estimate  # noqa: E402
 
@@ -116,7 +115,7 @@ def test_what_a_model_was_told_is_in_its_files(folder):
     assert (config["data"]["rows"], config["data"]["bags"]) == (600, 30)
     card = Path("model/README.md").read_text()
     assert "| shares from | counts.csv |" in card
-    assert "learnt the shares of the bags (Adam, peak rate 0.005). Settings" in card
+    assert "learned the shares of the bags (Adam, peak rate 0.005). Settings" in card
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_what_a_model_was_told_is_in_its_files(folder):
         (("--held-out", "0.99"), "of 30 bags 30 would be held out"),
         (("--held-out", "nan"), "held_out is nan; it is a share of the bags, at least 0 and less than 1"),
         (("--held-out", "-0.5"), "held_out is -0.5; it is a share of the bags"),
-        (("--instances-per-batch", "0"), "instances_per_batch is 0; it must be at least 1$"),
+        (("--instances-per-batch", "0"), "batch_size is 0; it must be at least 1$"),
         (("--rate", "nan"), "rate is nan; it must be more than 0 and finite"),
         (("--rate", "-1"), "rate is -1.0; it must be more than 0 and finite"),
         (("--choose", "likelihood"), "choose goes by bags that are held out: .*--held-out 0.1"),
@@ -175,10 +174,10 @@ def test_what_is_wrong_is_printed_line_by_line_with_exit_code_two(folder):
 def test_tables_that_cannot_be_scored_are_refused_and_leave_nothing(folder, columns, pattern):
     run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
     pl.DataFrame(columns).write_csv("new.csv")
-    with pytest.raises(TableError, match=pattern):
+    with pytest.raises(DataError, match=pattern):
         run("predict", "model", "new.csv", "--out", "scored.csv")
     assert not Path("scored.csv").exists()
-    with pytest.raises(TableError, match="does not end in"):
+    with pytest.raises(DataError, match="does not end in"):
         run("predict", "model", "people.csv", "--out", "scored.txt")
 
 
@@ -263,14 +262,14 @@ def test_texts_that_training_had_not_are_noted_and_are_no_news(folder):
 def test_a_value_is_quoted_as_it_stands_in_the_file(folder):
     run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
     Path("new.csv").write_text("up;along\n1,5;1\n12.534,221;2\n1.5,5;3\n")
-    with pytest.raises(TableError, match="new.csv, row 2, column 'up', has '12.534,221'; "):
+    with pytest.raises(DataError, match="new.csv, row 2, column 'up', has '12.534,221'; "):
         run("predict", "model", "new.csv", "--out", "scored.csv")
 
 
 def test_separators_of_thousands_are_not_scored_as_decimals(folder):
     run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
     Path("new.csv").write_text("up;along\n2.340;1\n921;2\n")
-    with pytest.raises(TableError, match="column 'up', has '2.340': its points look like separators"):
+    with pytest.raises(DataError, match="column 'up', has '2.340': its points look like separators"):
         run("predict", "model", "new.csv", "--out", "scored.csv")
     Path("new.csv").write_text("up;along\n2.341;1\n921;2\n")
     said = run("predict", "model", "new.csv", "--out", "scored.csv").output
@@ -293,7 +292,7 @@ def test_a_class_with_a_comma_stands_in_quotes(folder):
 
 def test_more_folds_than_bags_are_refused_in_a_line(folder):
     run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
-    with pytest.raises(SettingError, match="--folds is 31, but there are 30 bags; pass no more than that"):
+    with pytest.raises(SettingsError, match="--folds is 31, but there are 30 bags; pass no more than that"):
         run("diagnose", "model", *SOURCES["proportions"], "--folds", "31")
 
 
@@ -311,14 +310,14 @@ def test_no_result_is_written_over_what_is_read(folder):
     Path("soft.csv").symlink_to("people.csv")
     os.link("people.csv", "hard.csv")
     for out in ("people.csv", "./model/../people.csv", str(folder / "people.csv"), "soft.csv", "hard.csv"):
-        with pytest.raises(TableError, match="people.csv.*which this command reads.*; name another file"):
+        with pytest.raises(DataError, match="people.csv.*which this command reads.*; name another file"):
             run("predict", "model", "people.csv", "--out", out)
     for option, out in (("--rows-out", "people.csv"), ("--bags-out", "counts.csv")):
-        with pytest.raises(TableError, match=f"{out} would be overwritten"):
+        with pytest.raises(DataError, match=f"{out} would be overwritten"):
             run("diagnose", "model", *SOURCES["counts"], option, out)
-    with pytest.raises(TableError, match="new.csv would be overwritten"):
+    with pytest.raises(DataError, match="new.csv would be overwritten"):
         run("diagnose", "model", *SOURCES["counts"], "--rows-out", "new.csv", "--bags-out", "new.csv")
-    with pytest.raises(TableError, match="model.safetensors would be overwritten"):
+    with pytest.raises(DataError, match="model.safetensors would be overwritten"):
         run("export", "model", "--onnx", "model/model.safetensors")
     assert [Path(name).read_bytes() for name in files] == before
     assert not Path("new.csv").exists()
@@ -328,7 +327,7 @@ def test_rows_are_counted_over_all_batches(folder, monkeypatch):
     monkeypatch.setattr("apportion.tabular.score.BATCH", 2)
     run("fit", *SOURCES["proportions"], "--out", "model", *QUICK)
     pl.DataFrame({"up": ["1"] * 4 + ["?"], "along": ["1"] * 5}).write_csv("new.csv")
-    with pytest.raises(TableError, match="new.csv, row 5, column 'up', has '\\?'"):
+    with pytest.raises(DataError, match="new.csv, row 5, column 'up', has '\\?'"):
         run("predict", "model", "new.csv", "--out", "scored.csv")
 
 
@@ -378,11 +377,11 @@ def test_a_column_gives_labels_of_a_few_rows_and_is_no_feature(folder):
     data = {name: json.loads(Path(name, "config.json").read_text())["data"] for name in ("with", "without")}
     assert (data["with"]["rows"], data["without"]["bags"]) == (600, 30)
     assert data["with"]["bags"] > 30  # labels are bags of one class
-    with pytest.raises(TableError, match="some.csv has no column 'sure' .--given."):
+    with pytest.raises(DataError, match="some.csv has no column 'sure' .--given."):
         run("check", *words, "--given", "sure", "--drop", "known")
     wrong = [*some[:-1], "middle"]
     frame.with_columns(known=pl.Series(wrong, dtype=pl.String)).write_csv("some.csv")
-    with pytest.raises(TableError, match="some.csv, row 600, is given as 'middle': give one of left, right"):
+    with pytest.raises(DataError, match="some.csv, row 600, is given as 'middle': give one of left, right"):
         run("fit", *words, "--given", "known", "--out", "none", *QUICK)
     assert not Path("none").exists()
 
@@ -392,20 +391,20 @@ def test_classes_without_a_number_are_refused_with_the_option_and_filled_with_it
     gaps = counts.with_columns(right=pl.when(pl.col("town") < "10").then(None).otherwise(pl.col("right")))
     gaps.write_csv("gaps.csv")
     words = ("people.csv", "--bag", "town", "--counts", "gaps.csv")
-    with pytest.raises(TableError, match="row 1, bag '00', has nan for class 'right'.*pass --fill"):
-        run("check", *words, "--unlabelled")
+    with pytest.raises(DataError, match="row 1, bag '00', has nan for class 'right'.*pass --fill"):
+        run("check", *words, "--unlabeled")
     assert run("fit", *words, "--fill", "--out", "filled", *QUICK).exit_code == 0
     assert run("fit", *SOURCES["counts"], "--out", "whole", *QUICK).exit_code == 0
     assert len({(folder / name / "model.safetensors").read_bytes() for name in ("filled", "whole")}) == 1
     gaps.with_columns(left=pl.col("left") + 21).write_csv("gaps.csv")
-    with pytest.raises(TableError, match="bag '00'.*some classes alone are more than the bag"):
+    with pytest.raises(DataError, match="bag '00'.*some classes alone are more than the bag"):
         run("check", *words, "--fill")
 
 
 def test_intervals_are_refused_with_what_to_pass(folder):
     shares = pl.read_parquet("shares.parquet").with_columns(left=pl.lit("0.4-0.6"), right=pl.lit("0.4–0.6"))
     shares.write_csv("wide.csv")
-    with pytest.raises(TableError, match="has '0.4-0.6' for class 'left'.*middle of an interval.*--noise"):
+    with pytest.raises(DataError, match="has '0.4-0.6' for class 'left'.*middle of an interval.*--noise"):
         run("check", "people.parquet", "--bag", "town", "--proportions", "wide.csv")
 
 
@@ -485,11 +484,11 @@ def test_shuffled_shares_have_no_answer_though_the_model_met_them(folder):
 
 def test_diagnose_names_what_does_not_fit_the_model(folder):
     assert run("fit", *SOURCES["counts"], "--out", "model", *QUICK).exit_code == 0
-    with pytest.raises(TableError, match="no column 'along', which the model takes; it has 'town', 'up'"):
+    with pytest.raises(DataError, match="no column 'along', which the model takes; it has 'town', 'up'"):
         run("diagnose", "model", *SOURCES["counts"], "--drop", "along")
     counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
     counts.rename({"left": "west"}).write_csv("counts.csv")
-    with pytest.raises(TableError, match="shares of west, right, the model knows left, right"):
+    with pytest.raises(DataError, match="shares of west, right, the model knows left, right"):
         run("diagnose", "model", *SOURCES["counts"])
 
 
@@ -546,7 +545,7 @@ def test_diagnose_names_the_row_whose_value_the_model_cannot_take(folder):
     assert run("fit", *SOURCES["counts"], "--out", "model", *QUICK).exit_code == 0
     frame = pl.read_csv("people.csv", schema_overrides={"town": pl.String})
     frame.with_columns(pl.Series("up", [f"x{i}" for i in range(N)])).write_csv("people.csv")
-    with pytest.raises(TableError, match="row 1, column 'up', has 'x0'; .*and 597 more: give a number"):
+    with pytest.raises(DataError, match="row 1, column 'up', has 'x0'; .*and 597 more: give a number"):
         run("diagnose", "model", *SOURCES["counts"])
 
 
@@ -572,15 +571,15 @@ def test_settings_of_a_strangers_model_are_refused_before_anything_is_trained(fo
 
 
 def forget_names(model: str) -> None:
-    """As if the model had learnt from other bags."""
+    """As if the model had learned from other bags."""
     config = json.loads(Path(model, "config.json").read_text())
-    Path(model, "config.json").write_text(json.dumps(config | {"facts": config["facts"] | {"learnt": ""}}))
+    Path(model, "config.json").write_text(json.dumps(config | {"facts": config["facts"] | {"learned": ""}}))
 
 
 @pytest.mark.parametrize("option", [(), ("--held-out", "0.4")])
 def test_bags_that_the_model_learnt_from_are_not_called_new(folder, option):
     assert run("fit", *SOURCES["counts"], "--out", "model", *QUICK, *option).exit_code == 0
-    with pytest.raises(SettingError, match="these are the bags that the model learnt from"):
+    with pytest.raises(SettingsError, match="these are the bags that the model learned from"):
         run("diagnose", "model", *SOURCES["counts"], "--new")
     people = pl.read_csv("people.csv", schema_overrides={"town": pl.String})  # the same towns a year later
     people.with_columns(pl.col("up") + 0.01).write_csv("people.csv")
@@ -609,7 +608,7 @@ def noisy_counts(scale: float = 1.0) -> None:
 
 def test_noisy_counts_are_refused_with_the_option_and_taken_with_it(folder):
     noisy_counts()
-    with pytest.raises(TableError, match=r"(?s)not negative, unless --noise.*unless --noise is given"):
+    with pytest.raises(DataError, match=r"(?s)not negative, unless --noise.*unless --noise is given"):
         run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
     for level in ("1.4", "estimate"):
         assert run("fit", *SOURCES["counts"], "--out", level, "--noise", level, *QUICK).exit_code == 0
@@ -625,20 +624,20 @@ def test_bags_without_numbers_are_refused_with_the_option_and_taken_with_it(fold
     gone = pl.when(pl.col("town") == "03").then(None)
     kept = [gone.otherwise(pl.col(name)).alias(name) for name in ("left", "right")]
     counts.with_columns(kept).write_csv("counts.csv")
-    with pytest.raises(TableError, match="or pass --unlabelled"):
+    with pytest.raises(DataError, match="or pass --unlabeled"):
         run("fit", *SOURCES["counts"], "--out", "model", *QUICK)
-    assert run("fit", *SOURCES["counts"], "--out", "model", "--unlabelled", *QUICK).exit_code == 0
+    assert run("fit", *SOURCES["counts"], "--out", "model", "--unlabeled", *QUICK).exit_code == 0
     forget_names("model")
-    result = run("diagnose", "model", *SOURCES["counts"], "--unlabelled", "--new")
+    result = run("diagnose", "model", *SOURCES["counts"], "--unlabeled", "--new")
     assert "29 bags that are new to the model" in result.output
     counts.filter(pl.col("town") != "03").write_csv("counts.csv")  # no row at all is the same
-    with pytest.raises(TableError, match="bag '03'.*no row in counts.csv; add it.*or pass --unlabelled"):
+    with pytest.raises(DataError, match="bag '03'.*no row in counts.csv; add it.*or pass --unlabeled"):
         run("fit", *SOURCES["counts"], "--out", "again", *QUICK)
-    assert run("fit", *SOURCES["counts"], "--out", "again", "--unlabelled", *QUICK).exit_code == 0
+    assert run("fit", *SOURCES["counts"], "--out", "again", "--unlabeled", *QUICK).exit_code == 0
     assert Path("again/model.safetensors").read_bytes() == Path("model/model.safetensors").read_bytes()
     pl.DataFrame({"town": counts["town"], "left": [None] * 30, "right": [None] * 30}).write_csv("counts.csv")
-    with pytest.raises(TableError, match="no bag has proportions"):
-        run("check", *SOURCES["counts"], "--unlabelled")
+    with pytest.raises(DataError, match="no bag has proportions"):
+        run("check", *SOURCES["counts"], "--unlabeled")
 
 
 def test_a_check_waits_for_no_torch(folder):
@@ -677,9 +676,9 @@ def test_bags_without_shares_keep_their_predictions(folder):
     counts.head(20).write_csv("few.csv")
     run("predict", "model", "people.csv", "--out", "plain.csv")
     words = ("--bag", "town", "--counts", "few.csv", "--out", "met.csv")
-    with pytest.raises(TableError, match="--unlabelled"):
+    with pytest.raises(DataError, match="--unlabeled"):
         run("predict", "model", "people.csv", *words)
-    assert run("predict", "model", "people.csv", *words, "--unlabelled").exit_code == 0
+    assert run("predict", "model", "people.csv", *words, "--unlabeled").exit_code == 0
     plain, met = (
         pl.read_csv(name, schema_overrides={"town": pl.String}) for name in ("plain.csv", "met.csv")
     )
@@ -712,7 +711,7 @@ def test_what_is_noted_without_bags_is_noted_with_them(folder):
     people = pl.read_csv("people.csv", schema_overrides={"town": pl.String})
     people.with_columns(up=pl.lit(None, pl.Float64)).write_csv("new.csv")
     pl.read_csv("counts.csv", schema_overrides={"town": pl.String}).head(25).write_csv("few.csv")
-    words = ("--bag", "town", "--counts", "few.csv", "--unlabelled", "--out", "met.csv")
+    words = ("--bag", "town", "--counts", "few.csv", "--unlabeled", "--out", "met.csv")
     said = run("predict", "model", "new.csv", *words).output
     assert "5 bags have no row in few.csv; they are without proportions" in said
     assert "column 'up' is missing in 600 of 600 rows, training had none" in said
@@ -723,7 +722,7 @@ def test_a_number_that_is_too_large_is_named_by_its_row(folder):
     lines = Path("people.csv").read_text().splitlines()
     lines[4] = f"{lines[4].split(',')[0]},1e39,1.0"
     Path("new.csv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(TableError, match="new.csv, row 4, has no probabilities: a number in it"):
+    with pytest.raises(DataError, match="new.csv, row 4, has no probabilities: a number in it"):
         run("predict", "model", "new.csv", "--bag", "town", "--counts", "counts.csv", "--out", "met.csv")
 
 
@@ -733,7 +732,7 @@ def test_texts_with_other_endings_are_read_as_csv_and_packed_ones_are_named(fold
     for name, separator in (("people.tsv", "\t"), ("people.txt", ";")):
         frame.write_csv(name, separator=separator)
         assert "nothing is wrong" in run("check", name, *words).output
-    with pytest.raises(TableError, match=r"people.csv.gz does not end in .csv, .*; unpack it first"):
+    with pytest.raises(DataError, match=r"people.csv.gz does not end in .csv, .*; unpack it first"):
         run("check", "people.csv.gz", *words)
 
 
@@ -803,11 +802,11 @@ def test_a_file_of_more_bags_than_the_table_serves_a_part_of_it(folder):
 def test_the_card_says_how_shares_were_taken(folder):
     counts = pl.read_csv("counts.csv", schema_overrides={"town": pl.String})
     counts.filter(pl.col("town") != "07").with_columns(pl.col("left") + 0.25).write_csv("noisy.csv")
-    words = ("people.csv", "--bag", "town", "--counts", "noisy.csv", "--noise", "0.5", "--unlabelled")
+    words = ("people.csv", "--bag", "town", "--counts", "noisy.csv", "--noise", "0.5", "--unlabeled")
     assert run("fit", *words, "--out", "model", *QUICK).exit_code == 0
     card = Path("model/README.md").read_text()
     assert "| bags without shares | 1 |" in card
     assert "| noise of town | 0.5 |" in card
-    assert "normalise" not in card
-    run("fit", *SOURCES["counts"], "--normalise", "--out", "rescaled", *QUICK)
-    assert "| normalise | yes |" in Path("rescaled/README.md").read_text()
+    assert "normalize" not in card
+    run("fit", *SOURCES["counts"], "--normalize", "--out", "rescaled", *QUICK)
+    assert "| normalize | yes |" in Path("rescaled/README.md").read_text()

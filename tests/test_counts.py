@@ -1,4 +1,4 @@
-"""Counts: the loss of a bag is minus the log-likelihood of its counts, by instance."""
+"""CountLikelihood: the loss of a bag is minus the log-likelihood of its counts, by instance."""
 
 import math
 from dataclasses import replace
@@ -13,7 +13,7 @@ from apportion.bags.simulate import make_bags
 from apportion.data.synthetic import digits
 from apportion.evaluate import accuracy, predict
 from apportion.losses import proportion_loss
-from apportion.methods import DLLP, Counts
+from apportion.methods import DLLP, CountLikelihood
 from apportion.methods.count_likelihood import (
     CELL,
     count_log_likelihood,
@@ -28,11 +28,11 @@ def stream(seed: int) -> torch.Generator:
 
 
 def exact(logits: torch.Tensor, counts: list[int]) -> torch.Tensor:
-    """Minus the log-probability of the counts of a bag, by instance: the sum over all labellings."""
+    """Minus the log-probability of the counts of a bag, by instance: the sum over all labelings."""
     n, k = logits.shape
-    labellings = torch.cartesian_prod(*[torch.arange(k)] * n).view(-1, n)
-    fit = (F.one_hot(labellings, k).sum(1) == torch.tensor(counts)).all(1)
-    chosen = labellings[fit].unsqueeze(2)
+    labelings = torch.cartesian_prod(*[torch.arange(k)] * n).view(-1, n)
+    fit = (F.one_hot(labelings, k).sum(1) == torch.tensor(counts)).all(1)
+    chosen = labelings[fit].unsqueeze(2)
     log_probs = logits.log_softmax(1).expand(len(chosen), n, k)
     return -log_probs.gather(2, chosen).sum((1, 2)).logsumexp(0) / n
 
@@ -66,7 +66,7 @@ def test_a_bag_larger_than_a_batch_leaves_the_loss_of_the_others_as_it_is():
     bags = replace(bags, proportions=F.one_hot(torch.arange(21) % 3, 3).float())
     seen: list[int] = []
     for batch in (batch for epoch in range(40) for batch in bags.batches(20, stream(epoch))):
-        (terms,) = Counts(network(3)).steps(batch, 0.5)
+        (terms,) = CountLikelihood(network(3)).losses(batch, 0.5)
         logits, sizes = network(3)(batch.x), batch.sizes.tolist()
         apart = [
             count_loss(rows, torch.tensor([size]), shares[None], batch.left)
@@ -196,10 +196,10 @@ def test_random_bags_of_digits_are_learnt_and_better_than_by_proportions():
     data = digits(1)
     bags, _ = make_bags(data.x, data.y, 32, 10, stream(1))
     right = {}
-    for method in (Counts, DLLP):
+    for method in (CountLikelihood, DLLP):
         learner = method(network(10, (64,), widths=(128, 128)))
-        last = trained(learner, bags, epochs=40, instances_per_batch=128)[-1]
-        assert set(last.terms) == {"counts" if method is Counts else "proportion"}
+        last = trained(learner, bags, epochs=40, batch_size=128)[-1]
+        assert set(last.terms) == {"counts" if method is CountLikelihood else "proportion"}
         right[method] = float(accuracy(predict(learner.classifier, data.test_x, lambda x: x), data.test_y))
-    assert right[Counts] > 0.9
-    assert right[Counts] > right[DLLP] + 0.01
+    assert right[CountLikelihood] > 0.9
+    assert right[CountLikelihood] > right[DLLP] + 0.01

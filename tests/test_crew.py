@@ -11,10 +11,11 @@ from conftest import ONE_VIEW, learner_of, moon_bags, network, ragged
 from torch import nn
 
 from apportion._random import stream
-from apportion.crew import Crew, CrewError, Share, own_batch, own_seed
+from apportion.crew import Crew, Share, own_batch, own_seed
 from apportion.crew.group import MAX, own_device
 from apportion.crew.share import MEANS, WHOLE
-from apportion.intake.grouping import group_bags
+from apportion.errors import RunError
+from apportion.intake.grouping import build_bags
 from apportion.optim import make_optimizer
 from apportion.pseudo_labels import SoftLabels
 
@@ -84,7 +85,7 @@ def test_of_a_mapped_file_a_process_copies_its_own_share_alone(tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((42, 3), dtype=np.float32))
     ids = np.repeat(np.arange(8), [5, 1, 9, 3, 7, 7, 2, 8])
     file = np.load(tmp_path / "x.npy", mmap_mode="r")
-    bags = group_bags(file, ids, np.full((8, 2), 0.5))
+    bags = build_bags(file, ids, np.full((8, 2), 0.5))
     copied = []
     with pytest.MonkeyPatch.context() as patch:
         take = type(bags).take
@@ -112,9 +113,9 @@ def test_every_term_of_every_method_is_known_to_be_a_mean_over_instances():
     bags, _ = moon_bags()
     for name in ONE_VIEW:
         learner = learner_of(name, network())
-        names = {term for terms in learner.steps(bags.take(torch.arange(2)), 0.5) for term in terms}
+        names = {term for terms in learner.losses(bags.take(torch.arange(2)), 0.5) for term in terms}
         assert names <= MEANS | WHOLE
-    with pytest.raises(CrewError, match="'new' is no known mean"):
+    with pytest.raises(RunError, match="'new' is no known mean"):
         Share(bags, Pretended(), 100, 1, 0).weighed("new", torch.zeros(()))
 
 
@@ -127,13 +128,13 @@ def test_running_statistics_become_the_mean_over_instances():
 
 
 def test_what_several_processes_cannot_do_is_refused_with_a_remedy():
-    with pytest.raises(CrewError, match="2 bags cannot be shared by 3 processes"):
+    with pytest.raises(RunError, match="2 bags cannot be shared by 3 processes"):
         own_batch(ragged([2, 2]), 3, 12)
-    with pytest.raises(CrewError, match="bag 'bag 1' has 7 instances.*at least 14"):
+    with pytest.raises(RunError, match="bag 'bag 1' has 7 instances.*at least 14"):
         own_batch(ragged([2, 7, 3]), 2, 10)
     assert own_batch(ragged([2, 70, 3]), 2, 10) == 5  # larger than a batch: sampled anyway
     stages = Crew(Pretended())
-    with pytest.raises(CrewError, match=r"second\.stop"):
+    with pytest.raises(RunError, match=r"second\.stop"):
         next(stages.second_stage(torch.zeros(4, 3), network(3), ragged([2, 2]), [], stop=0.1))
 
 
@@ -145,13 +146,13 @@ def test_what_is_not_said_is_as_it_is_for_one_process():
         stages.first_stage(learner_of("dllp", net), bags, [optimizer], **given),
         stages.second_stage(torch.zeros(len(bags.x), 2), net, bags, [optimizer], **given),
     ):
-        assert [moment.epoch.number for moment in stage] == [1]
+        assert [epoch_state.epoch.number for epoch_state in stage] == [1]
 
 
 def test_a_stage_leaves_optimisers_and_learners_as_they_were():
     (bags, _), given = moon_bags(), {"epochs": 1, "rate": lambda progress: 1.0, "seed": 0}
     learner = learner_of("gan", network())
-    optimizers, mean = [make_optimizer(p, "sgd", 1e-3) for p in learner.players()], learner.mean
+    optimizers, mean = [make_optimizer(p, "sgd", 1e-3) for p in learner.networks()], learner.mean
     for _ in range(2):
         stage = Crew(Pretended()).first_stage(learner, bags, optimizers, **given)
         next(stage)
@@ -166,7 +167,7 @@ def test_gradients_that_are_shortened_before_they_are_added_are_refused():
     (bags, _), given = moon_bags(), {"epochs": 1, "rate": lambda progress: 1.0, "seed": 0}
     net = network()
     clipped = make_optimizer(net, "sgd", 1e-3, clip=1.0)
-    with pytest.raises(CrewError, match="as clip does, but they are added over processes only then"):
+    with pytest.raises(RunError, match="as clip does, but they are added over processes only then"):
         next(Crew(Pretended()).first_stage(learner_of("dllp", net), bags, [clipped], **given))
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import apportion.data.adult as census
-from apportion.data import DataError, shelf
+from apportion.data import shelf
 from apportion.data.adult import adult, encoded, rows
+from apportion.errors import DataError
 
 HEADER = b"age,workclass,fnlwgt,education,education-num,marital-status,occupation,relationship,race,sex,"
 HEADER += b"capital-gain,capital-loss,hours-per-week,native-country,income\r\n"

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from apportion.data import DataError, fetch
+from apportion.data import fetch
 from apportion.data.fetch import fetch_file
 from apportion.data.sets import Download
+from apportion.errors import DataError
 
 CONTENT = bytes(range(256)) * 1000
 FILES = {"/good": CONTENT, "/bad": CONTENT[::-1], "/endless": b"x" * (1 << 23)}

@@ -14,9 +14,10 @@ from data_files import (
     write_tar,
 )
 
-from apportion.data import DataError, images
+from apportion.data import images
 from apportion.data.copies import Arrays
 from apportion.data.sets import CIFAR10, CIFAR100, FASHION_MNIST, IMAGE_SETS, KMNIST, MNIST, ImageSet
+from apportion.errors import DataError
 
 
 def put(folder: Path, source: str, spec: ImageSet, arrays: Arrays) -> Path:

@@ -10,9 +10,10 @@ from data_files import tiny, write_pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.data import DataError, images, pack
+from apportion.data import images, pack
 from apportion.data.pack import import_pack, read_pack
 from apportion.data.sets import CIFAR10, CIFAR100, MNIST
+from apportion.errors import DataError
 
 REAL = Path(__file__).parents[2] / "shared" / "data"
 

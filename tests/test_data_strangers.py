@@ -20,12 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from readers import GREY, PEOPLE, READERS, SHARES, member, parquet
 
-from apportion.data import DataError, images
+from apportion.data import images
 from apportion.data.archives import read_file, read_tar, unxz
 from apportion.data.formats import npy, npy_file, npz
 from apportion.data.pack import _strip
 from apportion.data.pickles import cifar_pickle
 from apportion.data.sets import CIFAR10
+from apportion.errors import DataError
 
 
 @st.composite
@@ -298,15 +299,15 @@ def people(tmp_path):
 
 
 def refused(asked) -> str:
+    from apportion.errors import DataError
     from apportion.tables.checking import check, refuse
-    from apportion.tables.columns import TableError
     from apportion.tables.holding import hold
 
     try:
         found = check(asked)
         refuse(found)
         hold(asked, found)
-    except TableError as problem:
+    except DataError as problem:
         return str(problem)
     pytest.fail("it was not refused")
 
@@ -401,7 +402,7 @@ def test_a_file_whose_first_column_hides_that_the_reader_would_abort_is_refused(
 def test_a_table_that_ends_before_its_end_is_an_error_and_not_a_shorter_table(tmp_path):
     import polars as pl
 
-    from apportion.tables.columns import TableError
+    from apportion.errors import DataError
     from apportion.tables.reading import batches
 
     class Short:
@@ -411,11 +412,11 @@ def test_a_table_that_ends_before_its_end_is_an_error_and_not_a_shorter_table(tm
             whole = pl.LazyFrame({"a": [1, 2, 3]})
             return whole.select(pl.len()) if isinstance(what, pl.Expr) else whole.head(2)
 
-    with pytest.raises(TableError, match="the table ends 1 rows before its end; it is damaged"):
+    with pytest.raises(DataError, match="the table ends 1 rows before its end; it is damaged"):
         list(batches(Short(), ["a"]))
 
 
-def test_numbers_too_large_to_be_standardised_are_refused(people, tmp_path):
+def test_numbers_too_large_to_be_standardized_are_refused(people, tmp_path):
     (tmp_path / "it.csv").write_bytes(b"bag,n\na,1e308\na,-1e308\nb,1e308\nb,0\n")
     assert "column 'n' has numbers too large" in refused(people("it.csv"))
 

@@ -10,20 +10,20 @@ from torch import nn
 
 from apportion import ProportionClassifier, predict
 from apportion._device import (
-    DeviceError,
     Fast,
+    catch_out_of_memory,
     compiles,
     copied_to,
     cuda_works,
-    device_for,
+    find_device,
     has_bfloat16,
-    pick_device,
-    placed,
     quick,
-    room_for,
+    resolve_device,
+    to_device,
 )
 from apportion._random import stream
 from apportion.bags.simulate import make_bags
+from apportion.errors import SettingsError
 from apportion.evaluate import predict_on
 from apportion.fitting.crossfit import unseen_log_probs
 from apportion.networks import mlp
@@ -55,39 +55,39 @@ def gpu(monkeypatch):
 
 def test_a_device_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(
-        DeviceError, match="no device 'tpu' on this machine; there is .*cpu, and auto takes what is"
+        SettingsError, match="no device 'tpu' on this machine; there is .*cpu, and auto takes what is"
     ):
-        pick_device("tpu")
-    with pytest.raises(DeviceError, match="no device 'tpu'"):
-        device_for("tpu", ROWS)
+        find_device("tpu")
+    with pytest.raises(SettingsError, match="no device 'tpu'"):
+        resolve_device("tpu", ROWS)
 
 
 def test_auto_is_a_device_of_this_machine():
-    assert pick_device("auto").type in ("cuda", "mps", "cpu")
+    assert find_device("auto").type in ("cuda", "mps", "cpu")
 
 
 def test_auto_is_the_gpu_for_images_and_the_cpu_for_rows(gpu):
     gpu((9, 0))
-    assert device_for("auto", IMAGES).type == "cuda"
-    assert device_for("auto", IMAGES.float()).type == "cuda"
-    assert device_for("auto", torch.zeros(1, 7, 2)).type == "cuda"  # a network of the user's own, surely
-    assert device_for("auto", ROWS).type == "cpu"
-    assert device_for("cuda:0", ROWS) == torch.device("cuda:0")
-    assert device_for("cpu", IMAGES).type == "cpu"
+    assert resolve_device("auto", IMAGES).type == "cuda"
+    assert resolve_device("auto", IMAGES.float()).type == "cuda"
+    assert resolve_device("auto", torch.zeros(1, 7, 2)).type == "cuda"  # a network of the user's own, surely
+    assert resolve_device("auto", ROWS).type == "cpu"
+    assert resolve_device("cuda:0", ROWS) == torch.device("cuda:0")
+    assert resolve_device("cpu", IMAGES).type == "cpu"
 
 
 @pytest.mark.parametrize("wrong", ["no kernel image is available for execution", "CUDA in forked subprocess"])
 def test_auto_is_the_cpu_where_the_gpu_fails_its_first_sum(gpu, monkeypatch, wrong):
     """One older or newer than torch was built for, or lost to a fork."""
     gpu((12, 0))
-    assert device_for("auto", IMAGES).type == "cuda"
+    assert resolve_device("auto", IMAGES).type == "cuda"
 
     def fails():
         raise RuntimeError(wrong)
 
     monkeypatch.setattr("apportion._device.answers", fails)
-    assert device_for("auto", IMAGES).type == "cpu"
-    assert device_for("cuda", IMAGES).type == "cuda"  # who names it sees what torch says
+    assert resolve_device("auto", IMAGES).type == "cpu"
+    assert resolve_device("cuda", IMAGES).type == "cuda"  # who names it sees what torch says
 
 
 def test_auto_is_the_cpu_for_images_where_there_is_no_cuda(monkeypatch):
@@ -95,8 +95,8 @@ def test_auto_is_the_cpu_for_images_where_there_is_no_cuda(monkeypatch):
     monkeypatch.setattr("apportion._device.cuda_works", cuda_works)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert device_for("auto", IMAGES).type == "cpu"
-    assert device_for("mps", IMAGES).type == "mps"
+    assert resolve_device("auto", IMAGES).type == "cpu"
+    assert resolve_device("mps", IMAGES).type == "mps"
 
 
 def test_an_estimator_of_rows_stays_on_the_cpu_beside_a_gpu_and_says_so(monkeypatch):
@@ -147,7 +147,7 @@ def test_networks_are_placed_as_the_gpu_can(gpu, monkeypatch, generation, length
     monkeypatch.setattr(nn.Module, "to", lambda self, *_, **__: self)  # there is none on this machine
     monkeypatch.setattr(torch, "compile", lambda network, **_: network)
     network = mlp((2,), 2)
-    two_parts, whole = placed(network, CUDA, {4}), placed(nn.Linear(2, 2), CUDA, {4})
+    two_parts, whole = to_device(network, CUDA, {4}), to_device(nn.Linear(2, 2), CUDA, {4})
     assert isinstance(two_parts[0], Fast)
     assert two_parts[1] is network[1]
     for fast in (two_parts[0], whole):
@@ -193,21 +193,21 @@ def test_a_gpu_that_is_too_small_says_so_with_what_to_change(monkeypatch):
     made, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 4, 2, stream(0))
     for where in ("estimators", "tabular.fit", "fitting.crossfit"):
         monkeypatch.setattr(f"apportion.{where}.two_stages", too_small)
-    with pytest.raises(DeviceError, match=SAID) as found:
+    with pytest.raises(SettingsError, match=SAID) as found:
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)
     assert isinstance(found.value.__cause__, torch.OutOfMemoryError)
-    with pytest.raises(DeviceError, match=SAID):
+    with pytest.raises(SettingsError, match=SAID):
         next(train_table(made, "cpu", {}))
-    with pytest.raises(DeviceError, match=SAID):
+    with pytest.raises(SettingsError, match=SAID):
         unseen_log_probs(made, {}, folds=2)
-    with pytest.raises(ZeroDivisionError), room_for(ROWS, CPU):  # all else is as it was
+    with pytest.raises(ZeroDivisionError), catch_out_of_memory(ROWS, CPU):  # all else is as it was
         _ = 1 / 0
 
 
 def test_instances_that_do_not_fit_on_the_device_are_told_of_before_any_training(monkeypatch):
     x, y, bags = pictures()
     monkeypatch.setattr("apportion.bags.bags.Bags.to", lambda self, device: next(too_small()))
-    with pytest.raises(DeviceError, match=SAID):
+    with pytest.raises(SettingsError, match=SAID):
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)
 
 
@@ -267,7 +267,7 @@ def test_an_estimator_learns_and_predicts_on_its_device(monkeypatch):
         used.append(str(device))
         return predict_on(device, *given)
 
-    monkeypatch.setattr("apportion.estimators.device_for", chosen)
+    monkeypatch.setattr("apportion.estimators.resolve_device", chosen)
     monkeypatch.setattr("apportion.estimators.predict_on", watched)
     x, y, bags = pictures(24)
     model = ProportionClassifier("dllp", None, first_epochs=1, device="auto").fit(x, y, bags=bags)

@@ -15,17 +15,17 @@ from sklearn.linear_model import LogisticRegression
 
 from apportion import ProportionClassifier, diagnose
 from apportion.bags.bags import Bags, bag_means
-from apportion.bags.simulate import dirichlet_groups, make_bags
+from apportion.bags.simulate import dirichlet_bag_ids, make_bags
 from apportion.data.synthetic import blobs, digits, moons
+from apportion.errors import DataError
 from apportion.fitting import stage_settings
 from apportion.fitting.crossfit import unseen_log_probs
-from apportion.intake.instances import BagError
 from apportion.intake.mending import denoised
 from apportion.judging.bag_statistics import accuracy_from_bags, accuracy_interval, spread_of, uneven
 from apportion.judging.diagnosis import diagnosis_of, margins_of, needed, worth
 from apportion.judging.shuffles import bag_weights, other_orders, shuffled_correlations
 from apportion.tabular.diagnosed import report
-from apportion.transport import certified
+from apportion.transport import assign_with_duals
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -53,7 +53,7 @@ CONFUSION = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.0, 0.4, 0.6]])
 # --- the estimate of accuracy
 
 
-@pytest.mark.parametrize("groups", [None, dirichlet_groups], ids=["random", "dirichlet"])
+@pytest.mark.parametrize("groups", [None, dirichlet_bag_ids], ids=["random", "dirichlet"])
 def test_the_accuracy_of_many_bags_is_found_without_labels(groups):
     y = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 200_000, True, generator=seeded())
     bags, hidden = bagged(y, 20, 3, groups=groups)
@@ -97,7 +97,7 @@ def test_mistakes_that_differ_from_bag_to_bag_widen_the_interval():
 
 def test_nothing_is_added_in_random_bags_and_little_where_classes_are_mistaken_alike():
     y = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 4000, True, generator=seeded())
-    for groups, most in ((None, 0.0), (dirichlet_groups, 0.03)):
+    for groups, most in ((None, 0.0), (dirichlet_bag_ids, 0.03)):
         bags, hidden = bagged(y, 40, 3, groups=groups)
         guess = torch.nn.functional.one_hot(mistaken(hidden, CONFUSION), 3).double()
         assert uneven(bag_means(guess, bags.sizes), bags.proportions.double(), bags.sizes) <= most
@@ -173,7 +173,7 @@ def test_random_bags_have_the_spread_of_chance_and_others_have_not():
     bags, _ = bagged(y, 50, 3)
     spread, chance = spread_of(bags.proportions, bags.sizes)
     assert abs(spread - 1) < chance < 0.2
-    skewed, _ = bagged(y, 50, 3, groups=dirichlet_groups)
+    skewed, _ = bagged(y, 50, 3, groups=dirichlet_bag_ids)
     assert spread_of(skewed.proportions, skewed.sizes)[0] > 5
     assert spread_of(bags.proportions.mean(0).expand(400, 3), bags.sizes)[0] < 1e-10
 
@@ -291,25 +291,25 @@ def test_margins_bound_what_another_class_costs_the_whole_bag():
     size, counts = 6, torch.tensor([[3, 2, 1]])
     for seed in range(5):
         log_probs = torch.randn(size, 3, generator=seeded(seed)).double().log_softmax(1)
-        found = certified(log_probs, [size], counts)
+        found = assign_with_duals(log_probs, [size], counts)
         margins = margins_of(log_probs, torch.tensor([size]), found.classes, found.prices)
-        labellings = [
+        labelings = [
             torch.tensor(c)
             for c in product(range(3), repeat=size)
             if torch.equal(torch.bincount(torch.tensor(c), minlength=3), counts[0])
         ]
-        worth = torch.stack([log_probs[torch.arange(size), c].sum() for c in labellings])
+        worth = torch.stack([log_probs[torch.arange(size), c].sum() for c in labelings])
         best = worth.max()
         for i in range(size):
-            others = torch.tensor([bool(c[i] != found.classes[i]) for c in labellings])
+            others = torch.tensor([bool(c[i] != found.classes[i]) for c in labelings])
             assert -1e-9 <= margins[i] <= best - worth[others].max() + 1e-9
-        # the likeliest other labelling moves two instances at least, each by its margin
+        # the likeliest other labeling moves two instances at least, each by its margin
         assert margins.max() > 0
 
 
 def test_the_margin_of_a_bag_of_one_class_is_infinite():
     log_probs = torch.randn(4, 2, generator=seeded()).double().log_softmax(1)
-    found = certified(log_probs, [4], torch.tensor([[4, 0]]))
+    found = assign_with_duals(log_probs, [4], torch.tensor([[4, 0]]))
     margins = margins_of(log_probs, torch.tensor([4]), found.classes, found.prices)
     assert torch.isinf(margins).all()
 
@@ -322,7 +322,7 @@ SETS = {"moons": lambda: moons(0, 600), "blobs": lambda: blobs(1, 800), "digits"
 
 def test_bags_that_differ_for_a_reason_come_with_a_warning():
     y = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 2000, True, generator=seeded())
-    for groups, warned in ((None, False), (dirichlet_groups, True)):
+    for groups, warned in ((None, False), (dirichlet_bag_ids, True)):
         bags, hidden = bagged(y, 20, 3, groups=groups)
         found = diagnosis_of(sure(mistaken(hidden, CONFUSION), 3), bags)
         assert any("differ for a reason" in each for each in found.words) == warned
@@ -355,7 +355,7 @@ def test_too_few_shuffles_to_show_anything_are_refused():
     bags, hidden = bagged(y, 8, 2)
     for given in ({}, {"shuffles": 499}):
         assert diagnosis_of(sure(hidden, 2), bags, **given).supported
-    with pytest.raises(BagError, match="shuffles is 498; pass 499 at least: fewer show nothing so rare"):
+    with pytest.raises(DataError, match="shuffles is 498; pass 499 at least: fewer show nothing so rare"):
         diagnose(sure(hidden, 2).exp(), torch.arange(400) // 8, bags.proportions.numpy(), shuffles=498)
 
 
@@ -394,7 +394,7 @@ def test_the_largest_class_is_that_of_rows_and_p_counts_the_order_that_was_found
 
 
 def quick(**given: Any) -> dict[str, Any]:
-    settings = {"first_epochs": 40, "second_epochs": 0, "instances_per_batch": 128, "rate": 5e-3}
+    settings = {"first_epochs": 40, "second_epochs": 0, "batch_size": 128, "rate": 5e-3}
     words = {"first_stage": "dllp", "second_stage": None, "backbone": "mlp", "labels": "soft", "reg": 1.0}
     return stage_settings(**words, **settings, second_rate=1e-3, seed=0, **given)
 
@@ -414,7 +414,7 @@ def test_fine_bags_are_called_fine_and_shuffled_shares_are_not(name):
     found = diagnosis_of(unseen_log_probs(shuffled, quick(), folds=2), shuffled, crossed=True)
     assert not found.supported
     assert "no better than shuffled ones" in found.words[0]
-    assert "learnt too little (more epochs" in found.words[0]
+    assert "learned too little (more epochs" in found.words[0]
     assert "or its own bags by heart (if it foretells those far better: fewer epochs" in found.words[0]
 
 
@@ -531,7 +531,7 @@ def test_what_are_no_probabilities_is_refused_with_what_it_looks_like(change, me
     probabilities = np.array([[0.25, 0.75], [0.75, 0.25]] * 4)
     ids, shares = [0, 0, 1, 1, 2, 2, 3, 3], {i: [i / 4, 1 - i / 4] for i in range(4)}
     assert not diagnose(probabilities, ids, shares).supported
-    with pytest.raises(BagError, match=message):
+    with pytest.raises(DataError, match=message):
         diagnose(change(probabilities), ids, shares)
 
 
@@ -545,7 +545,7 @@ def test_a_table_with_names_is_read_by_them_or_asks_for_the_order_of_the_predict
     right = diagnose(predictions, town, table)
     assert right.correlation > 0.95
     with pytest.raises(
-        BagError, match=r"the table has the classes \['yes', 'no'\], predictions may have another"
+        DataError, match=r"the table has the classes \['yes', 'no'\], predictions may have another"
     ):
         diagnose(predictions, town, turned)
     for one in (turned, turned.T.to_dict()):
@@ -569,13 +569,13 @@ def test_predictions_with_names_are_read_by_them(library, order, classes):
 def test_names_of_predictions_that_are_not_those_of_the_classes_are_refused():
     table, ids = pd.DataFrame({"no": [0.25, 0.5], "yes": [0.75, 0.5]}), np.arange(4) % 2
     predicted = pd.DataFrame(np.full((4, 2), 0.5), columns=["no", "maybe"])
-    with pytest.raises(BagError, match="class 'maybe' has no column in the table"):
+    with pytest.raises(DataError, match="class 'maybe' has no column in the table"):
         diagnose(predicted, ids, table)
     words = r"predictions has the columns \['no', 'maybe'\], but the classes are \['no', 'yes'\]"
-    with pytest.raises(BagError, match=words):
+    with pytest.raises(DataError, match=words):
         diagnose(predicted, ids, table, classes=["no", "yes"])
     with pytest.raises(
-        BagError, match="bag 0 has 25 as the proportion of class 'no', which is more than one"
+        DataError, match="bag 0 has 25 as the proportion of class 'no', which is more than one"
     ):
         diagnose(np.full((4, 2), 0.5), ids, 100 * table.to_numpy(), classes=["no", "yes"])
 

@@ -28,13 +28,13 @@ from torch import nn
 
 from apportion import (
     BagCorrelation,
-    BagError,
     Bags,
     BagScore,
+    DataError,
     ProportionClassifier,
+    build_bags,
     diagnose,
-    expand,
-    group_bags,
+    expand_proportions,
     meet,
 )
 from apportion.fitting import two_stages
@@ -43,7 +43,7 @@ from apportion.fitting.telling import tell, words_of
 from apportion.intake.forms import bags_from
 from apportion.methods import DLLP
 from apportion.networks import mlp
-from apportion.pipeline import Moment
+from apportion.pipeline import EpochState
 from apportion.pseudo_labels import soft_labels
 from apportion.training import Epoch
 
@@ -56,7 +56,7 @@ SMALL = partial(mlp, widths=(16,))
 
 
 def quick(**settings: Any) -> ProportionClassifier:
-    given = {"first_epochs": 4, "second_epochs": 4, "instances_per_batch": 64, "random_state": 0}
+    given = {"first_epochs": 4, "second_epochs": 4, "batch_size": 64, "random_state": 0}
     return ProportionClassifier(**given | {"backbone": SMALL} | settings)
 
 
@@ -123,8 +123,8 @@ def test_labels_in_bags_shares_a_row_and_tables_of_all_kinds_train_the_same_netw
         quick().fit(X, bags=TOWNS, proportions=array),
         quick().fit(X, bags=TOWNS, counts=COUNTS),
         quick().fit(X, bags=TOWNS, counts=pd.DataFrame(COUNTS).T),
-        quick().fit(X, expand(TABLE, TOWNS), bags=TOWNS),
-        quick().fit(X, expand(None, TOWNS, counts=COUNTS), bags=TOWNS),
+        quick().fit(X, expand_proportions(TABLE, TOWNS), bags=TOWNS),
+        quick().fit(X, expand_proportions(None, TOWNS, counts=COUNTS), bags=TOWNS),
     ):
         assert same(model, counted)
 
@@ -142,7 +142,7 @@ def test_on_bags_of_one_it_is_as_good_as_a_supervised_network():
 
 def test_two_moons_are_found_from_shares_alone_and_answers_keep_the_order_of_the_rows():
     (x, truth), (fresh, answer) = (make_moons(800, noise=0.1, random_state=seed) for seed in (0, 1))
-    town = [f"town {i % 80}" for i in range(800)]  # no two neighbouring rows share a bag
+    town = [f"town {i % 80}" for i in range(800)]  # no two neighboring rows share a bag
     model = ProportionClassifier(random_state=0).fit(x, truth, bags=town)
     assert model.score(fresh, answer) > 0.98
     assert get_scorer("roc_auc")(model, fresh, answer) > 0.99
@@ -166,7 +166,7 @@ def test_columns_follow_the_sorted_classes_whatever_their_order_was():
     for model in (by_name, by_position, chosen):
         assert model.classes_.tolist() == ["no", "yes"]
         assert same(model, expected)
-    np.testing.assert_array_equal(expand(turned, TOWNS), expand(FRAME, TOWNS))
+    np.testing.assert_array_equal(expand_proportions(turned, TOWNS), expand_proportions(FRAME, TOWNS))
 
 
 ROWS_OF = FRAME.loc[TOWNS].reset_index(drop=True)
@@ -185,11 +185,11 @@ def test_shares_of_rows_are_read_by_the_names_of_their_columns(y, classes):
     assert model.classes_.tolist() == ["no", "yes"]
     assert same(model, quick().fit(X, bags=TOWNS, proportions=FRAME))
     for score in (BagCorrelation(), BagScore("correlation"), BagScore()):
-        assert score(model, X, y, bags=TOWNS) == score(model, X, expand(FRAME, TOWNS), bags=TOWNS)
+        assert score(model, X, y, bags=TOWNS) == score(model, X, expand_proportions(FRAME, TOWNS), bags=TOWNS)
 
 
 def test_columns_that_only_count_themselves_go_by_their_place():
-    rows = expand(FRAME, TOWNS).to_numpy()
+    rows = expand_proportions(FRAME, TOWNS).to_numpy()
     for y in (pd.DataFrame(rows), pl.DataFrame(rows)):
         assert quick().fit(X, y, bags=TOWNS).classes_.tolist() == [0, 1]
         assert quick().fit(X, y, bags=TOWNS, classes=["no", "yes"]).classes_.tolist() == ["no", "yes"]
@@ -205,8 +205,8 @@ def test_names_of_shares_and_classes_that_differ_are_refused():
     refusal("but the classes are", X, TURNED, bags=TOWNS, classes=["no", "perhaps", "yes"])
     refusal("each once", X, TURNED.set_axis(["no", "no"], axis=1), bags=TOWNS)
     refusal("are of several types", X, TURNED.set_axis(["no", 1], axis=1), bags=TOWNS)
-    model = quick().fit(X, expand(FRAME, TOWNS).to_numpy(), bags=TOWNS)
-    with pytest.raises(BagError, match=r"but the classes are \[0, 1\]"):
+    model = quick().fit(X, expand_proportions(FRAME, TOWNS).to_numpy(), bags=TOWNS)
+    with pytest.raises(DataError, match=r"but the classes are \[0, 1\]"):
         BagScore()(model, X, TURNED, bags=TOWNS)
 
 
@@ -324,8 +324,8 @@ def test_verbose_writes_a_line_an_epoch(capsys):
     assert lines[-1].startswith("second stage, epoch ")
 
 
-def moment_of(number: int, seconds: float, last: bool = False) -> Moment:
-    return Moment(
+def moment_of(number: int, seconds: float, last: bool = False) -> EpochState:
+    return EpochState(
         "first", Epoch(number, 40, {"proportion": 0.5}, seconds), DLLP(nn.Linear(1, 2)), [], last=last
     )
 
@@ -358,7 +358,7 @@ def test_small_data_is_gone_over_more_often_and_a_batch_holds_the_largest_bag():
 
 def test_both_stages_run_without_scikit_learn_and_can_be_left_early():
     bags, _ = bags_from(X, TRUTH, TOWNS)
-    asked = {"label": soft_labels, "first_epochs": 2, "second_epochs": 2, "instances_per_batch": 64}
+    asked = {"label": soft_labels, "first_epochs": 2, "second_epochs": 2, "batch_size": 64}
     seen = [(m.stage, m.epoch.number) for m in two_stages(bags, SMALL, **asked)]
     assert seen == [("first", 1), ("first", 2), ("second", 1), ("second", 2)]
     assert isinstance(bags, Bags)
@@ -368,7 +368,7 @@ def test_both_stages_run_without_scikit_learn_and_can_be_left_early():
 
 
 def test_a_search_over_groups_routes_bags_and_scores_without_labels():
-    known = expand(TABLE, TOWNS)
+    known = expand_proportions(TABLE, TOWNS)
     with config_context(enable_metadata_routing=True):
         search = GridSearchCV(
             good(), {"second_stage": [None, "plot"]}, cv=GroupKFold(3), scoring=BagCorrelation(),
@@ -413,7 +413,7 @@ class Fixed:
 
 
 def test_the_correlation_is_one_for_the_truth_and_zero_for_the_overall_shares():
-    known, score = expand(TABLE, TOWNS), BagCorrelation()
+    known, score = expand_proportions(TABLE, TOWNS), BagCorrelation()
     overall = np.tile([[1 - TRUTH.mean(), TRUTH.mean()]], (240, 1))
     assert score(Fixed(known), X, known, bags=TOWNS) == pytest.approx(1)
     assert score(Fixed(np.eye(2)[TRUTH]), X, TRUTH, bags=TOWNS) == pytest.approx(1)
@@ -438,16 +438,18 @@ def refusal(pattern: str, *args: Any, **given: Any) -> None:
 
 
 def test_what_cannot_be_used_is_refused_by_name_and_with_a_remedy():
-    off = expand(TABLE, TOWNS)
+    off = expand_proportions(TABLE, TOWNS)
     off[7] = [0.25, 0.75]
     town = TOWNS[7]
-    refusal(rf"bag '{town}' has rows that disagree: .*0.25, 0.75\]; .* see expand", X, off, bags=TOWNS)
+    refusal(
+        rf"bag '{town}' has rows that disagree: .*0.25, 0.75\]; .* see expand_proportions", X, off, bags=TOWNS
+    )
     refusal(
         rf"bag '{town}' has proportions summing to 1.5", X, bags=TOWNS, proportions=TABLE | {town: [0.5, 1.0]}
     )
     refusal(rf"bag '{town}' has counts that sum to 999", X, bags=TOWNS, counts=COUNTS | {town: [0, 999]})
     refusal("there are 240 instances but 3 bag ids", X, TRUTH, bags=["a", "b", "c"])
-    refusal("pass bags=, the bag id of every row", X, expand(TABLE, TOWNS))
+    refusal("pass bags=, the bag id of every row", X, expand_proportions(TABLE, TOWNS))
     refusal("pass bags=, the bag id of every row", X, proportions=TABLE)
     refusal("both of y and a table", X, TRUTH, bags=TOWNS, proportions=TABLE)
     refusal("either proportions or counts", X, bags=TOWNS, proportions=TABLE, counts=COUNTS)
@@ -461,7 +463,11 @@ def test_classes_that_do_not_fit_are_refused():
     refusal(r"2 columns of shares but the classes \['a'\]", X, bags=TOWNS, proportions=TABLE, classes=["a"])
     refusal("name each once", X, bags=TOWNS, proportions=TABLE, classes=["a", "a"])
     refusal(
-        r"order columns and classes as \['a', 'b'\]", X, expand(TABLE, TOWNS), bags=TOWNS, classes=["b", "a"]
+        r"order columns and classes as \['a', 'b'\]",
+        X,
+        expand_proportions(TABLE, TOWNS),
+        bags=TOWNS,
+        classes=["b", "a"],
     )
     missing = r"class 'maybe' has no column in the table; it has \['no', 'yes'\]"
     refusal(missing, X, bags=TOWNS, proportions=FRAME, classes=["no", "maybe"])
@@ -475,7 +481,7 @@ def test_settings_that_do_not_exist_are_refused_with_those_that_do():
     refusal(r"backbone is \['mlp'\]; there are mlp", X, TRUTH, settings={"backbone": ["mlp"]})
     refusal("first_epochs is 0; it must be at least 1", X, TRUTH, settings={"first_epochs": 0})
     refusal("second_epochs is -1; it must be at least 0", X, TRUTH, settings={"second_epochs": -1})
-    refusal("instances_per_batch is 0; it must be", X, TRUTH, settings={"instances_per_batch": 0})
+    refusal("batch_size is 0; it must be", X, TRUTH, settings={"batch_size": 0})
     refusal("rate is -1; it must be more than 0 and finite", X, TRUTH, settings={"rate": -1})
     refusal("second_rate is inf; it must be more than 0", X, TRUTH, settings={"second_rate": np.inf})
     refusal("reg is 'much'; it must be a number", X, TRUTH, settings={"reg": "much"})
@@ -524,14 +530,14 @@ def test_a_fit_that_is_interrupted_leaves_no_model_and_not_half_of_two(monkeypat
 )
 def test_bags_that_are_all_alike_are_refused(bags, words):
     shares = dict.fromkeys(np.asarray(bags).tolist(), [0.5, 0.5])
-    with pytest.raises(BagError, match=words):
+    with pytest.raises(DataError, match=words):
         ProportionClassifier().fit(X, bags=bags, proportions=shares)
 
 
 @pytest.mark.parametrize("values", [pd.Timestamp("2020-01-01"), "u", pd.Timedelta("1D")])
 def test_a_column_without_numbers_is_named(values):
     frame = pd.DataFrame(X, columns=["up", "along"]).assign(since=values)
-    with pytest.raises(BagError, match=r"column 'since' of X has .*, and no numbers; encode it, by"):
+    with pytest.raises(DataError, match=r"column 'since' of X has .*, and no numbers; encode it, by"):
         ProportionClassifier().fit(frame, bags=TOWNS, proportions=[[0.5, 0.5]])
 
 
@@ -543,7 +549,7 @@ def test_what_is_wrong_with_numbers_is_told_as_scikit_learn_does():
 
 def test_a_row_without_a_label_is_named():
     labels = np.where(np.arange(len(X)) == 7, None, np.array(["no", "yes"])[TRUTH])
-    with pytest.raises(BagError, match="y has no label in row 7; leave such rows out, or pass bags"):
+    with pytest.raises(DataError, match="y has no label in row 7; leave such rows out, or pass bags"):
         ProportionClassifier().fit(X, labels)
 
 
@@ -555,7 +561,7 @@ def test_bags_with_the_rows_of_x_in_another_order_are_refused_and_other_indices_
     def fitted(bags):
         return model.fit(x, bags=bags, proportions=shares).predict_proba(x)
 
-    with pytest.raises(BagError, match=r"bags has the rows of X in another order, 13 first; pass bags.loc"):
+    with pytest.raises(DataError, match=r"bags has the rows of X in another order, 13 first; pass bags.loc"):
         fitted(bags[::-1])
     plain = fitted(bags)
     for same in (bags[::-1].loc[x.index], bags.to_numpy(), bags.reset_index(drop=True)):
@@ -579,10 +585,10 @@ def test_a_search_over_shares_from_a_frame_keeps_the_names_of_the_classes(librar
     bag = np.arange(len(X)) // 10
     table = pd.crosstab(bag, np.array(["no", "yes"])[TRUTH], normalize="index")
     frame = table if library == "pandas" else pl.from_pandas(table.rename_axis("bag").reset_index())
-    shares = expand(frame, bag)
+    shares = expand_proportions(frame, bag)
     assert type(shares) is type(frame)
     assert list(shares.columns) == ["no", "yes"]
-    np.testing.assert_array_equal(np.asarray(shares), expand(table.to_numpy(), bag))
+    np.testing.assert_array_equal(np.asarray(shares), expand_proportions(table.to_numpy(), bag))
     with config_context(enable_metadata_routing=True):
         search = GridSearchCV(
             quick(), {"reg": [1.0]}, cv=GroupKFold(2), scoring=BagScore(), error_score="raise"
@@ -593,7 +599,7 @@ def test_a_search_over_shares_from_a_frame_keeps_the_names_of_the_classes(librar
 
 def test_permutation_importance_takes_a_scorer_that_knows_the_bags():
     bag = np.arange(len(X)) // 10
-    shares = expand(pd.crosstab(bag, TRUTH, normalize="index"), bag)
+    shares = expand_proportions(pd.crosstab(bag, TRUTH, normalize="index"), bag)
     found = permutation_importance(
         quick().fit(X, shares, bags=bag), X, shares, n_repeats=1,
         scoring=lambda model, x, y: BagScore()(model, x, y, bags=bag),
@@ -668,14 +674,14 @@ def test_a_backbone_that_ends_in_a_softmax_is_refused():
 
 
 def test_a_backbone_of_frozen_weights_is_refused():
-    with pytest.raises(ValueError, match="no weight of the Linear is to be learnt; set requires_grad"):
+    with pytest.raises(ValueError, match="no weight of the Linear is to be learned; set requires_grad"):
         quick(backbone=lambda shape, k: nn.Linear(2, k).requires_grad_(False)).fit(X, TRUTH)
 
 
 def test_shares_have_no_accuracy_and_the_error_says_what_scores_them():
     model = quick().fit(X, TRUTH)
     assert model.score(X, TRUTH) > 0.5
-    with pytest.raises(BagError, match=r"y has shares of 2 classes, and accuracy wants labels; .*BagScore"):
+    with pytest.raises(DataError, match=r"y has shares of 2 classes, and accuracy wants labels; .*BagScore"):
         model.score(X, np.eye(2)[TRUTH])
 
 
@@ -691,10 +697,10 @@ def test_features_of_a_size_that_no_network_learns_from_are_warned_of(factors, n
     size = float(np.sqrt((frame[name] ** 2).mean()))
     quick(backbone="mlp").fit(frame, TRUTH, bags=TOWNS)
     quick(backbone="mlp").fit(frame.to_numpy(), TRUTH, bags=TOWNS)
-    named, placed = (record.getMessage() for record in caplog.records)
+    named, to_device = (record.getMessage() for record in caplog.records)
     what = f"the largest, has a root mean square of {size:.3g}: a network learns badly from it; scale the"
     assert named.startswith(f"feature {name!r} of X, {what}")
-    assert placed.startswith(f"feature {int(name == 'along')} of X, {what}")
+    assert to_device.startswith(f"feature {int(name == 'along')} of X, {what}")
 
 
 def test_features_of_a_usual_size_or_for_a_network_of_ones_own_are_not(caplog):
@@ -709,14 +715,14 @@ def test_features_of_a_usual_size_or_for_a_network_of_ones_own_are_not(caplog):
 
 def test_the_share_of_one_class_on_every_row_is_refused_with_those_of_both():
     share = np.array([TABLE[town][1] for town in TOWNS.tolist()])
-    with pytest.raises(BagError, match=r"the shares of one class; pass those of both, numpy.column_stack"):
+    with pytest.raises(DataError, match=r"the shares of one class; pass those of both, numpy.column_stack"):
         quick().fit(X, share, bags=TOWNS)
 
 
 @pytest.mark.parametrize("table", [TABLE, FRAME.set_axis([0, 1], axis=1)], ids=["dict", "frame"])
 @pytest.mark.parametrize("score", [BagScore(), BagCorrelation()], ids=["likelihood", "correlation"])
 def test_a_score_takes_a_table_of_the_bags(table, score):
-    model, rows, some = quick().fit(X, TRUTH, bags=TOWNS), expand(TABLE, TOWNS), TOWNS < "town 12"
+    model, rows, some = quick().fit(X, TRUTH, bags=TOWNS), expand_proportions(TABLE, TOWNS), TOWNS < "town 12"
     for part in (slice(None), some):
         given = X[part], rows[part]
         right = score(model, *given, bags=TOWNS[part])
@@ -726,13 +732,13 @@ def test_a_score_takes_a_table_of_the_bags(table, score):
 def test_a_bag_that_the_table_lacks_or_has_none_for_is_without_shares_where_that_is_allowed():
     first, *_ = sorted(TABLE)
     rows = TABLE | {first: [math.nan, math.nan]}
-    right = quick(unlabelled=True).fit(X, bags=TOWNS, proportions=rows)
+    right = quick(unlabeled=True).fit(X, bags=TOWNS, proportions=rows)
     lacking = {town: shares for town, shares in TABLE.items() if town != first}
     for table in (lacking, lacking | {first: None}, FRAME.drop(first).set_axis([0, 1], axis=1)):
-        assert same(quick(unlabelled=True).fit(X, bags=TOWNS, proportions=table), right)
+        assert same(quick(unlabeled=True).fit(X, bags=TOWNS, proportions=table), right)
     refusal(f"bag '{first}' has instances but no row in the table", X, bags=TOWNS, proportions=lacking)
     strange = {town.upper(): shares for town, shares in TABLE.items()}
-    refusal("write both alike", X, bags=TOWNS, proportions=strange, settings={"unlabelled": True})
+    refusal("write both alike", X, bags=TOWNS, proportions=strange, settings={"unlabeled": True})
 
 
 def test_sparse_matrices_and_texts_are_refused_with_what_makes_rows_of_them():
@@ -749,15 +755,15 @@ def test_sparse_matrices_and_texts_are_refused_with_what_makes_rows_of_them():
     ("row", "message"),
     [
         ([0.5, 0.6], "summing to 1.1; divide them by their sum"),
-        ([math.nan, math.nan], "leave its rows out of folds and searches, .* with unlabelled=True"),
+        ([math.nan, math.nan], "leave its rows out of folds and searches, .* with unlabeled=True"),
     ],
 )
 def test_shares_that_folds_cannot_take_are_refused_with_what_can_be_done(row, message):
-    with pytest.raises(BagError, match=message):
-        expand(TABLE | {str(TOWNS[0]): row}, TOWNS)
+    with pytest.raises(DataError, match=message):
+        expand_proportions(TABLE | {str(TOWNS[0]): row}, TOWNS)
     lacking = {town: shares for town, shares in TABLE.items() if town != TOWNS[0]}
-    with pytest.raises(BagError, match="no row in the table; add it, or leave its rows out of folds"):
-        expand(lacking, TOWNS)
+    with pytest.raises(DataError, match="no row in the table; add it, or leave its rows out of folds"):
+        expand_proportions(lacking, TOWNS)
 
 
 def test_a_score_tells_a_table_from_shares_of_rows_where_every_row_is_a_bag():
@@ -767,7 +773,7 @@ def test_a_score_tells_a_table_from_shares_of_rows_where_every_row_is_a_bag():
     right = BagScore()(model, X[:12], rows, bags=ids)
     assert BagScore()(model, X[:12], table, bags=ids) == pytest.approx(right)
     assert BagScore()(model, X[:12], dict(zip(ids, rows, strict=True)), bags=ids) == pytest.approx(right)
-    with pytest.raises(BagError, match="there are 12 instances but 10 labels"):
+    with pytest.raises(DataError, match="there are 12 instances but 10 labels"):
         BagScore()(model, X[:12], TRUTH[:10], bags=ids)
 
 
@@ -776,7 +782,7 @@ def test_a_column_of_vectors_is_refused_with_the_remedy(kind):
     rows = np.empty(240, object)
     rows[:] = list(X)
     given = {"array": rows, "pandas": pd.Series(list(X)), "polars": pl.Series(X.tolist())}[kind]
-    with pytest.raises(BagError, match=r"X is a column of vectors of 2 numbers; pass numpy.stack\(X\)"):
+    with pytest.raises(DataError, match=r"X is a column of vectors of 2 numbers; pass numpy.stack\(X\)"):
         quick().fit(given, bags=TOWNS, proportions=TABLE)
 
 
@@ -791,15 +797,15 @@ def test_bags_in_another_order_than_predictions_are_refused_by_all_who_take_both
     bags.index = frame.index
     moved = bags.sample(frac=1, random_state=1)
     for ask in (meet, diagnose):
-        with pytest.raises(BagError, match="rows of probabilities in another order, .* pass bags.loc"):
+        with pytest.raises(DataError, match="rows of probabilities in another order, .* pass bags.loc"):
             ask(frame, moved, TABLE)
     moved = pd.Series(TOWNS).sample(frac=1, random_state=1)
-    with pytest.raises(BagError, match="bags has the rows of X in another order"):
+    with pytest.raises(DataError, match="bags has the rows of X in another order"):
         BagScore()(model, pd.DataFrame(X), TABLE, bags=moved)
-    with pytest.raises(BagError, match="bags has the rows of x in another order"):
-        group_bags(pd.DataFrame(X), moved, TABLE)
+    with pytest.raises(DataError, match="bags has the rows of x in another order"):
+        build_bags(pd.DataFrame(X), moved, TABLE)
 
 
 def test_noise_is_a_number_and_not_true():
-    with pytest.raises(BagError, match="noise is True; give a standard deviation, or 'estimate'"):
+    with pytest.raises(DataError, match="noise is True; give a standard deviation, or 'estimate'"):
         quick(noise=True).fit(X, bags=TOWNS, counts=COUNTS)

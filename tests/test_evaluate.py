@@ -45,7 +45,7 @@ def test_predictions_are_log_probabilities_in_evaluation_mode_and_carry_no_gradi
 @pytest.mark.parametrize("instances", [1, 4, 7, 100])
 def test_the_batch_size_does_not_matter(instances):
     classifier, x = network(), torch.randn(7, 2, generator=stream(0))
-    torch.testing.assert_close(predict(classifier, x, instances_per_batch=instances), predict(classifier, x))
+    torch.testing.assert_close(predict(classifier, x, batch_size=instances), predict(classifier, x))
 
 
 @pytest.mark.parametrize(

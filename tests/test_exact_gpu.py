@@ -15,7 +15,7 @@ IMAGES = Recipe(
     data=Data("cifar10", 16),
     network=Network("conv13"),
     first=First("vat", epochs=3, optimizer="sgd", rate=0.01),
-    instances_per_batch=128,
+    batch_size=128,
     augment="crop+flip",
 )
 SECOND = replace(IMAGES, second=Second(epochs=3, hold=1, labels="soft", mixup=1.0))

@@ -14,25 +14,25 @@ from conftest import ONE_VIEW, same_bits
 
 from apportion import runs
 from apportion.bags.simulate import make_bags
-from apportion.crew import CrewError, refuse_strangers
+from apportion.crew import refuse_strangers
 from apportion.data import SOURCES
+from apportion.errors import RunError, SettingsError, TrainingError
 from apportion.experiment import run as experiment
 from apportion.experiment.run import run
 from apportion.experiment.stages import find_run, run_with_teacher
 from apportion.experiment.task import load_task
 from apportion.grid import RECIPES
-from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed
+from apportion.recipes import Data, First, Network, Recipe, Second, changed
 from apportion.recipes.checks import BAGGINGS, LABELS
 from apportion.report.collect import collect
 from apportion.runs.checkpoints import unpack
-from apportion.training import NotFinite
 
 SMOKE = {name: replace(recipe, seed=0) for name, recipe in RECIPES.items() if name.startswith("smoke/")}
 TINY = Recipe(
     data=Data("digits", 64),
     network=Network("mlp", {"widths": (16,)}),
     first=First(epochs=4),
-    instances_per_batch=256,
+    batch_size=256,
 )
 TINY_SECOND = replace(TINY, second=Second(epochs=4, hold=1, mixup=1.0, running=0.5, weighting="bag"))
 CPU = torch.device("cpu")
@@ -151,7 +151,7 @@ def test_exact_labels_meet_the_proportions_in_every_line(smoke):
 def test_bags_are_the_same_for_every_method_and_network_and_differ_from_seed_to_seed():
     base = RECIPES["digits/dllp/16"]
     others = [RECIPES["digits/gan+plot/16"], RECIPES["digits/rot/16"]]
-    others.append(replace(base, network=Network("mlp", {"widths": (8,)}), instances_per_batch=8))
+    others.append(replace(base, network=Network("mlp", {"widths": (8,)}), batch_size=8))
     source = load_task(base, CPU).bags.source
     assert all(torch.equal(load_task(other, CPU).bags.source, source) for other in others)
     assert not torch.equal(load_task(replace(base, seed=2), CPU).bags.source, source)
@@ -332,13 +332,13 @@ def test_a_second_stage_without_its_first_is_refused(tmp_path):
 
 
 def test_a_stage_without_epochs_is_refused(tmp_path):
-    with pytest.raises(RecipeError, match="first.epochs is 0; it must be at least 1"):
+    with pytest.raises(SettingsError, match="first.epochs is 0; it must be at least 1"):
         all_of(replace(TINY, first=First(epochs=0)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_held_out_bags_that_leave_none_to_learn_from_are_refused(tmp_path):
-    with pytest.raises(RecipeError, match="data.held_out is 0.99; of 22 bags it leaves none"):
+    with pytest.raises(SettingsError, match="data.held_out is 0.99; of 22 bags it leaves none"):
         all_of(replace(TINY, data=replace(TINY.data, held_out=0.99)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -406,7 +406,7 @@ def test_every_setting_of_a_second_stage_reaches_it(tmp_path, teacher, monkeypat
     second = Second(epochs=9, memory=3, running=0.25, hold=7, mixup=0.5, stop=0.1, schedule="cosine")
     with pytest.raises(runs.RunError, match="no epoch is left to train"):
         all_of(replace(TINY, second=second), tmp_path, teacher)
-    plain = ("epochs", "memory", "running", "hold", "mixup", "stop", "seed", "instances_per_batch")
+    plain = ("epochs", "memory", "running", "hold", "mixup", "stop", "seed", "batch_size")
     assert [given[name] for name in plain] == [9, 3, 0.25, 7, 0.5, 0.1, 1, 256]
     assert given["rate"](0.25) == pytest.approx(0.5 + 0.5 * math.cos(math.pi / 4))
     assert given["weights"] is None
@@ -415,15 +415,15 @@ def test_every_setting_of_a_second_stage_reaches_it(tmp_path, teacher, monkeypat
 def test_a_run_keeps_the_last_good_epoch_when_a_term_is_no_longer_finite(tmp_path, monkeypatch):
     plain, called = experiment.evaluated, []
 
-    def poisoned(moment, *rest):
-        line = plain(moment, *rest)
-        called.append(moment.epoch.number)
+    def poisoned(epoch_state, *rest):
+        line = plain(epoch_state, *rest)
+        called.append(epoch_state.epoch.number)
         if len(called) == 2:  # what training does in the third epoch starts from this
-            next(moment.learner.classifier.parameters()).data.fill_(math.nan)
+            next(epoch_state.learner.classifier.parameters()).data.fill_(math.nan)
         return line
 
     monkeypatch.setattr(experiment, "evaluated", poisoned)
-    with pytest.raises(NotFinite, match="epoch 3 of the first stage: the term 'proportion' is nan"):
+    with pytest.raises(TrainingError, match="epoch 3 of the first stage: the term 'proportion' is nan"):
         all_of(TINY, tmp_path)
     kept = unpack((tmp_path / "last.safetensors").read_bytes(), "it")
     assert kept["epoch"] == 2
@@ -516,7 +516,7 @@ def test_a_clipped_gradient_is_refused_with_several_processes_before_anything_is
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr("apportion.experiment.run.joined", lambda place: SimpleNamespace(size=2, rank=0))
-    with pytest.raises(CrewError, match="first.clip is for one process; leave it out, or start one"):
+    with pytest.raises(RunError, match="first.clip is for one process; leave it out, or start one"):
         all_of(replace(TINY, first=replace(TINY.first, clip=1.0)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -526,7 +526,7 @@ def test_a_student_of_several_processes_may_have_a_teacher_whose_gradient_was_cl
     group, clipped = SimpleNamespace(heard=lambda value: [value, value]), replace(TINY.first, clip=1.0)
     refuse_strangers(group, here, replace(TINY, first=clipped, second=Second()))
     scattered = replace(TINY, first=replace(clipped, batches="scattered"), second=Second())
-    with pytest.raises(CrewError, match="first.batches is for one process"):
+    with pytest.raises(RunError, match="first.batches is for one process"):
         refuse_strangers(group, here, scattered)
 
 

@@ -31,14 +31,14 @@ def noise(monkeypatch):
 def half_known():
     table = SHARES.copy()
     table[::2] = np.nan
-    return known_bags(mended_bags(X.astype(np.float32), ids=TOWN, proportions=table, unlabelled=True).bags)
+    return known_bags(mended_bags(X.astype(np.float32), ids=TOWN, proportions=table, unlabeled=True).bags)
 
 
 @pytest.mark.parametrize(("without", "steps"), [(0, 1000), (20, 1000 * 0.5**0.5), (30, 500)])
 def test_the_first_stage_learns_for_steps_as_the_root_of_the_share_that_is_known(without, steps):
     table = SHARES.copy()
     table[:without] = np.nan
-    model = ProportionClassifier(unlabelled=True, second_stage=None, instances_per_batch=16, random_state=0)
+    model = ProportionClassifier(unlabeled=True, second_stage=None, batch_size=16, random_state=0)
     epochs = len(model.fit(X, bags=TOWN, proportions=table).history_)  # of a step for each known bag
     known = 40 - without
     assert steps <= epochs * known < steps + known
@@ -110,6 +110,6 @@ def test_the_estimator_learns_for_as_long_as_its_bags_need():
     y, bags = (x[:, 0] > 0).astype(int), np.concatenate([np.zeros(400, int), 1 + np.arange(1200) // 4])
     lengths = []
     for asked in (None, 400):
-        model = ProportionClassifier(second_stage=None, instances_per_batch=asked, random_state=0)
+        model = ProportionClassifier(second_stage=None, batch_size=asked, random_state=0)
         lengths.append(len(model.fit(x, y, bags=bags).history_))
     assert lengths == [math.ceil(1000 / 6), 1000 / 4]  # as if by batches of 256, and by those of 400

@@ -31,23 +31,23 @@ from apportion.methods import DLLP, LLPGAN, LLPVAT, METHODS, ROT
 from apportion.methods.count_likelihood import count_loss
 from apportion.methods.llp_gan import generator
 from apportion.methods.llp_vat import ramp_up, scaled
-from apportion.methods.protocol import frozen, still_batchnorm
+from apportion.methods.protocol import frozen, frozen_batch_norm
 from apportion.optim import make_optimizer
 from apportion.pseudo_labels import soft_labels
 
 # --- the contract
 
 
-def turns_of(learner, bags: Bags, which=(0, 1), progress: float = 0.5):
+def loss_terms_of(learner, bags: Bags, which=(0, 1), progress: float = 0.5):
     reseed(0, "turns")
-    return list(learner.steps(bags.take(torch.tensor(which)), progress))
+    return list(learner.losses(bags.take(torch.tensor(which)), progress))
 
 
 @pytest.mark.parametrize("name", ONE_VIEW)
 def test_one_set_of_terms_a_player_and_all_finite(name):
     learner = learner_of(name, network())
-    turns = turns_of(learner, moon_bags()[0])
-    assert len(turns) == len(learner.players())
+    turns = loss_terms_of(learner, moon_bags()[0])
+    assert len(turns) == len(learner.networks())
     assert all(term.isfinite() and term.requires_grad for terms in turns for term in terms.values())
     assert all(term.shape == () and term >= 0 for terms in turns for term in terms.values())
 
@@ -55,10 +55,10 @@ def test_one_set_of_terms_a_player_and_all_finite(name):
 @pytest.mark.parametrize("name", ONE_VIEW)
 def test_the_first_player_is_the_classifier_and_every_weight_of_a_player_learns_from_its_own_turn(name):
     learner = learner_of(name, network())
-    assert learner.players()[0] is learner.classifier
+    assert learner.networks()[0] is learner.classifier
     reseed(0)
     batch = moon_bags()[0].take(torch.arange(4))
-    for player, terms in zip(learner.players(), learner.steps(batch, 0.5), strict=True):
+    for player, terms in zip(learner.networks(), learner.losses(batch, 0.5), strict=True):
         gradients = torch.autograd.grad(sum(terms.values()), list(player.parameters()), retain_graph=True)
         assert all(gradient.abs().sum() > 0 for gradient in gradients)
 
@@ -67,7 +67,7 @@ def test_the_first_player_is_the_classifier_and_every_weight_of_a_player_learns_
 def test_the_terms_named_proportion_are_the_bag_loss_with_its_own_sign(name):
     bags = moon_bags()[0]
     learner = learner_of(name, network())
-    (first, *_) = turns_of(learner, bags)
+    (first, *_) = loss_terms_of(learner, bags)
     batch = bags.take(torch.tensor([0, 1]))
     plain = proportion_loss(learner.classifier(batch.x), batch.sizes, batch.proportions)
     weight = {"rot": 0.6}.get(name, 1.0)
@@ -78,7 +78,7 @@ def test_the_terms_named_proportion_are_the_bag_loss_with_its_own_sign(name):
 def test_ragged_bags_and_bags_of_one_instance_are_welcome(name):
     bags = ragged((1, 5, 2, 9, 1, 1), k=3)
     learner = learner_of(name, network(3))
-    (epoch,) = trained(learner, bags, 1, instances_per_batch=12)
+    (epoch,) = trained(learner, bags, 1, batch_size=12)
     assert all(math.isfinite(value) for value in epoch.terms.values())
 
 
@@ -88,8 +88,8 @@ def test_training_lowers_the_bag_loss_and_finds_the_classes(name):
     bags, hidden = make_bags(data.x, data.y, 8, 4, stream(0))
     level = {"bag_first": 1.0, "bag_last": 1.0} if name == "two-views" else {}
     learner = learner_of(name, network(4), **level)
-    optimizers = [make_optimizer(p, "adam", 5e-3) for p in learner.players()]
-    first, *_, last = trained(learner, bags, 40, instances_per_batch=100, optimizers=optimizers)
+    optimizers = [make_optimizer(p, "adam", 5e-3) for p in learner.networks()]
+    first, *_, last = trained(learner, bags, 40, batch_size=100, optimizers=optimizers)
     floor = torch.special.entr(bags.proportions).sum(1).mean().item() * (0.6 if name == "rot" else 1.0)
     if name == "counts":  # no least value is known, but what the truth has
         floor = count_loss(30.0 * F.one_hot(hidden, 4), bags.sizes, bags.proportions).item()
@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(name):
     for seed in (0, 0, 1):
         learner = learner_of(name, network())
         trained(learner, bags, 2, seed=seed)
-        ends.append(weights_of(*learner.players()))
+        ends.append(weights_of(*learner.networks()))
     assert same_bits(ends[0], ends[1])
     assert not same_bits(ends[0], ends[2])
 
@@ -119,7 +119,7 @@ def test_hidden_labels_cannot_reach_the_weights(name):
         again, _ = make_bags(data.x, y, 20, 2, stream(0))
         learner = learner_of(name, network())
         trained(learner, again, 3)
-        ends.append((y, weights_of(*learner.players())))
+        ends.append((y, weights_of(*learner.networks())))
     assert not torch.equal(ends[0][0], ends[1][0])
     assert same_bits(ends[0][1], ends[1][1])
 
@@ -144,7 +144,7 @@ def test_any_module_can_be_the_classifier(name):
 def test_running_statistics_are_those_of_the_real_instances_alone(name):
     classifier, plain = normed(), normed()
     batch = moon_bags()[0].take(torch.arange(5))
-    list(learner_of(name, classifier).steps(batch, 1.0))
+    list(learner_of(name, classifier).losses(batch, 1.0))
     plain(batch.x)
     assert same_bits(dict(classifier.named_buffers()).values(), dict(plain.named_buffers()).values())
     assert classifier[0][1].track_running_stats
@@ -156,7 +156,7 @@ def test_running_statistics_are_those_of_the_real_instances_alone(name):
 def test_bags_of_one_are_supervised_learning():
     bags, hidden = moon_bags(100, 1)
     learner, classifier = DLLP(network()), network()
-    losses = [epoch.terms["proportion"] for epoch in trained(learner, bags, 3, instances_per_batch=10)]
+    losses = [epoch.terms["proportion"] for epoch in trained(learner, bags, 3, batch_size=10)]
     optimizer, supervised = torch.optim.Adam(classifier.parameters(), lr=1e-3), []
     for number in (1, 2, 3):
         total = 0.0
@@ -179,7 +179,7 @@ def test_the_attack_leaves_statistics_and_weight_gradients_alone():
     learner, x = LLPVAT(classifier), moon_bags()[0].x[:32]
     logits = classifier(x)
     before = weights_of(classifier)
-    with still_batchnorm(classifier):
+    with frozen_batch_norm(classifier):
         learner.attack(x, logits)
     assert same_bits(before, weights_of(classifier))
     assert all(p.grad is None for p in classifier.parameters())
@@ -189,16 +189,16 @@ def test_a_still_pass_leaves_batchnorm_that_averages_over_all_batches_alone():
     norm = nn.BatchNorm1d(2, momentum=None)
     norm(torch.randn(8, 2, generator=stream(0)))
     before = weights_of(norm)
-    with still_batchnorm(norm):
+    with frozen_batch_norm(norm):
         norm(torch.randn(8, 2, generator=stream(1)))
     assert same_bits(before, weights_of(norm))
 
 
 def test_a_still_pass_normalises_by_its_own_batch_and_ends_even_where_it_fails():
     norm, x = nn.BatchNorm1d(2), torch.randn(8, 2, generator=stream(0)) + 5
-    with still_batchnorm(norm):
+    with frozen_batch_norm(norm):
         torch.testing.assert_close(norm(x).mean(0), torch.zeros(2), rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match="expected 2D or 3D"), still_batchnorm(norm):
+    with pytest.raises(ValueError, match="expected 2D or 3D"), frozen_batch_norm(norm):
         norm(x[0])
     norm(x)
     assert norm.running_mean is not None
@@ -258,9 +258,9 @@ def test_consistency_is_ramped_up_over_the_first_part_of_training_and_then_weigh
     assert ramp_up(0.2, 0.4) == pytest.approx(math.exp(-1.25))
     assert ramp_up(0.4, 0.4) == ramp_up(1.0, 0.4) == 1.0
     bags, learner = moon_bags()[0], LLPVAT(network(), weight=0.05, ramp=0.4)
-    early, late = (turns_of(learner, bags, progress=p)[0]["consistency"] for p in (0.2, 1.0))
+    early, late = (loss_terms_of(learner, bags, progress=p)[0]["consistency"] for p in (0.2, 1.0))
     assert early.item() == pytest.approx(math.exp(-1.25) * late.item(), rel=1e-5)
-    doubled = turns_of(LLPVAT(learner.classifier, weight=0.1), bags, progress=1.0)[0]["consistency"]
+    doubled = loss_terms_of(LLPVAT(learner.classifier, weight=0.1), bags, progress=1.0)[0]["consistency"]
     assert doubled.item() == pytest.approx(2 * late.item(), rel=1e-5)
 
 
@@ -288,7 +288,7 @@ class Recomputed(nn.Module):
 def test_a_weight_of_100_is_one_of_a_hundredth_for_all_else_but_for_the_length_of_the_gradient():
     bags, classifier, maker, found = moon_bags()[0], network(), generator((2,), 8), []
     for given in ({"weight": 100.0}, {"adversarial": 0.01}):
-        terms = turns_of(LLPGAN(classifier, maker, 8, **given), bags)[0]
+        terms = loss_terms_of(LLPGAN(classifier, maker, 8, **given), bags)[0]
         assert set(terms) == {"proportion", "real", "fake"}
         classifier.zero_grad()
         sum(terms.values()).backward()
@@ -307,7 +307,7 @@ def test_in_the_generators_turn_the_classifier_has_no_gradients():
     bags, _ = moon_bags()
     learner = LLPGAN(network(), generator((2,), 8), 8)
     batch = next(bags.batches(100, stream(0)))
-    _, matching = learner.steps(batch, 0.0)
+    _, matching = learner.losses(batch, 0.0)
     matching["matching"].backward()
     assert all(p.grad is None for p in learner.classifier.parameters())
     assert all(p.grad is not None for p in learner.generator.parameters())
@@ -317,7 +317,7 @@ def test_the_terms_of_the_gan_are_those_of_a_classifier_with_one_more_class_of_l
     bags, learner = moon_bags()[0], learner_of("gan", network(), weight=2.0)
     batch = bags.take(torch.tensor([0, 1]))
     reseed(0, "turns")
-    turn = next(iter(learner.steps(batch, 0.0)))
+    turn = next(iter(learner.losses(batch, 0.0)))
     reseed(0, "turns")
     made = learner.generator(torch.rand(len(batch.x), 8) * 2 - 1)
 
@@ -335,7 +335,7 @@ def test_the_generators_turn_comes_after_the_classifier_has_moved_and_matches_me
     bags, learner = moon_bags()[0], learner_of("gan", network())
     batch = bags.take(torch.tensor([0, 1]))
     reseed(0, "turns")
-    turns = learner.steps(batch, 0.0)
+    turns = learner.losses(batch, 0.0)
     next(turns)
     with torch.no_grad():
         for weight in learner.classifier.parameters():
@@ -349,7 +349,7 @@ def test_the_generators_turn_comes_after_the_classifier_has_moved_and_matches_me
 
 def test_the_classifiers_turn_gives_the_generator_no_gradient():
     learner = learner_of("gan", network())
-    turns = learner.steps(moon_bags()[0].take(torch.tensor([0])), 0.0)
+    turns = learner.losses(moon_bags()[0].take(torch.tensor([0])), 0.0)
     sum(next(turns).values()).backward()
     assert all(p.grad is None for p in learner.generator.parameters())
 
@@ -359,7 +359,7 @@ def test_the_gan_trains_on_bags_of_one_row_a_batch():
     bags, _ = make_bags(x, y, 1, 2, stream(1, "bags"))
     learner = learner_of("gan", network())
     before = [p.clone() for p in learner.generator.parameters()]
-    for epoch in trained(learner, bags, instances_per_batch=1):
+    for epoch in trained(learner, bags, batch_size=1):
         assert all(math.isfinite(value) for value in epoch.terms.values())
     assert all(not torch.equal(a, b) for a, b in zip(before, learner.generator.parameters(), strict=True))
 
@@ -385,7 +385,7 @@ def test_a_gan_classifier_without_a_separate_head_is_refused_with_the_remedy():
 def test_rot_labels_are_relaxed_transport_labels_of_the_batch_without_gradient():
     bags = ragged((4, 7), k=3)
     batch, classifier = bags.take(torch.tensor([0, 1])), network(3)
-    (terms,) = ROT(classifier, alpha=0.25, reg=0.5, relax=2.0).steps(batch, 0.0)
+    (terms,) = ROT(classifier, alpha=0.25, reg=0.5, relax=2.0).losses(batch, 0.0)
     logits = classifier(batch.x)
     labels = soft_labels(logits.detach().log_softmax(1), bags.sizes, bags.proportions, 0.5, 2.0)
     expected = 0.75 * cross_entropy(logits, labels).mean()
@@ -403,9 +403,9 @@ def test_rot_with_all_weight_on_the_bag_loss_is_dllp():
 
 
 def test_a_norm_that_keeps_no_statistics_still_keeps_none():
-    from apportion.methods.protocol import still_batchnorm
+    from apportion.methods.protocol import frozen_batch_norm
 
     norms = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2, track_running_stats=False))
-    with still_batchnorm(norms):
+    with frozen_batch_norm(norms):
         pass
     assert [norm.track_running_stats for norm in norms] == [True, False]

@@ -11,8 +11,9 @@ from conftest import learner_of, network, trained
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.intake.forms import bags_from, expand
-from apportion.intake.grouping import BagError, group_bags
+from apportion.errors import DataError
+from apportion.intake.forms import bags_from, expand_proportions
+from apportion.intake.grouping import build_bags
 from apportion.intake.ids import keys_of
 
 X = np.arange(12.0).reshape(6, 2)
@@ -28,7 +29,7 @@ def same(one, other):
 
 
 def test_a_bag_is_one_run_of_rows_in_the_users_order_and_source_says_where_they_came_from():
-    bags = group_bags(X, IDS, SHARES)
+    bags = build_bags(X, IDS, SHARES)
     assert list(bags.ids) == ["a", "b", "c"]
     assert bags.sizes.tolist() == [2, 3, 1]
     assert bags.source.tolist() == [1, 4, 0, 2, 5, 3]
@@ -49,22 +50,22 @@ def test_a_bag_is_one_run_of_rows_in_the_users_order_and_source_says_where_they_
     ids=["frame", "frame in another order", "array", "tensor", "list", "dict of arrays"],
 )
 def test_every_form_of_the_table_gives_the_same_bags(table):
-    same(group_bags(X, IDS, table), group_bags(X, IDS, SHARES))
+    same(build_bags(X, IDS, table), build_bags(X, IDS, SHARES))
 
 
 def test_a_frame_may_name_its_bags_in_a_column():
     frame = FRAME.rename_axis("town").reset_index().iloc[::-1]
-    same(group_bags(X, IDS, frame, bag_column="town"), group_bags(X, IDS, SHARES))
+    same(build_bags(X, IDS, frame, bag_column="town"), build_bags(X, IDS, SHARES))
 
 
 def test_counts_are_the_same_as_their_proportions():
     counts = {"a": [1, 1], "b": [1, 2], "c": [0, 1]}
-    same(group_bags(X, IDS, counts=counts), group_bags(X, IDS, SHARES))
+    same(build_bags(X, IDS, counts=counts), build_bags(X, IDS, SHARES))
 
 
 @given(st.permutations(list("abc")))
 def test_the_order_of_the_table_does_not_matter(order):
-    same(group_bags(X, IDS, {i: SHARES[i] for i in order}), group_bags(X, IDS, SHARES))
+    same(build_bags(X, IDS, {i: SHARES[i] for i in order}), build_bags(X, IDS, SHARES))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_the_order_of_the_table_does_not_matter(order):
 def test_ids_may_be_of_any_hashable_kind(names):
     ids = [names[i] for i in (0, 1, 0, 2, 1, 0)]
     table = {names[0]: [0.2, 0.8], names[1]: [0.4, 0.6], names[2]: [1.0, 0.0]}
-    bags = group_bags(X, ids, table)
+    bags = build_bags(X, ids, table)
     assert set(bags.ids) == set(names)
     start = 0
     for name, size, shares in zip(bags.ids, bags.sizes.tolist(), bags.proportions, strict=True):
@@ -95,10 +96,10 @@ def test_ids_may_be_of_any_hashable_kind(names):
 def test_ids_may_come_as_array_tensor_or_series():
     numbers = [1, 0, 1, 2, 0, 1]
     table = {0: SHARES["a"], 1: SHARES["b"], 2: SHARES["c"]}
-    expected = group_bags(X, numbers, table)
+    expected = build_bags(X, numbers, table)
     for ids in (np.array(numbers), torch.tensor(numbers), pd.Series(numbers, index=[5, 4, 3, 2, 1, 0])):
-        same(group_bags(X, ids, table), expected)
-    same(group_bags(X, np.array(IDS), FRAME), group_bags(X, IDS, SHARES))
+        same(build_bags(X, ids, table), expected)
+    same(build_bags(X, np.array(IDS), FRAME), build_bags(X, IDS, SHARES))
 
 
 def test_whole_numbers_of_a_series_or_a_tensor_are_kept_in_an_array():
@@ -108,66 +109,66 @@ def test_whole_numbers_of_a_series_or_a_tensor_are_kept_in_an_array():
         assert isinstance(found, np.ndarray)
         assert found.tolist() == [3, 1, 3]
     for missing in (pl.Series([1, None, 2]), pd.Series([1, pd.NA, 2], dtype="Int64")):
-        with pytest.raises(BagError, match="instance 1 has no bag id"):
+        with pytest.raises(DataError, match="instance 1 has no bag id"):
             keys_of(missing)
 
 
 def test_a_bag_is_asked_for_alone_only_where_all_together_are_no_numbers(monkeypatch):
     asked = []
     monkeypatch.setattr("apportion.intake.grouping.numbers_of", lambda values, who: asked.append(who))
-    group_bags(X, IDS, SHARES)
+    build_bags(X, IDS, SHARES)
     assert asked == []
 
 
 def test_masked_values_are_no_instances_and_in_a_table_they_are_missing():
     masked = np.ma.masked_array(X, np.zeros(X.shape, bool))
-    same(group_bags(masked, IDS, SHARES), group_bags(X, IDS, SHARES))
+    same(build_bags(masked, IDS, SHARES), build_bags(X, IDS, SHARES))
     masked[4, 1] = np.ma.masked
-    with pytest.raises(BagError, match=r"row 4 has a masked value; fill it in, .* or drop the row"):
-        group_bags(masked, IDS, SHARES)
+    with pytest.raises(DataError, match=r"row 4 has a masked value; fill it in, .* or drop the row"):
+        build_bags(masked, IDS, SHARES)
     rows = np.ma.masked_array([SHARES[i] for i in "abc"], [[False] * 2, [True] * 2, [False] * 2])
     for table in (rows, dict(zip("abc", rows, strict=True))):
-        with pytest.raises(BagError, match="bag 'b' has nan as the proportion of class 0"):
-            group_bags(X, IDS, table)
+        with pytest.raises(DataError, match="bag 'b' has nan as the proportion of class 0"):
+            build_bags(X, IDS, table)
 
 
 def test_counts_in_place_of_proportions_are_told_so():
     with pytest.raises(
-        BagError, match="has 2 as the proportion of class 1, .*these are counts: pass counts="
+        DataError, match="has 2 as the proportion of class 1, .*these are counts: pass counts="
     ):
-        group_bags(X, IDS, {"a": [1, 1], "b": [1, 2], "c": [0, 1]})
+        build_bags(X, IDS, {"a": [1, 1], "b": [1, 2], "c": [0, 1]})
 
 
 def test_a_frame_of_two_index_levels_names_bags_by_tuples():
     names = [("a", 1), ("a", 2)]
     frame = pd.DataFrame([[0.5, 0.5], [0.25, 0.75]], index=pd.MultiIndex.from_tuples(names))
-    assert group_bags(X[:3], [names[1], names[0], names[1]], frame).ids == names
+    assert build_bags(X[:3], [names[1], names[0], names[1]], frame).ids == names
 
 
 def test_rows_of_an_array_follow_the_sorted_ids_or_else_their_first_appearance():
     rows = [[0.1, 0.9], [0.2, 0.8], [0.3, 0.7], [0.4, 0.6]]
-    assert group_bags(X[:4], [3, 1, 4, 2], rows).ids == [1, 2, 3, 4]
+    assert build_bags(X[:4], [3, 1, 4, 2], rows).ids == [1, 2, 3, 4]
     mixed = [3, 1, 2, "a"]  # a sort that fails half-way must not leave its traces
-    assert group_bags(X[:4], mixed, rows).ids == mixed
+    assert build_bags(X[:4], mixed, rows).ids == mixed
 
 
 def test_float64_and_whole_numbers_become_float32_and_bytes_stay_bytes():
-    assert group_bags(X, IDS, SHARES).x.dtype == torch.float32
-    assert group_bags(X.astype(int), IDS, SHARES).x.dtype == torch.float32
-    assert group_bags(X.astype(bool), IDS, SHARES).x.dtype == torch.float32
-    assert group_bags(X.astype(np.uint8).reshape(6, 1, 1, 2), IDS, SHARES).x.dtype == torch.uint8
+    assert build_bags(X, IDS, SHARES).x.dtype == torch.float32
+    assert build_bags(X.astype(int), IDS, SHARES).x.dtype == torch.float32
+    assert build_bags(X.astype(bool), IDS, SHARES).x.dtype == torch.float32
+    assert build_bags(X.astype(np.uint8).reshape(6, 1, 1, 2), IDS, SHARES).x.dtype == torch.uint8
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.float16, torch.bfloat16, torch.bool, torch.int16])
 def test_tables_of_any_numbers_go_through_a_first_stage(kind):
-    bags = group_bags(torch.from_numpy(X).to(kind), IDS, SHARES)
+    bags = build_bags(torch.from_numpy(X).to(kind), IDS, SHARES)
     assert bags.x.dtype == torch.float32
     assert len(trained(learner_of("dllp", network()), bags, epochs=1)) == 1
 
 
 @pytest.mark.parametrize("kind", [">f4", np.longdouble, object, np.uint32])
 def test_numbers_that_torch_does_not_have_are_read(kind):
-    assert torch.equal(group_bags(X.astype(kind), IDS, SHARES).x, group_bags(X, IDS, SHARES).x)
+    assert torch.equal(build_bags(X.astype(kind), IDS, SHARES).x, build_bags(X, IDS, SHARES).x)
 
 
 @pytest.mark.parametrize(
@@ -182,30 +183,30 @@ def test_numbers_that_torch_does_not_have_are_read(kind):
 def test_instances_that_are_no_numbers_are_named(value, message):
     table = X.astype(object if isinstance(value, str | None) else float)
     table[4, 1] = value
-    with pytest.raises(BagError, match=message):
-        group_bags(table, IDS, SHARES)
+    with pytest.raises(DataError, match=message):
+        build_bags(table, IDS, SHARES)
 
 
 def test_texts_and_dates_are_no_instances():
-    with pytest.raises(BagError, match="instance 0 has the value .*'a'.*, which is no number"):
-        group_bags(np.full((6, 2), "a"), IDS, SHARES)
-    with pytest.raises(BagError, match="values of type <U1; pass numbers"):
-        group_bags(np.full((6, 2), "1"), IDS, SHARES)
-    with pytest.raises(BagError, match="which is no number|of type datetime64"):
-        group_bags(np.full((6, 2), np.datetime64("2020-01-01")), IDS, SHARES)
+    with pytest.raises(DataError, match="instance 0 has the value .*'a'.*, which is no number"):
+        build_bags(np.full((6, 2), "a"), IDS, SHARES)
+    with pytest.raises(DataError, match="values of type <U1; pass numbers"):
+        build_bags(np.full((6, 2), "1"), IDS, SHARES)
+    with pytest.raises(DataError, match="which is no number|of type datetime64"):
+        build_bags(np.full((6, 2), np.datetime64("2020-01-01")), IDS, SHARES)
 
 
 def test_large_finite_numbers_are_not_taken_for_infinite():
-    assert group_bags(np.full((6, 2), 3e38), IDS, SHARES).x.isfinite().all()
+    assert build_bags(np.full((6, 2), 3e38), IDS, SHARES).x.isfinite().all()
 
 
 def test_a_series_is_a_table_only_where_its_values_are_vectors():
     vectors = pd.Series({name: np.array(row) for name, row in SHARES.items()})
-    assert torch.equal(group_bags(X, IDS, vectors).proportions, group_bags(X, IDS, SHARES).proportions)
+    assert torch.equal(build_bags(X, IDS, vectors).proportions, build_bags(X, IDS, SHARES).proportions)
     numbers = pd.Series({name: row[0] for name, row in SHARES.items()})
-    with pytest.raises(BagError, match="a series has one number a bag; pass a table with a column"):
-        group_bags(X, IDS, numbers)
-    with pytest.raises(BagError, match="a series has one number a bag; pass a table with a column"):
+    with pytest.raises(DataError, match="a series has one number a bag; pass a table with a column"):
+        build_bags(X, IDS, numbers)
+    with pytest.raises(DataError, match="a series has one number a bag; pass a table with a column"):
         bags_from(X, ids=IDS, proportions=numbers)
 
 
@@ -213,36 +214,36 @@ def test_instances_may_come_in_a_frame_and_in_arrays_that_cannot_be_written():
     locked = X.astype(np.float32)
     locked.setflags(write=False)
     for x in (pd.DataFrame(X.astype(np.float32)), pd.DataFrame(X), locked, X.tolist()):
-        same(group_bags(x, IDS, SHARES), group_bags(X, IDS, SHARES))
+        same(build_bags(x, IDS, SHARES), build_bags(X, IDS, SHARES))
 
 
 def test_the_bags_do_not_share_memory_with_the_users_array():
     x = X.astype(np.float32).copy()
-    bags = group_bags(x, IDS, SHARES)
+    bags = build_bags(x, IDS, SHARES)
     x[:] = 0
-    assert torch.equal(bags.x, group_bags(X, IDS, SHARES).x)
+    assert torch.equal(bags.x, build_bags(X, IDS, SHARES).x)
 
 
 def test_normalise_rescales_percentages():
     percent = {name: [100 * v for v in row] for name, row in SHARES.items()}
     torch.testing.assert_close(
-        group_bags(X, IDS, percent, normalise=True).proportions, group_bags(X, IDS, SHARES).proportions
+        build_bags(X, IDS, percent, normalize=True).proportions, build_bags(X, IDS, SHARES).proportions
     )
 
 
 def test_proportions_printed_with_four_digits_are_taken_for_rounded_and_sum_to_one():
-    bags = group_bags(X, IDS, SHARES | {"b": [0.3333, 0.6666]})
+    bags = build_bags(X, IDS, SHARES | {"b": [0.3333, 0.6666]})
     torch.testing.assert_close(bags.proportions.sum(1), torch.ones(3))
 
 
 REFUSED = {
     "sum below one": (
         {"b": [0.3, 0.68]},
-        r"bag 'b' has proportions summing to 0.98; rescale them; normalise=True does$",
+        r"bag 'b' has proportions summing to 0.98; rescale them; normalize=True does$",
     ),
     "sum above one": (
         {"b": [0.3, 0.8]},
-        r"bag 'b' has proportions summing to 1.1; rescale them; normalise=True does$",
+        r"bag 'b' has proportions summing to 1.1; rescale them; normalize=True does$",
     ),
     "negative": (
         {"c": [-0.25, 1.25]},
@@ -272,39 +273,39 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_a_table_that_cannot_be_right_is_refused_with_bag_value_and_remedy(what):
     change, message = REFUSED[what]
-    with pytest.raises(BagError, match=message):
-        group_bags(X, IDS, SHARES | change)
+    with pytest.raises(DataError, match=message):
+        build_bags(X, IDS, SHARES | change)
 
 
 @pytest.mark.parametrize("more", [{"d": [0.5, 0.5]}, {"d": [math.nan, 0.5]}, {"d": [50, 50]}])
 def test_a_table_may_have_bags_of_which_no_row_is_there(more):
-    whole, part = group_bags(X, IDS, SHARES | more), group_bags(X, IDS, SHARES)
+    whole, part = build_bags(X, IDS, SHARES | more), build_bags(X, IDS, SHARES)
     assert whole.ids == part.ids
     assert torch.equal(whole.proportions, part.proportions)
-    np.testing.assert_array_equal(expand(SHARES | more, IDS), expand(SHARES, IDS))
+    np.testing.assert_array_equal(expand_proportions(SHARES | more, IDS), expand_proportions(SHARES, IDS))
 
 
 def test_a_bag_missing_from_the_table_is_refused():
     with pytest.raises(
-        BagError,
+        DataError,
         match="bag 'c' has instances but no row in the table; add it or drop its instances; without shares",
     ):
-        group_bags(X, IDS, {i: SHARES[i] for i in "ab"})
+        build_bags(X, IDS, {i: SHARES[i] for i in "ab"})
 
 
 def test_a_bag_that_stands_twice_is_refused():
-    with pytest.raises(BagError, match="bag 'a' stands twice in the table; keep one row a bag; if"):
-        group_bags(X, IDS, FRAME.loc[["a", "b", "c", "a"]])
+    with pytest.raises(DataError, match="bag 'a' stands twice in the table; keep one row a bag; if"):
+        build_bags(X, IDS, FRAME.loc[["a", "b", "c", "a"]])
 
 
 def test_all_zero_proportions_are_refused_even_where_they_would_be_rescaled():
-    with pytest.raises(BagError, match="bag 'b' has proportions that are all zero; drop the bag"):
-        group_bags(X, IDS, SHARES | {"b": [0, 0]}, normalise=True)
+    with pytest.raises(DataError, match="bag 'b' has proportions that are all zero; drop the bag"):
+        build_bags(X, IDS, SHARES | {"b": [0, 0]}, normalize=True)
 
 
 def test_one_class_is_refused():
-    with pytest.raises(BagError, match=r"proportions have shape \(3, 1\);.*at least two classes"):
-        group_bags(X, IDS, {i: [1.0] for i in "abc"})
+    with pytest.raises(DataError, match=r"proportions have shape \(3, 1\);.*at least two classes"):
+        build_bags(X, IDS, {i: [1.0] for i in "abc"})
 
 
 @pytest.mark.parametrize(
@@ -319,36 +320,36 @@ def test_one_class_is_refused():
     ],
 )
 def test_counts_that_cannot_be_right_are_refused(counts, message):
-    with pytest.raises(BagError, match=message):
-        group_bags(X, IDS, counts={"a": [1, 1], "b": counts, "c": [0, 1]})
+    with pytest.raises(DataError, match=message):
+        build_bags(X, IDS, counts={"a": [1, 1], "b": counts, "c": [0, 1]})
 
 
 @pytest.mark.parametrize("bad", [[-1, 4], [0, 0], [np.nan, np.nan], [np.inf, 1]])
 def test_counts_of_a_larger_group_are_told_of_as_counts(bad):
-    with pytest.raises(BagError, match=rf"bag 'b' has .*(counts|{bad[0]:g} as the count of class 0)"):
-        group_bags(X, IDS, counts={"a": [5, 5], "b": bad, "c": [0, 9]}, normalise=True)
+    with pytest.raises(DataError, match=rf"bag 'b' has .*(counts|{bad[0]:g} as the count of class 0)"):
+        build_bags(X, IDS, counts={"a": [5, 5], "b": bad, "c": [0, 9]}, normalize=True)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_shares_in_place_of_counts_are_told_so(normalise):
+@pytest.mark.parametrize("normalize", [False, True])
+def test_shares_in_place_of_counts_are_told_so(normalize):
     with pytest.raises(
-        BagError, match=r"bag 'b' has \[0.3333, 0.6667\] as counts of its 3.*pass proportions="
+        DataError, match=r"bag 'b' has \[0.3333, 0.6667\] as counts of its 3.*pass proportions="
     ):
-        group_bags(X, IDS, counts=SHARES, normalise=normalise)
+        build_bags(X, IDS, counts=SHARES, normalize=normalize)
     ones = {"a": [0, 1], "b": [1, 0], "c": [0, 1]}  # counts of a sample of one each
-    assert group_bags(X, IDS, counts=ones, normalise=True).proportions.tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert build_bags(X, IDS, counts=ones, normalize=True).proportions.tolist() == [[0, 1], [1, 0], [0, 1]]
 
 
 def test_texts_of_numbers_do_not_order_the_rows_of_an_array():
     rows, ids = [[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]], ["10", "2", "9", "10"]
     with pytest.raises(
-        BagError, match=r"'10' comes before '2'; pass a dict, a DataFrame .* or ids as numbers"
+        DataError, match=r"'10' comes before '2'; pass a dict, a DataFrame .* or ids as numbers"
     ):
-        group_bags(X[:4], ids, rows)
+        build_bags(X[:4], ids, rows)
     named = dict(zip(["10", "2", "9"], rows, strict=True))
-    assert group_bags(X[:4], ids, named).ids == ["10", "2", "9"]
-    assert group_bags(X[:3], ["2", "9", "3"], rows).ids == ["2", "3", "9"]
-    assert group_bags(X[:3], ["02", "10", "x1"], rows).ids == ["02", "10", "x1"]
+    assert build_bags(X[:4], ids, named).ids == ["10", "2", "9"]
+    assert build_bags(X[:3], ["2", "9", "3"], rows).ids == ["2", "3", "9"]
+    assert build_bags(X[:3], ["02", "10", "x1"], rows).ids == ["02", "10", "x1"]
 
 
 @pytest.mark.parametrize(
@@ -361,14 +362,14 @@ def test_texts_of_numbers_do_not_order_the_rows_of_an_array():
 )
 def test_texts_that_count_do_not_order_the_rows_of_an_array(ids, pair):
     rows = [[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]]
-    with pytest.raises(BagError, match=f"{pair}; pass a dict"):
-        group_bags(X[:3], ids, rows)
-    assert group_bags(X[:3], ids, dict(zip(ids, rows, strict=True))).ids == ids
+    with pytest.raises(DataError, match=f"{pair}; pass a dict"):
+        build_bags(X[:3], ids, rows)
+    assert build_bags(X[:3], ids, dict(zip(ids, rows, strict=True))).ids == ids
 
 
 @pytest.mark.parametrize("ids", [["a b", "a1", "ab"], ["b01", "b02", "b10"], ["12a3", "1a23", "1b2"]])
 def test_texts_in_an_order_of_their_own_do(ids):
-    assert group_bags(X[:3], ids, [[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]]).ids == ids
+    assert build_bags(X[:3], ids, [[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]]).ids == ids
 
 
 def test_what_rounding_leaves_of_a_share_is_nought_and_less_is_refused():
@@ -376,34 +377,34 @@ def test_what_rounding_leaves_of_a_share_is_nought_and_less_is_refused():
     table = pd.DataFrame({"x": left, "y": [1 - a for a in left]}, index=list("abc"))
     table["z"] = 1 - table["x"] - table["y"] - 1e-16
     assert (table["z"] < 0).all()
-    assert group_bags(X, IDS, table).proportions[:, 2].tolist() == [0, 0, 0]
-    assert bags_from(X, expand(table, IDS), IDS)[0].proportions[:, 2].tolist() == [0, 0, 0]
+    assert build_bags(X, IDS, table).proportions[:, 2].tolist() == [0, 0, 0]
+    assert bags_from(X, expand_proportions(table, IDS), IDS)[0].proportions[:, 2].tolist() == [0, 0, 0]
     table["z"] = -1e-6
-    with pytest.raises(BagError, match="has -1e-06 as the proportion of class 'z', which is negative"):
-        group_bags(X, IDS, table)
+    with pytest.raises(DataError, match="has -1e-06 as the proportion of class 'z', which is negative"):
+        build_bags(X, IDS, table)
 
 
 def test_a_flat_table_is_refused_for_proportions_and_for_counts():
-    with pytest.raises(BagError, match=r"have shape \(3,\); pass a row a bag and at least two classes"):
-        group_bags(X, IDS, [0.5, 0.5, 0.5])
-    with pytest.raises(BagError, match=r"have shape \(3,\); pass a row a bag and at least two classes"):
-        group_bags(X, IDS, counts=[2, 3, 1])
+    with pytest.raises(DataError, match=r"have shape \(3,\); pass a row a bag and at least two classes"):
+        build_bags(X, IDS, [0.5, 0.5, 0.5])
+    with pytest.raises(DataError, match=r"have shape \(3,\); pass a row a bag and at least two classes"):
+        build_bags(X, IDS, counts=[2, 3, 1])
 
 
 def test_an_array_with_a_row_too_many_is_refused():
-    with pytest.raises(BagError, match="there are 3 bags but 4 rows; pass a dict to name them"):
-        group_bags(X, IDS, np.full((4, 2), 0.5))
+    with pytest.raises(DataError, match="there are 3 bags but 4 rows; pass a dict to name them"):
+        build_bags(X, IDS, np.full((4, 2), 0.5))
 
 
 def test_either_proportions_or_counts_must_be_given():
     for given_ in ({}, {"proportions": SHARES, "counts": SHARES}):
-        with pytest.raises(BagError, match="pass either proportions or counts"):
-            group_bags(X, IDS, **given_)
+        with pytest.raises(DataError, match="pass either proportions or counts"):
+            build_bags(X, IDS, **given_)
 
 
 def test_ids_and_instances_must_be_as_many():
-    with pytest.raises(BagError, match="there are 6 instances but 5 bag ids; pass one id an instance"):
-        group_bags(X, IDS[:5], SHARES)
+    with pytest.raises(DataError, match="there are 6 instances but 5 bag ids; pass one id an instance"):
+        build_bags(X, IDS[:5], SHARES)
 
 
 @pytest.mark.parametrize(
@@ -418,13 +419,13 @@ def test_ids_and_instances_must_be_as_many():
     ],
 )
 def test_an_instance_without_a_usable_id_is_refused(value, message):
-    with pytest.raises(BagError, match=message):
-        group_bags(X, ["b", "a", value, "c", "a", "b"], SHARES)
+    with pytest.raises(DataError, match=message):
+        build_bags(X, ["b", "a", value, "c", "a", "b"], SHARES)
 
 
 def test_instances_in_one_row_are_refused_with_the_remedy():
-    with pytest.raises(BagError, match=r"instances have shape \(6,\);.*x.reshape\(-1, 1\)"):
-        group_bags(X[:, 0], IDS, SHARES)
+    with pytest.raises(DataError, match=r"instances have shape \(6,\);.*x.reshape\(-1, 1\)"):
+        build_bags(X[:, 0], IDS, SHARES)
 
 
 # --- instances in a mapped file
@@ -439,9 +440,9 @@ def test_instances_of_a_mapped_file_that_lie_bag_after_bag_stay_there(tmp_path):
     values = np.random.default_rng(0).random((6, 3), dtype=np.float32)
     ids, shares = np.array([1, 1, 4, 4, 4, 9]), np.full((3, 2), 0.5)
     file = mapped(tmp_path, values)
-    bags = group_bags(file, ids, shares)
+    bags = build_bags(file, ids, shares)
     assert bags.x.data_ptr() == file.ctypes.data  # the file's own memory, not a copy
-    held = group_bags(values.copy(), ids.tolist(), shares)
+    held = build_bags(values.copy(), ids.tolist(), shares)
     assert torch.equal(bags.x, held.x)
     assert torch.equal(bags.sizes, held.sizes)
     assert bags.ids == held.ids == [1, 4, 9]
@@ -449,15 +450,15 @@ def test_instances_of_a_mapped_file_that_lie_bag_after_bag_stay_there(tmp_path):
 
 def test_instances_of_a_mapped_file_in_another_order_are_copied_into_that_of_their_bags(tmp_path):
     values = np.arange(12, dtype=np.float32).reshape(6, 2)
-    bags = group_bags(mapped(tmp_path, values), np.array([2, 1, 2, 1, 2, 1]), np.full((2, 2), 0.5))
+    bags = build_bags(mapped(tmp_path, values), np.array([2, 1, 2, 1, 2, 1]), np.full((2, 2), 0.5))
     assert bags.x[:, 0].tolist() == [2, 6, 10, 0, 4, 8]
 
 
 def test_what_is_no_number_in_a_mapped_file_is_named(tmp_path):
     values = np.zeros((4, 2), np.float32)
     values[2, 1] = np.nan
-    with pytest.raises(BagError, match="instance 2 has the value nan"):
-        group_bags(mapped(tmp_path, values), np.array([0, 0, 1, 1]), np.full((2, 2), 0.5))
+    with pytest.raises(DataError, match="instance 2 has the value nan"):
+        build_bags(mapped(tmp_path, values), np.array([0, 0, 1, 1]), np.full((2, 2), 0.5))
 
 
 @pytest.mark.parametrize(
@@ -466,7 +467,7 @@ def test_what_is_no_number_in_a_mapped_file_is_named(tmp_path):
     ids=["pandas", "polars", "array"],
 )
 def test_ids_in_a_table_of_one_column_are_ids(form):
-    assert group_bags(X, form(np.array(IDS)), SHARES).ids == ["a", "b", "c"]
+    assert build_bags(X, form(np.array(IDS)), SHARES).ids == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -478,31 +479,31 @@ def test_ids_in_a_table_of_one_column_are_ids(form):
     ],
 )
 def test_what_are_no_ids_is_refused_with_what_to_pass(ids, message):
-    with pytest.raises(BagError, match=message):
-        group_bags(X, ids, SHARES)
+    with pytest.raises(DataError, match=message):
+        build_bags(X, ids, SHARES)
 
 
 def test_one_share_a_bag_is_refused_with_those_of_both():
-    with pytest.raises(BagError, match=r"shape \(3,\); .*numpy.column_stack\(\[1 - s, s\]\)"):
-        group_bags(X, IDS, np.array([0.1, 0.2, 0.3]))
+    with pytest.raises(DataError, match=r"shape \(3,\); .*numpy.column_stack\(\[1 - s, s\]\)"):
+        build_bags(X, IDS, np.array([0.1, 0.2, 0.3]))
 
 
 def test_a_frame_whose_rows_only_count_themselves_does_not_name_bags_that_are_counted_otherwise():
     table = pd.DataFrame([[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]])
-    assert group_bags(X[:4], [0, 1, 2, 2], table).ids == [0, 1, 2]
+    assert build_bags(X[:4], [0, 1, 2, 2], table).ids == [0, 1, 2]
     for ids in ([1, 2, 1, 2], [1, 2, 3, 3]):
-        with pytest.raises(BagError, match=r"rows are numbered 0 to 2, and the bags are not.*set_index"):
-            group_bags(X[:4], ids, table)
-    assert group_bags(X[:4], [1, 2, 1, 2], table.rename_axis("town")).ids == [1, 2]
+        with pytest.raises(DataError, match=r"rows are numbered 0 to 2, and the bags are not.*set_index"):
+            build_bags(X[:4], ids, table)
+    assert build_bags(X[:4], [1, 2, 1, 2], table.rename_axis("town")).ids == [1, 2]
 
 
 def test_a_bag_of_others_may_stand_twice_in_a_table():
     total = pd.DataFrame([[0.5, 0.5]] * 2, index=["Total"] * 2)
     table = pd.concat([pd.DataFrame.from_dict(SHARES, orient="index"), total])
-    assert group_bags(X, IDS, table).ids == ["a", "b", "c"]
+    assert build_bags(X, IDS, table).ids == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("table", [{}, {"a": None, "b": None, "c": None}])
 def test_a_table_without_any_number_is_told_so(table):
-    with pytest.raises(BagError, match="no bag has proportions, so that there is nothing to learn from"):
-        group_bags(X, IDS, table)
+    with pytest.raises(DataError, match="no bag has proportions, so that there is nothing to learn from"):
+        build_bags(X, IDS, table)

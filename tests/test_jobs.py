@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 
 from apportion import jobs, runs
 from apportion.cli import app
+from apportion.errors import RunError, SettingsError
 from apportion.grid import RECIPES
-from apportion.jobs import Job, JobError, do, first_jobs, run_all, stopping, waiting
+from apportion.jobs import Job, do, first_jobs, run_all, stopping, waiting
 from apportion.jobs.engines import cluster
 from apportion.jobs.stopping import signals_ask
-from apportion.recipes import First, RecipeError, Second
+from apportion.recipes import First, Second
 from apportion.runs.checkpoints import unpack
 from apportion.runs.locks import in_use, locked
 
@@ -106,13 +107,13 @@ def test_a_run_that_fails_stops_its_students_and_nobody_else(tmp_path):
 
 def test_two_teachers_for_one_folder_are_refused_before_any_run(tmp_path):
     other = replace(TINY, first=First(epochs=2), second=HARD)
-    with pytest.raises(JobError, match="would hold two first stages"):
+    with pytest.raises(RunError, match="would hold two first stages"):
         list(run_all([("g/other/50", other), *CELLS], tmp_path, in_turn))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_recipe_that_cannot_be_is_refused_before_any_run(tmp_path):
-    with pytest.raises(RecipeError, match="first.method"):
+    with pytest.raises(SettingsError, match="first.method"):
         list(run_all([*CELLS, ("g/x/50", replace(TINY, first=First("x")))], tmp_path, in_turn))
     assert list(tmp_path.iterdir()) == []
 
@@ -190,7 +191,7 @@ def test_a_run_that_is_asked_to_stop_does_so_at_its_next_step_and_keeps_its_last
         steps.append(None)
         return len(steps) == 8  # 1: at the start; an epoch is 2 steps, and a look after it
 
-    job = Job(replace(TINY, first=First(epochs=100), instances_per_batch=1024), tmp_path / "run")
+    job = Job(replace(TINY, first=First(epochs=100), batch_size=1024), tmp_path / "run")
     done = do(job, GIVEN, asked=asked)
     assert (done.stopped, done.problem) == (True, "stopped")
     assert len(steps) == 8
@@ -229,7 +230,7 @@ def test_jobs_of_the_command_line_end_as_plain_runs_do(tmp_path):
 
 def begun(root: Path, words: list[str]) -> subprocess.Popen:
     """Two trainings of many short steps that have done some epochs, in a group of processes of their own."""
-    long = ["--seeds", "1,2", "--set", "first.epochs=100000", "--set", "instances_per_batch=50"]
+    long = ["--seeds", "1,2", "--set", "first.epochs=100000", "--set", "batch_size=50"]
     command = ["run", "smoke/dllp/50", "--out", str(root), "--device", "cpu", *long, *words]
     training = subprocess.Popen(
         [sys.executable, "-m", "apportion", *command],
@@ -314,7 +315,7 @@ def test_a_signal_waits_for_the_body_and_a_second_one_does_not(tmp_path):
 
 def test_a_scheduler_that_is_not_there_is_named():
     pytest.importorskip("distributed", reason="apportion[dask] is not installed")
-    with pytest.raises(JobError, match="no Dask scheduler answers at nowhere"), cluster("nowhere", GIVEN):
+    with pytest.raises(RunError, match="no Dask scheduler answers at nowhere"), cluster("nowhere", GIVEN):
         pass
 
 

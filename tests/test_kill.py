@@ -30,7 +30,7 @@ def test_a_training_killed_at_any_moment_goes_on_to_the_same_bits(how):
 
 
 def test_a_run_that_is_stopped_within_an_epoch_keeps_the_one_before_and_goes_on_to_the_same_bits(tmp_path):
-    """The weights at that moment are half an epoch further than those that are to be kept."""
+    """The weights at that epoch_state are half an epoch further than those that are to be kept."""
     list(run(TINY, tmp_path / "whole", device="cpu"))
     steps = []
 

@@ -14,7 +14,7 @@ import torch
 from conftest import ragged
 from torch import nn
 
-from apportion import BagError, ProportionClassifier, load, save
+from apportion import DataError, ProportionClassifier, load, save
 from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
@@ -26,15 +26,15 @@ from apportion.grid import RECIPES
 from apportion.grid.beyond import EPOCHS9, MUON, muon_rate
 from apportion.grid.images import FAST, FAST_SECOND
 from apportion.grid.others import FAST_MUON, MUON_RATES, MUON_SECOND, bag_rate
-from apportion.intake.instances import as_floats, centred
+from apportion.intake.instances import as_floats, centered
 from apportion.intake.pictures import stacked
 from apportion.models import named
-from apportion.networks import BACKBONES, conv13, mlp, resnet9, resnet18, wrn_28_2
+from apportion.networks import NETWORKS, conv13, mlp, resnet9, resnet18, wrn_28_2
 from apportion.pseudo_labels import hard_labels
 
 
 def bars(n: int, seed: int = 0, size: int = 16) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy grey images with a bright bar: upright, lying, or none."""
+    """Noisy gray images with a bright bar: upright, lying, or none."""
     random = np.random.default_rng(seed)
     classes = random.integers(3, size=n)
     images = random.integers(0, 90, (n, 1, size, size))
@@ -63,7 +63,7 @@ def test_the_settings_of_images_are_those_of_the_tables():
     assert gan.options["adversarial"] == 1 / table.options["weight"]
     assert replace(gan, options=table.options, clip=table.clip) == table
     assert IMAGES.student(70) == RECIPES["table1-muon-both/dllp+plot/16"].second
-    assert IMAGES.batch == RECIPES["beyond-resnet9/two-views/16"].instances_per_batch
+    assert IMAGES.batch == RECIPES["beyond-resnet9/two-views/16"].batch_size
     for size in (16, 32, 64, 128, 256):
         bags = ragged((size,) * (50_000 // size))
         epochs = IMAGES.first_epochs(bags, bags, IMAGES.batch)
@@ -103,8 +103,8 @@ def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():
     bags, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 32, 3, stream(0))
     for backbone, usual in ((partial(resnet9, width=2), 0.2 / 32**0.5), (small, FAST.first.rate)):
         for rate, found in ((None, usual), (0.03, 0.03)):
-            with closing(two_stages(bags, backbone, label=None, first_epochs=2, rate=rate)) as moments:
-                assert next(moments).optimizers[0].defaults["lr"] == pytest.approx(found)
+            with closing(two_stages(bags, backbone, label=None, first_epochs=2, rate=rate)) as epoch_states:
+                assert next(epoch_states).optimizers[0].defaults["lr"] == pytest.approx(found)
     for backbone, usual in ((partial(resnet9, width=2), 0.05), (small, FAST_SECOND.rate)):
         for rate, found in ((None, usual), (0.03, 0.03)):
             stages = two_stages(
@@ -118,9 +118,12 @@ def test_a_rate_that_is_told_takes_the_place_of_the_kinds_own():
 def test_a_long_student_has_a_lower_rate_whatever_its_teachers_length():
     x, y = bars(32)
     bags, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 8, 3, stream(0))
-    epochs = {"first_epochs": 1, "second_epochs": 5000, "instances_per_batch": 8}  # of four steps each
-    with closing(two_stages(bags, partial(resnet9, width=2), label=hard_labels, **epochs)) as moments:
-        rates = {moment.stage: moment.optimizers[0].defaults["lr"] for moment in islice(moments, 2)}
+    epochs = {"first_epochs": 1, "second_epochs": 5000, "batch_size": 8}  # of four steps each
+    with closing(two_stages(bags, partial(resnet9, width=2), label=hard_labels, **epochs)) as epoch_states:
+        rates = {
+            epoch_state.stage: epoch_state.optimizers[0].defaults["lr"]
+            for epoch_state in islice(epoch_states, 2)
+        }
     assert rates == {"first": 0.05, "second": pytest.approx(muon_rate(20_000))}
 
 
@@ -128,8 +131,8 @@ def test_bags_without_proportions_have_no_say_in_the_rate():
     shares = torch.tensor([[0.5, 0.3, 0.2], [math.nan] * 3, [0.2, 0.3, 0.5]])
     images = torch.from_numpy(bars(128)[0])
     bags = Bags(images, torch.tensor([32, 64, 32]), shares, torch.arange(128), "abc")
-    with closing(two_stages(bags, partial(resnet9, width=2), label=None, first_epochs=2)) as moments:
-        assert next(moments).optimizers[0].defaults["lr"] == pytest.approx(bag_rate(32))
+    with closing(two_stages(bags, partial(resnet9, width=2), label=None, first_epochs=2)) as epoch_states:
+        assert next(epoch_states).optimizers[0].defaults["lr"] == pytest.approx(bag_rate(32))
 
 
 def test_the_larger_bags_are_the_lower_muons_rate_for_their_loss_and_that_of_the_tables_is_near():
@@ -151,7 +154,7 @@ def test_the_longer_muon_trains_the_lower_its_rate_and_that_of_the_tables_is_nea
     assert muon_rate(40_000) == muon_rate(10_000) / 2
     for size in (32, 64, 256):
         recipe = RECIPES[f"beyond-resnet9-muon/two-views/{size}"]
-        steps = recipe.first.epochs * 50_000 / recipe.instances_per_batch
+        steps = recipe.first.epochs * 50_000 / recipe.batch_size
         assert recipe.first.rate == pytest.approx(muon_rate(steps), rel=1 / 3)
         assert usual_rate(IMAGES.teacher("two-views", 450), steps, size) == muon_rate(steps)
 
@@ -159,17 +162,17 @@ def test_the_longer_muon_trains_the_lower_its_rate_and_that_of_the_tables_is_nea
 def test_a_long_training_of_images_is_given_its_lower_rate():
     x, y = bars(64)
     bags, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 8, 3, stream(0))
-    settings = {"method": "two-views", "label": None, "instances_per_batch": 32}
+    settings = {"method": "two-views", "label": None, "batch_size": 32}
     for epochs, rate in ((10, 0.05), (5000, 0.035)):
-        moments = two_stages(bags, partial(resnet9, width=2), first_epochs=epochs, **settings)
-        with closing(moments):
-            assert next(moments).optimizers[0].defaults["lr"] == pytest.approx(rate)
+        epoch_states = two_stages(bags, partial(resnet9, width=2), first_epochs=epochs, **settings)
+        with closing(epoch_states):
+            assert next(epoch_states).optimizers[0].defaults["lr"] == pytest.approx(rate)
 
 
 def test_bytes_of_images_are_centred_and_everything_else_is_left():
     pixels = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)
     assert as_floats(pixels).flatten().tolist() == [-2.0, 2.0]
-    assert torch.equal(centred(pixels), as_floats(pixels))
+    assert torch.equal(centered(pixels), as_floats(pixels))
     assert as_floats(torch.tensor([[0.0, 255.0]])).tolist() == [[0.0, 255.0]]
 
 
@@ -187,21 +190,21 @@ def test_the_settings_of_images_on_a_cpu_are_those_that_were_tried_there():
     assert epochs == recipe.first.epochs + 1  # the last batch is begun
     sgd = suited(CPU_IMAGES.teacher("two-views", recipe.first.epochs), small, small((3, 8, 8), 2))
     assert sgd == recipe.first
-    assert CPU_IMAGES.batch == recipe.instances_per_batch
+    assert CPU_IMAGES.batch == recipe.batch_size
     chosen = CPU_IMAGES.words["backbone"]
     assert (chosen.func, chosen.keywords) == (resnet9, recipe.network.options)
     assert IMAGES.words["backbone"] == RECIPES["beyond-resnet9/two-views/16"].network.name == "resnet9"
 
 
 def test_batches_of_one_image_are_refused_before_training_where_batch_norm_cannot_learn_from_them():
-    settings = {"first_epochs": 1, "instances_per_batch": 1, "random_state": 0}
-    remedy = r"instances_per_batch is 1, .* from one instance of shape \(1, 12, 12\); pass 2 or more"
+    settings = {"first_epochs": 1, "batch_size": 1, "random_state": 0}
+    remedy = r"batch_size is 1, .* from one instance of shape \(1, 12, 12\); pass 2 or more"
     images, classes = bars(9, size=12)
     model = ProportionClassifier(**settings)
     with pytest.raises(ValueError, match=remedy):
         model.fit(images, classes)
     assert model.history_ == []
-    model.set_params(instances_per_batch=2).fit(images, classes)  # nine rows: the last joins a batch
+    model.set_params(batch_size=2).fit(images, classes)  # nine rows: the last joins a batch
     assert len(model.history_) == 1
     large, classes = bars(9)  # of 16 x 16 pixels, four of which are left for the last norm
     assert ProportionClassifier(**settings).fit(large, classes).history_
@@ -248,14 +251,14 @@ def test_of_itself_an_estimator_takes_two_views_of_images_and_plot_for_rows(tmp_
 def test_images_in_bags_are_learnt(stages):
     images, classes = bars(400)
     model = ProportionClassifier(
-        **stages, backbone=small, first_epochs=40, second_epochs=20, instances_per_batch=100, random_state=0
+        **stages, backbone=small, first_epochs=40, second_epochs=20, batch_size=100, random_state=0
     ).fit(images, classes, bags=np.arange(400) // 10)
     unseen, truth = bars(300, seed=1)
     assert (model.predict(unseen) == truth).mean() > 0.9
 
 
 def slopes(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy grey images with a bright diagonal, falling or rising: each is the other's mirror image."""
+    """Noisy gray images with a bright diagonal, falling or rising: each is the other's mirror image."""
     random = np.random.default_rng(seed)
     classes = random.integers(2, size=n)
     images = random.integers(0, 90, (n, 1, 16, 16))
@@ -269,7 +272,7 @@ def slopes(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def test_classes_that_mirror_each_other_are_learnt_without_mirrors(stage):
     images, classes = slopes(300)
     unseen, truth = slopes(200, seed=1)
-    settings = {"backbone": small, "first_epochs": 30, "instances_per_batch": 100, "random_state": 0}
+    settings = {"backbone": small, "first_epochs": 30, "batch_size": 100, "random_state": 0}
     model = ProportionClassifier(stage, None, **settings, mirror=False)
     model.fit(images, classes, bags=np.arange(300) // 10)
     assert (model.predict(unseen) == truth).mean() > 0.9
@@ -299,15 +302,17 @@ def test_mirrors_are_wanted_or_not():
 @pytest.mark.parametrize(
     "backbone",
     [
-        partial(resnet9, width=4, both_ways=True),
-        lambda shape, k: resnet9(shape, k, width=4, both_ways=True),
-        lambda shape, k: nn.Sequential(conv13(shape, 8, both_ways=True), nn.Linear(8, k)),
+        partial(resnet9, width=4, test_time_flip=True),
+        lambda shape, k: resnet9(shape, k, width=4, test_time_flip=True),
+        lambda shape, k: nn.Sequential(conv13(shape, 8, test_time_flip=True), nn.Linear(8, k)),
     ],
 )
 def test_a_network_that_asks_mirror_images_is_refused_where_these_are_of_another_class(backbone):
     images, classes = slopes(20)
     model = ProportionClassifier("dllp", None, backbone=backbone, mirror=False, first_epochs=1)
-    with pytest.raises(ValueError, match=r"mirror=False says .* both_ways=True asks .*; leave both_ways out"):
+    with pytest.raises(
+        ValueError, match=r"mirror=False says .* test_time_flip=True asks .*; leave test_time_flip out"
+    ):
         model.fit(images, classes)
     assert model.history_ == []
     assert model.set_params(mirror=True).fit(images, classes).history_
@@ -317,7 +322,7 @@ def test_images_that_are_no_bytes_and_images_too_small_are_refused_with_the_reme
     images, classes = np.zeros((16, 1, 8, 8), np.uint8), np.arange(16) % 3
     remedy = r"\(1, 8, 8\) and are no bytes; .*X.astype\(numpy.uint8\) of .*\(255 \* X\).* 0 to 1; or name"
     for other in (images.astype(float), images > 0, images.astype(np.uint16), images.tolist()):
-        with pytest.raises(BagError, match=remedy):
+        with pytest.raises(DataError, match=remedy):
             ProportionClassifier().fit(other, classes)
     with pytest.raises(ValueError, match="images of 8 x 8 are too small for the 13 layers; enlarge them"):
         ProportionClassifier(backbone="conv13").fit(images, classes, bags=np.arange(16) // 4)
@@ -335,8 +340,8 @@ def test_images_that_are_no_bytes_and_images_too_small_are_refused_with_the_reme
         ((16, 16, 2), "auto", "their channels last"),  # of a kind that is rarer, and square
         ((20, 20, 12), "auto", "their channels last"),
         ((2, 3, 16, 16), "auto", r"pass X.reshape\(-1, \*X.shape\[-3:\]\) where each is an image"),
-        ((16, 16), "auto", r"pass X\[:, None\] where they are grey"),
-        ((16, 16), "resnet18", r"pass X\[:, None\] where they are grey"),
+        ((16, 16), "auto", r"pass X\[:, None\] where they are gray"),
+        ((16, 16), "resnet18", r"pass X\[:, None\] where they are gray"),
         ((3, 16, 16), "mlp", r"pass X.reshape\(len\(X\), -1\)"),
         ((16, 16), "mlp", r"pass X.reshape\(len\(X\), -1\)"),
         ((16,), "conv13", "for the backbone conv13; name another, such as mlp"),
@@ -344,7 +349,7 @@ def test_images_that_are_no_bytes_and_images_too_small_are_refused_with_the_reme
     ],
 )
 def test_images_of_another_layout_are_refused_with_the_remedy(shape, backbone, remedy):
-    with pytest.raises(BagError, match=remedy):
+    with pytest.raises(DataError, match=remedy):
         ProportionClassifier(backbone=backbone).fit(np.zeros((6, *shape), np.uint8), np.arange(6) % 2)
 
 
@@ -391,7 +396,7 @@ def test_a_saved_model_says_what_was_done_in_place_of_auto(tmp_path):
         save(model, tmp_path / name)
         card = (tmp_path / name / "README.md").read_text()
         assert f"| first stage | {first} |" in card
-        assert f"learnt the shares of the bags ({by}){then}. Settings:" in card
+        assert f"learned the shares of the bags ({by}){then}. Settings:" in card
         assert load(tmp_path / name).first_stage == model.first_stage == "auto"
 
 
@@ -401,8 +406,8 @@ def test_the_network_of_every_kind_can_be_saved(tmp_path, monkeypatch, kind):
     monkeypatch.setattr("apportion.fitting.auto.kind_of", lambda x, device: kind)
     shape = (4,) if kind is ROWS else (3, 8, 8)
     name, options = named(kind.words["backbone"])
-    assert name in BACKBONES
-    assert inspect.signature(BACKBONES[name]).bind(shape, 2, **options)
+    assert name in NETWORKS
+    assert inspect.signature(NETWORKS[name]).bind(shape, 2, **options)
     model = ProportionClassifier("dllp", None, first_epochs=1, random_state=0)
     pixels = np.random.default_rng(0).integers(0, 256, (6, *shape))
     x = pixels / 255 if kind is ROWS else pixels.astype(np.uint8)
@@ -445,9 +450,11 @@ def test_a_list_or_a_tensor_of_images_is_their_array():
     expected = model.fit(images, classes).predict_proba(images)
     for given in (list(images), torch.from_numpy(images)):
         np.testing.assert_array_equal(model.fit(given, classes).predict_proba(given), expected)
-    with pytest.raises(BagError, match=r"pass numpy.moveaxis\(numpy.asarray\(X\), 3, 1\)"):
+    with pytest.raises(DataError, match=r"pass numpy.moveaxis\(numpy.asarray\(X\), 3, 1\)"):
         ProportionClassifier().fit(list(images.transpose(0, 2, 3, 1)), classes)
-    with pytest.raises(BagError, match=r"image 1 has shape \(1, 4, 12\), image 0 \(1, 12, 12\); resize them"):
+    with pytest.raises(
+        DataError, match=r"image 1 has shape \(1, 4, 12\), image 0 \(1, 12, 12\); resize them"
+    ):
         model.fit([images[0], images[1, :, :4]], [0, 1])
 
 
@@ -503,25 +510,27 @@ def test_a_student_after_scattered_batches_has_every_row_in_every_epoch(monkeypa
     told = []
     monkeypatch.setattr("apportion.fitting.second_stage", lambda *_, **given: told.append(given) or iter(()))
     for method in ("dllp", "vat"):  # of which the second knows no scattered batches
-        short = {"first_epochs": 1, "second_epochs": 1, "instances_per_batch": 16}
+        short = {"first_epochs": 1, "second_epochs": 1, "batch_size": 16}
         list(two_stages(bags, small, method=method, label=hard_labels, **short))
-    assert [(given["scatter"], given["instances_per_batch"]) for given in told] == [(True, 16), (False, 16)]
+    assert [(given["scatter"], given["batch_size"]) for given in told] == [(True, 16), (False, 16)]
 
 
 def test_pictures_are_taken_as_they_lie_and_those_without_shades_are_refused():
     pictures = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 9, 3), dtype=np.uint8)
-    colour = [pictures.fromarray(each) for each in pixels]
-    assert np.array_equal(stacked(colour), pixels.transpose(0, 3, 1, 2))
+    color = [pictures.fromarray(each) for each in pixels]
+    assert np.array_equal(stacked(color), pixels.transpose(0, 3, 1, 2))
     assert np.array_equal(
-        stacked([each.convert("L") for each in colour])[:, 0], [c.convert("L") for c in colour]
+        stacked([each.convert("L") for each in color])[:, 0], [c.convert("L") for c in color]
     )
-    assert stacked([each.convert("RGBA") for each in colour]).shape == (4, 4, 8, 9)
+    assert stacked([each.convert("RGBA") for each in color]).shape == (4, 4, 8, 9)
     for mode in ("P", "1", "I", "CMYK"):
-        with pytest.raises(BagError, match=rf"an image of mode '{mode}', .*image.convert\('RGB'\) for image"):
-            stacked([colour[0].convert(mode)])
-    with pytest.raises(BagError, match=r"X is one image; pass a list of images, such as \[X\]"):
-        stacked(colour[0])
+        with pytest.raises(
+            DataError, match=rf"an image of mode '{mode}', .*image.convert\('RGB'\) for image"
+        ):
+            stacked([color[0].convert(mode)])
+    with pytest.raises(DataError, match=r"X is one image; pass a list of images, such as \[X\]"):
+        stacked(color[0])
 
 
 def test_a_network_learns_pictures_and_is_asked_about_them_and_their_bytes_alike():
@@ -531,12 +540,12 @@ def test_a_network_learns_pictures_and_is_asked_about_them_and_their_bytes_alike
     model = ProportionClassifier(first_epochs=1, random_state=0).fit(shown, classes, bags=np.arange(24) // 6)
     assert model.instance_shape_ == (1, 12, 12)
     assert np.array_equal(model.predict_proba(shown), model.predict_proba(images))
-    with pytest.raises(BagError, match="X is one image"):
+    with pytest.raises(DataError, match="X is one image"):
         model.predict(shown[0])
 
 
 def test_names_of_pictures_are_not_taken_for_texts():
-    with pytest.raises(BagError, match=r"names of files, such as 'b/a.PNG'; open them, \[PIL.Image.open"):
+    with pytest.raises(DataError, match=r"names of files, such as 'b/a.PNG'; open them, \[PIL.Image.open"):
         ProportionClassifier().fit(["b/a.PNG", "b/c.PNG"], [0, 1])
 
 
@@ -558,7 +567,9 @@ def test_lists_of_byte_tensors_are_images_and_arrays_of_several_are_slides():
     assert got.dtype == np.uint8
     assert got.shape == (4, 3, 8, 8)
     slides = [np.zeros((n, 3, 8, 8), np.uint8) for n in (10, 20)]
-    with pytest.raises(BagError, match=r"X has 2 arrays of several images, .* pass np.concatenate\(X\), and"):
+    with pytest.raises(
+        DataError, match=r"X has 2 arrays of several images, .* pass np.concatenate\(X\), and"
+    ):
         stacked(slides)
 
 
@@ -575,12 +586,12 @@ def test_images_of_several_sizes_are_refused_by_the_first_that_is_odd(kind, made
     images = [np.zeros((3, 8, 8 + (i > 1)), np.uint8) for i in range(4)]
     odd = kind([made(each) for each in images])
     remedy = r"image 2 has shape \(3, 8, 9\), image 0 \(3, 8, 8\); resize them to one size and as many"
-    with pytest.raises(BagError, match=remedy):
+    with pytest.raises(DataError, match=remedy):
         ProportionClassifier(backbone=flat).fit(odd, [0, 1, 0, 1])
     model = ProportionClassifier("dllp", None, backbone=flat, first_epochs=1).fit(
         np.stack(images[:2]), [0, 1]
     )
-    with pytest.raises(BagError, match=remedy):
+    with pytest.raises(DataError, match=remedy):
         model.predict(odd)
 
 
@@ -595,7 +606,7 @@ def test_pictures_of_several_sizes_and_of_several_kinds_are_told_how_to_be_made_
         (pictures.new("RGB", (8, 9)), r"\(3, 9, 8\)"),
         (shown[0].convert("L"), r"\(1, 8, 9\)"),
     ):
-        with pytest.raises(BagError, match=rf"image 3 has shape {shape}, image 0 \(3, 8, 9\){remedy}"):
+        with pytest.raises(DataError, match=rf"image 3 has shape {shape}, image 0 \(3, 8, 9\){remedy}"):
             stacked(kind([*shown, odd]))
         alike = [image.convert("RGB").resize((9, 8)) for image in (*shown, odd)]
         assert stacked(kind(alike)).shape == (4, 3, 8, 9)
@@ -604,9 +615,9 @@ def test_pictures_of_several_sizes_and_of_several_kinds_are_told_how_to_be_made_
 @pytest.mark.parametrize("kind", [list, column, pd.Series])
 def test_what_is_no_picture_among_pictures_is_named(kind):
     image = np.zeros((3, 8, 8), np.uint8)
-    with pytest.raises(BagError, match="image 1 is None, and no array; leave it out, and its bag or label"):
+    with pytest.raises(DataError, match="image 1 is None, and no array; leave it out, and its bag or label"):
         stacked(kind([image, None, image]))
-    with pytest.raises(BagError, match="image 0 is None, and no array"):
+    with pytest.raises(DataError, match="image 0 is None, and no array"):
         stacked(kind([None, image]))
 
 
@@ -621,7 +632,7 @@ def test_columns_of_images_of_one_size_are_taken_as_their_array():
 
 
 def test_rows_of_several_lengths_are_refused_and_tensors_of_rows_are_taken():
-    with pytest.raises(BagError, match=r"row 1 has shape \(3,\), row 0 \(2,\); pass rows of one length"):
+    with pytest.raises(DataError, match=r"row 1 has shape \(3,\), row 0 \(2,\); pass rows of one length"):
         ProportionClassifier().fit([np.zeros(2), np.zeros(3)], [0, 1])
     assert all(type(row) is np.ndarray for row in stacked([torch.zeros(2, requires_grad=True)] * 2))
     numbers = [np.float32(1), np.array(2.0)]

@@ -15,7 +15,7 @@ from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels
 
 def problem(sizes=(4, 1, 7, 16), k: int = 3, seed: int = 0):
     """Log-probabilities, sizes, and proportions that are whole counts over the sizes."""
-    generator = stream(seed, "labelling")
+    generator = stream(seed, "labeling")
     counts = [torch.bincount(torch.randint(k, (n,), generator=generator), minlength=k) / n for n in sizes]
     log_probs = torch.randn(sum(sizes), k, generator=generator).mul(2).log_softmax(1)
     return log_probs, torch.tensor(sizes), torch.stack(counts)
@@ -34,7 +34,7 @@ def test_hard_labels_are_one_hot_and_meet_every_bags_counts(sizes, k, seed):
     torch.testing.assert_close(class_masses(labels, sizes), shares * sizes[:, None])
 
 
-def test_hard_labels_are_the_best_of_all_labellings_with_these_counts():
+def test_hard_labels_are_the_best_of_all_labelings_with_these_counts():
     log_probs, sizes, shares = problem((6,), 3)
     classes = [c for c in range(3) for _ in range(round(float(shares[0, c] * 6)))]
     best = max(

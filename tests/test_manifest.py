@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from apportion._random import stream
 from apportion.bags.simulate import make_bags
-from apportion.intake.grouping import BagError, group_bags
+from apportion.errors import DataError
+from apportion.intake.grouping import build_bags
 from apportion.intake.manifest import load_manifest, save_manifest
 
 
@@ -34,14 +35,14 @@ def test_saved_and_loaded_bags_are_the_same_to_the_bit(tmp_path_factory, n, size
 @pytest.mark.parametrize("names", [["a", "b"], [3, 1], [0.5, 1.5], list(np.array(["a", "b"]))])
 def test_names_of_bags_survive(tmp_path, names):
     x = np.eye(3)
-    bags = group_bags(x, [names[0], names[1], names[0]], {names[0]: [0.5, 0.5], names[1]: [1, 0]})
+    bags = build_bags(x, [names[0], names[1], names[0]], {names[0]: [0.5, 0.5], names[1]: [1, 0]})
     save_manifest(bags, tmp_path / "bags.json")
     assert load_manifest(tmp_path / "bags.json", x).ids == list(bags.ids)
 
 
-def test_float64_data_and_bytes_are_recognised(tmp_path):
+def test_float64_data_and_bytes_are_recognized(tmp_path):
     for x in (np.random.default_rng(0).random((6, 2)), np.arange(6, dtype=np.uint8).reshape(6, 1, 1, 1)):
-        bags = group_bags(x, [0, 1] * 3, [[0.5, 0.5]] * 2)
+        bags = build_bags(x, [0, 1] * 3, [[0.5, 0.5]] * 2)
         save_manifest(bags, tmp_path / "bags.json")
         assert torch.equal(load_manifest(tmp_path / "bags.json", x).x, bags.x)
 
@@ -49,15 +50,15 @@ def test_float64_data_and_bytes_are_recognised(tmp_path):
 def test_other_data_is_refused(tmp_path):
     x, bags = made()
     save_manifest(bags, tmp_path / "bags.json")
-    with pytest.raises(BagError, match="was made for other data; the same instances in the same order"):
+    with pytest.raises(DataError, match="was made for other data; the same instances in the same order"):
         load_manifest(tmp_path / "bags.json", x.flip(0))
-    with pytest.raises(BagError, match="names row 19, but the data has 19 rows"):
+    with pytest.raises(DataError, match="names row 19, but the data has 19 rows"):
         load_manifest(tmp_path / "bags.json", x[:-1])
 
 
 def test_bags_named_by_what_json_cannot_hold_are_refused_before_anything_is_written(tmp_path):
-    bags = group_bags(np.eye(2), [("a", 1), ("a", 2)], [[0.5, 0.5]] * 2)
-    with pytest.raises(BagError, match="strings and numbers only; rename the bags"):
+    bags = build_bags(np.eye(2), [("a", 1), ("a", 2)], [[0.5, 0.5]] * 2)
+    with pytest.raises(DataError, match="strings and numbers only; rename the bags"):
         save_manifest(bags, tmp_path / "bags.json")
     assert not (tmp_path / "bags.json").exists()
 
@@ -109,10 +110,10 @@ def test_a_damaged_manifest_is_refused(tmp_path, damage, message):
     path = tmp_path / "bags.json"
     save_manifest(bags, path)
     path.write_text(damage(path.read_text()))
-    with pytest.raises(BagError, match=message):
+    with pytest.raises(DataError, match=message):
         load_manifest(path, x)
 
 
 def test_a_manifest_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(BagError, match="cannot be read: No such file"):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
         load_manifest(tmp_path / "none.json", np.eye(2))

@@ -16,13 +16,13 @@ from apportion.experiment.run import run
 from apportion.experiment.task import load_task
 from apportion.pseudo_labels import SoftLabels, argmax_labels, hard_labels, soft_labels
 from apportion.recipes import Data, First, Network, Recipe, Second
-from apportion.transport import entropic
+from apportion.transport import entropic_plan
 
 FIRST = Recipe(
     data=Data("digits", 64),
     network=Network("mlp", {"widths": (16,)}),
     first=First(epochs=2),
-    instances_per_batch=256,
+    batch_size=256,
 )
 SECOND = replace(FIRST, second=Second(epochs=3, hold=2))
 SOFT = replace(FIRST, second=Second(epochs=3, hold=2, labels="soft"))
@@ -45,13 +45,13 @@ def percent(labels, hidden):
 
 
 def watched(monkeypatch, look):
-    """What `look` says of every moment after a relabelling."""
+    """What `look` says of every epoch_state after a relabeling."""
     seen, plain = [], experiment.evaluated
 
-    def evaluated(moment, *rest):
-        if moment.log_probs is not None:
-            seen.append(look(moment))
-        return plain(moment, *rest)
+    def evaluated(epoch_state, *rest):
+        if epoch_state.log_probs is not None:
+            seen.append(look(epoch_state))
+        return plain(epoch_state, *rest)
 
     monkeypatch.setattr(experiment, "evaluated", evaluated)
     return seen
@@ -65,7 +65,7 @@ def test_a_result_has_the_accuracies_of_four_kinds_of_labels_of_the_predictions(
     expected = {
         "argmax": argmax_labels(log_probs, sizes, shares),
         "exact": hard_labels(log_probs, sizes, shares),
-        "entropic": soft_labels(log_probs, sizes, shares, reg=1.0),
+        "entropic_plan": soft_labels(log_probs, sizes, shares, reg=1.0),
         "relaxed": soft_labels(log_probs, sizes, shares, reg=1.0, relax=1.0),
     }
     assert got == {name: percent(labels, task.hidden) for name, labels in expected.items()}
@@ -81,9 +81,13 @@ def test_the_epoch_that_held_out_bags_choose_is_counted_from_one(task):
 
 
 def test_a_line_has_the_accuracies_of_predictions_labels_and_their_mean(tmp_path, task, teacher, monkeypatch):
-    def look(moment):
-        predicted = predict(moment.learner.classifier, task.bags.x)
-        kinds = {"predicted": predicted, "labels": moment.labels.rounds[-1], "mean": moment.labels.mean}
+    def look(epoch_state):
+        predicted = predict(epoch_state.learner.classifier, task.bags.x)
+        kinds = {
+            "predicted": predicted,
+            "labels": epoch_state.labels.rounds[-1],
+            "mean": epoch_state.labels.mean,
+        }
         return {name: percent(labels, task.hidden) for name, labels in kinds.items()}
 
     seen = watched(monkeypatch, look)
@@ -97,10 +101,10 @@ def test_a_line_has_the_accuracies_of_predictions_labels_and_their_mean(tmp_path
 
 
 @pytest.mark.parametrize("relax", [None, 1.0])
-def test_a_relabelling_with_soft_labels_logs_its_plans_error(tmp_path, task, teacher, monkeypatch, relax):
-    def look(moment):
-        given = (moment.running, task.bags.sizes, task.bags.proportions)
-        return float(entropic(*given, reg=0.1, relax=relax or math.inf).error.max())
+def test_a_relabeling_with_soft_labels_logs_its_plans_error(tmp_path, task, teacher, monkeypatch, relax):
+    def look(epoch_state):
+        given = (epoch_state.running, task.bags.sizes, task.bags.proportions)
+        return float(entropic_plan(*given, reg=0.1, relax=relax or math.inf).error.max())
 
     seen = watched(monkeypatch, look)
     recipe = replace(SOFT, second=replace(SOFT.second, relax=relax))
@@ -114,7 +118,7 @@ def test_rot_logs_the_worst_error_of_its_batches(tmp_path, monkeypatch):
     errors, plain = [], SoftLabels.__call__
 
     def call(self, log_probs, sizes, proportions):
-        errors.append(float(entropic(log_probs, sizes, proportions, reg=1.0, relax=1.0).error.max()))
+        errors.append(float(entropic_plan(log_probs, sizes, proportions, reg=1.0, relax=1.0).error.max()))
         return plain(self, log_probs, sizes, proportions)
 
     monkeypatch.setattr(SoftLabels, "__call__", call)
@@ -125,7 +129,7 @@ def test_rot_logs_the_worst_error_of_its_batches(tmp_path, monkeypatch):
 
 
 def test_a_plan_that_did_not_converge_is_seen_in_the_log(tmp_path, teacher, monkeypatch):
-    monkeypatch.setattr("apportion.pseudo_labels.entropic", partial(entropic, max_iterations=1))
+    monkeypatch.setattr("apportion.pseudo_labels.entropic_plan", partial(entropic_plan, max_iterations=1))
     log = list(run(SOFT, tmp_path, teacher=teacher, device="cpu"))
     assert log[-1]["plan_error"] > 1e-4
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from conftest import ragged
 
-from apportion import BagError, meet
+from apportion import DataError, meet
 from apportion.conditioning import met
 
 
 def enumerated(probs: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The probability of each row's class given the counts, by all labellings that have them."""
+    """The probability of each row's class given the counts, by all labelings that have them."""
     n, k = probs.shape
     total = np.zeros((n, k))
     for labels in itertools.product(range(k), repeat=n):
@@ -116,7 +116,7 @@ def test_rows_numbers_and_a_column_that_may_both_name_the_bags_are_told():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"a": [0.1, 0.2, 0.3], "b": [0.9, 0.8, 0.7], "town": [2, 0, 1]})
     probs = np.full((3, 2), 0.5)
-    with pytest.raises(BagError, match=r"the column 'town' or the rows' numbers.*table.set_index\('town'\)"):
+    with pytest.raises(DataError, match=r"the column 'town' or the rows' numbers.*table.set_index\('town'\)"):
         meet(probs, [1, 1, 2], table)
     for given in ({"classes": ["a", "b"], "proportions": table}, {"proportions": table.set_index("town")}):
         assert meet(probs, [1, 1, 2], **given)[2] == pytest.approx([0.1, 0.9], abs=1e-5)
@@ -135,10 +135,10 @@ def test_rows_numbers_and_a_column_that_may_both_name_the_bags_are_told():
     ],
 )  # fmt: skip
 def test_errors_name_what_the_caller_can_do(table, said):
-    with pytest.raises(BagError, match=said) as problem:
+    with pytest.raises(DataError, match=said) as problem:
         meet(np.full((3, 2), 0.5), **{"bags": ["a"] * 3} | table)
     assert "ProportionClassifier" not in str(problem.value)
-    assert "unlabelled" not in str(problem.value)
+    assert "unlabeled" not in str(problem.value)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_errors_name_what_the_caller_can_do(table, said):
     ],
 )
 def test_what_are_no_probabilities_of_the_classes_is_refused(probs, said):
-    with pytest.raises(BagError, match=said):
+    with pytest.raises(DataError, match=said):
         meet(probs, ["a"] * 3, {"a": [0.5, 0.5]})
 
 
@@ -202,12 +202,12 @@ def test_numbers_that_name_classes_are_in_the_order_of_numbers(classes):
     found = meet(probs, ids, counts=table)
     np.testing.assert_array_equal(found, meet(probs, ids, counts=counts))
     turned = table.iloc[:, ::-1]
-    with pytest.raises(BagError, match="predictions may have another order; pass classes="):
+    with pytest.raises(DataError, match="predictions may have another order; pass classes="):
         meet(probs, ids, counts=turned)
     np.testing.assert_array_equal(found, meet(probs, ids, counts=turned, classes=classes))
 
 
 def test_classes_of_several_kinds_have_no_order():
     table = pd.DataFrame([[2, 3], [4, 1]], columns=["no", 1])
-    with pytest.raises(BagError, match="predictions may have another order; pass classes="):
+    with pytest.raises(DataError, match="predictions may have another order; pass classes="):
         meet(np.full((10, 2), 0.5), np.repeat([0, 1], 5), counts=table)

@@ -11,7 +11,7 @@ import torch
 from conftest import ragged
 from sklearn.datasets import make_moons
 
-from apportion import BagError, ProportionClassifier
+from apportion import DataError, ProportionClassifier
 from apportion.intake.beside import beside
 from apportion.intake.filling import filled, strayed
 from apportion.intake.given import placed_labels
@@ -119,7 +119,7 @@ def test_labels_under_noise_are_whole_counts_of_the_relaxed_masses():
 def test_a_bag_without_proportions_keeps_its_predictions_and_teaches_no_first_stage():
     table = SHARES.copy()
     table[3] = np.nan
-    bags, _, relax = mended_bags(X, ids=TOWN, proportions=table, unlabelled=True)
+    bags, _, relax = mended_bags(X, ids=TOWN, proportions=table, unlabeled=True)
     assert relax == math.inf
     assert bags.proportions[3].isnan().all()
     assert known_bags(bags).ids == [i for i in range(20) if i != 3]
@@ -182,7 +182,7 @@ def test_a_series_of_given_labels_is_read_by_the_index_of_the_rows(known, indexe
         known = known.set_axis([name.format(i) for i in known.index])
     if indexed == "twice" and len(known) < 400:
         with pytest.raises(
-            BagError, match="the index of X has 'row' twice, and given is found by it; pass re"
+            DataError, match="the index of X has 'row' twice, and given is found by it; pass re"
         ):
             mended_bags(table, ids=towns, counts=COUNTS, given=known)
         return
@@ -199,13 +199,13 @@ def test_a_series_of_given_labels_is_read_by_the_index_of_the_rows(known, indexe
 def test_labels_that_a_series_gives_to_no_row_or_to_one_twice_are_told():
     table, towns = SHUFFLED[["a", "b"]], SHUFFLED["town"].to_numpy()
     with pytest.raises(
-        BagError, match="for row 400, which is not in the index of X; drop it, or pass {row: c"
+        DataError, match="for row 400, which is not in the index of X; drop it, or pass {row: c"
     ):
         placed_labels(pd.Series({400: 1}), table, towns)
     assert placed_labels(pd.Series({400: None, ROWS[3]: 1}, dtype=object), table, towns) == {3: 1}
-    with pytest.raises(BagError, match="given has row 7 twice in its index"):
+    with pytest.raises(DataError, match="given has row 7 twice in its index"):
         placed_labels(pd.Series([0, 1], index=[7, 7]), table, towns)
-    with pytest.raises(BagError, match="given has all 400 rows, but X has no index to find .*reset_index"):
+    with pytest.raises(DataError, match="given has all 400 rows, but X has no index to find .*reset_index"):
         placed_labels(SHUFFLED["y"], X, TOWN)
     whole = pd.Series(TRUTH, dtype="Int64").where(TOWN == 0)  # in order, as a column of a table has them
     assert placed_labels(whole, X, TOWN) == {int(i): TRUTH[i] for i in np.flatnonzero(TOWN == 0)}
@@ -214,7 +214,7 @@ def test_labels_that_a_series_gives_to_no_row_or_to_one_twice_are_told():
 
 def test_a_table_by_name_keeps_its_bags_under_an_option_though_their_texts_sort_otherwise():
     table = {str(i): 100 * row for i, row in enumerate(SHARES)}
-    bags = mended_bags(X, ids=TOWN.astype(str), proportions=table, normalise=True).bags
+    bags = mended_bags(X, ids=TOWN.astype(str), proportions=table, normalize=True).bags
     for name, shares in zip(bags.ids, bags.proportions, strict=True):
         np.testing.assert_allclose(shares, SHARES[int(str(name))], atol=1e-6)
 
@@ -223,17 +223,17 @@ def test_counts_beside_an_option_are_told_of_as_they_were_given():
     bad = COUNTS * 3
     bad[4] = [-1, 61]
     with pytest.raises(
-        BagError, match="bag 4 has -1 as the count of class 0, which is negative; give 0 or m"
+        DataError, match="bag 4 has -1 as the count of class 0, which is negative; give 0 or m"
     ):
-        mended_bags(X, ids=TOWN, counts=bad, normalise=True)
-    with pytest.raises(BagError, match="bag 0 has counts that sum to 60 but 20 instances"):
-        mended_bags(X, ids=TOWN, counts=COUNTS * 3, unlabelled=True)
-    with pytest.raises(BagError, match=r"have shape \(20,\); pass a row a bag and at least two classes"):
-        mended_bags(X, ids=TOWN, counts=COUNTS[:, 0], unlabelled=True)
+        mended_bags(X, ids=TOWN, counts=bad, normalize=True)
+    with pytest.raises(DataError, match="bag 0 has counts that sum to 60 but 20 instances"):
+        mended_bags(X, ids=TOWN, counts=COUNTS * 3, unlabeled=True)
+    with pytest.raises(DataError, match=r"have shape \(20,\); pass a row a bag and at least two classes"):
+        mended_bags(X, ids=TOWN, counts=COUNTS[:, 0], unlabeled=True)
 
 
 def quick(**settings: Any) -> ProportionClassifier:
-    given = {"first_epochs": 60, "second_epochs": 20, "instances_per_batch": 64, "rate": 5e-3}
+    given = {"first_epochs": 60, "second_epochs": 20, "batch_size": 64, "rate": 5e-3}
     return ProportionClassifier(
         **given | {"random_state": 0, "backbone": partial(mlp, widths=(32, 32))} | settings
     )
@@ -243,7 +243,7 @@ def test_the_estimator_learns_from_noisy_partial_and_given_ones_together():
     noisy = COUNTS + np.random.default_rng(0).laplace(0, 1, COUNTS.shape)
     noisy[4] = np.nan
     given = {int(i): int(TRUTH[i]) for i in range(0, 400, 25)}
-    model = quick(noise=math.sqrt(2), unlabelled=True).fit(X, bags=TOWN, counts=noisy, given=given)
+    model = quick(noise=math.sqrt(2), unlabeled=True).fit(X, bags=TOWN, counts=noisy, given=given)
     assert all(model.transduction_[i] == label for i, label in given.items())
     assert (model.predict(X) == TRUTH).mean() > 0.85
 
@@ -262,11 +262,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"proportions": SHARES * 6 - 2.5},
         r"if noise was added, it is taken by ProportionClassifier\(noise=\)",
     ),
-    "missing": ({}, {"proportions": np.where(TOWN[:20, None] == 3, np.nan, SHARES)}, "unlabelled=True"),
+    "missing": ({}, {"proportions": np.where(TOWN[:20, None] == 3, np.nan, SHARES)}, "unlabeled=True"),
     "missing in noise": (
         {"noise": 1.0},
         {"counts": np.where(TOWN[:20, None] == 3, np.nan, COUNTS)},
-        "unlabelled=True",
+        "unlabeled=True",
     ),
     "missing in noise, by name": (
         {"noise": 1.0},
@@ -306,35 +306,35 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "no deviation of shares": ({"noise": 2.8}, {"proportions": SHARES}, "the standard deviation of a share"),
     "estimated, rescaled": (
-        {"noise": "estimate", "normalise": True},
+        {"noise": "estimate", "normalize": True},
         {"counts": COUNTS},
         "give its standard dev",
     ),
     "nothing to rescale": (
-        {"noise": 1.0, "normalise": True},
+        {"noise": 1.0, "normalize": True},
         {"counts": COUNTS - 20},
         "bag 0 sums to -20, which",
     ),
     "filled, of another total": (
-        {"fill": True, "normalise": True},
+        {"fill": True, "normalize": True},
         {"counts": COUNTS * 1.0},
         "fill gives what is left of a bag's total.* for counts pass one of them",
     ),
     "percentages to fill": (
-        {"fill": True, "normalise": True},
+        {"fill": True, "normalize": True},
         {"proportions": SHARES * [[100, np.nan]]},
         "bag 0 has .* more than 1 for all; divide percentages by 100",
     ),
     "a class left out": (
         {},
         {"proportions": {i: {"a": 0.5, "b": 0.5} if i else {"a": 0.5} for i in range(20)}},
-        "bag 0 has proportions summing to 0.5; rescale them; .*normalise=True.*fill=True",
+        "bag 0 has proportions summing to 0.5; rescale them; .*normalize=True.*fill=True",
     ),
-    "a flag in words": ({"normalise": "no"}, {"counts": COUNTS}, "normalise is 'no'; it must be True or Fal"),
+    "a flag in words": ({"normalize": "no"}, {"counts": COUNTS}, "normalize is 'no'; it must be True or Fal"),
     "a flag that is none": ({"fill": None}, {"counts": COUNTS}, "fill is None; it must be True or False"),
-    "no table": ({"noise": 1.0}, {"y": TRUTH}, "noise, normalise, unlabelled, fill are for tables"),
+    "no table": ({"noise": 1.0}, {"y": TRUTH}, "noise, normalize, unlabeled, fill are for tables"),
     "no noise": ({"noise": "much"}, {"counts": COUNTS}, "noise is 'much'; give a standard deviation"),
-    "nothing": ({"unlabelled": True}, {"proportions": SHARES * np.nan}, "no bag has proportions"),
+    "nothing": ({"unlabeled": True}, {"proportions": SHARES * np.nan}, "no bag has proportions"),
     "no such row": ({}, {"counts": COUNTS, "given": {400: 0}}, "row 400, but there are 400 rows"),
     "a row before the first": ({}, {"counts": COUNTS, "given": {-1: 0}}, "row -1, but there are 400 rows"),
     "a row by name": (
@@ -365,7 +365,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_needs_an_option_is_refused_with_its_name(what):
     settings, given, message = REFUSED[what]
-    with pytest.raises(BagError, match=message):
+    with pytest.raises(DataError, match=message):
         quick(**settings).fit(X, **{"bags": TOWN} | given)
 
 
@@ -373,10 +373,10 @@ def test_a_gap_names_the_bag_of_its_row_and_counts_no_column_of_bags():
     gaps = SHARES.copy()
     gaps[3, 1] = np.nan
     names = np.array([f"town {i + 10}" for i in TOWN])
-    with pytest.raises(BagError, match="bag 'town 13' has no number for 1 of its 2 classes"):
+    with pytest.raises(DataError, match="bag 'town 13' has no number for 1 of its 2 classes"):
         mended_bags(X, ids=names, proportions=gaps)
     column = pd.DataFrame(gaps, columns=["no", "yes"]).assign(town=np.arange(20))[::-1].reset_index(drop=True)
-    with pytest.raises(BagError, match="bag 3 has no number for 1 of its 2 classes"):
+    with pytest.raises(DataError, match="bag 3 has no number for 1 of its 2 classes"):
         mended_bags(X, ids=TOWN, proportions=column)
 
 
@@ -389,11 +389,11 @@ def test_noisy_numbers_of_another_total_are_rescaled_with_their_noise():
         whole=True,
     )
     for factor in (1, 10, 0.1):
-        bags, _, relax = mended_bags(X, ids=TOWN, counts=noisy * factor, noise=factor, normalise=True)
+        bags, _, relax = mended_bags(X, ids=TOWN, counts=noisy * factor, noise=factor, normalize=True)
         np.testing.assert_allclose(bags.proportions, plain[0], atol=1e-6)
         assert list(relax.values()) == pytest.approx(plain[1].tolist())
     percent, rounded = (
-        mended_bags(X, ids=TOWN, proportions=f * SHARES, noise=f * 0.01, normalise=True) for f in (100, 1)
+        mended_bags(X, ids=TOWN, proportions=f * SHARES, noise=f * 0.01, normalize=True) for f in (100, 1)
     )
     torch.testing.assert_close(percent.bags.proportions, rounded.bags.proportions)
     assert percent.relax == pytest.approx(rounded.relax)
@@ -423,7 +423,7 @@ def test_a_class_that_a_bag_does_not_name_has_what_is_left_where_that_is_asked()
 
 
 def test_counts_of_a_larger_group_are_rescaled_when_asked():
-    bags, _, _ = mended_bags(X, ids=TOWN, counts=COUNTS * 3, normalise=True)
+    bags, _, _ = mended_bags(X, ids=TOWN, counts=COUNTS * 3, normalize=True)
     torch.testing.assert_close(bags.proportions, torch.from_numpy(SHARES).float())
 
 
@@ -463,7 +463,7 @@ def test_filled_shares_train_as_the_whole_ones_where_one_class_is_missing():
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_gaps_and_intervals_are_refused_with_what_to_pass(as_dict):
     def told(table: np.ndarray, pattern: str, **given: Any) -> None:
-        with pytest.raises(BagError, match=pattern):
+        with pytest.raises(DataError, match=pattern):
             mended_bags(X, None, TOWN, proportions=dict(enumerate(table)) if as_dict else table, **given)
 
     gaps = SHARES.copy()
@@ -472,7 +472,7 @@ def test_gaps_and_intervals_are_refused_with_what_to_pass(as_dict):
     told(
         gaps,
         "bag 3 has no number for 1 of its 2 classes.*(fill=True.) gives these what is left",
-        unlabelled=True,
+        unlabeled=True,
     )
     gaps[4] = [1.2, np.nan]
     told(gaps, "bag 4 has 1.2 for some of its classes, more than 1 for all; mend it", fill=True)
@@ -480,7 +480,7 @@ def test_gaps_and_intervals_are_refused_with_what_to_pass(as_dict):
     told(
         wide, r"(bag|row) \d+ has intervals for shares, up to 0.2 wide; pass their middles with noise=0.0577"
     )
-    with pytest.raises(BagError, match="unlabelled, fill are for tables"):
+    with pytest.raises(DataError, match="unlabeled, fill are for tables"):
         mended_bags(X, TRUTH, TOWN, fill=True)
 
 
@@ -510,15 +510,15 @@ CLICKS = np.repeat(np.arange(20), SIZES)
 CONVERSIONS = SIZES // 3
 
 
-@pytest.mark.parametrize("settings", [{}, {"normalise": True}, {"noise": 1.0}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"normalize": True}, {"noise": 1.0}], ids=str)
 def test_conversions_of_clicks_are_no_two_classes(settings):
-    """With normalise, which an error recommended, clicks would have become a class."""
+    """With normalize, which an error recommended, clicks would have become a class."""
     x = np.random.default_rng(0).random((len(CLICKS), 2))
     table = pd.DataFrame({"clicks": SIZES, "conv": CONVERSIONS})
     words = r"column 'clicks' is the number of rows of every bag.*table\['clicks'\] - table\['conv'\]"
-    with pytest.raises(BagError, match=words):
+    with pytest.raises(DataError, match=words):
         quick(**settings).fit(x, bags=CLICKS, counts=table)
-    with pytest.raises(BagError, match="the column 0 is the number of rows of every bag, a total"):
+    with pytest.raises(DataError, match="the column 0 is the number of rows of every bag, a total"):
         quick(**settings).fit(x, bags=CLICKS, counts=table.to_numpy())
     rest = table.assign(clicks=table["clicks"] - table["conv"])
     assert mended_bags(x, ids=CLICKS, counts=rest, **settings).classes.tolist() == ["clicks", "conv"]
@@ -526,12 +526,12 @@ def test_conversions_of_clicks_are_no_two_classes(settings):
 
 def test_a_number_that_is_the_size_of_bags_of_one_size_may_be_a_class():
     larger = np.stack([np.full(20, 20), np.arange(20) + 1], 1)
-    assert mended_bags(X, ids=TOWN, counts=larger, normalise=True).classes.tolist() == [0, 1]
-    with pytest.raises(BagError, match="the column 0 is the number of rows of every bag, a total"):
+    assert mended_bags(X, ids=TOWN, counts=larger, normalize=True).classes.tolist() == [0, 1]
+    with pytest.raises(DataError, match="the column 0 is the number of rows of every bag, a total"):
         mended_bags(X, ids=TOWN, counts=larger)
     named = pd.DataFrame({"clicks": SIZES, "conv": CONVERSIONS})
     x = np.zeros((len(CLICKS), 2))  # who insists is believed
-    found = mended_bags(x, ids=CLICKS, counts=named, normalise=True, classes=["clicks", "conv"])
+    found = mended_bags(x, ids=CLICKS, counts=named, normalize=True, classes=["clicks", "conv"])
     assert found.classes.tolist() == ["clicks", "conv"]
 
 
@@ -560,8 +560,8 @@ def test_large_bags_are_met_beside_small_ones_whose_counts_are_mostly_noise():
     x, bag, _, told = uneven_bags()
     model = ProportionClassifier(noise=2.83, first_epochs=2, second_epochs=1, random_state=0)
     labels = model.fit(x, bags=bag, counts=told).transduction_
-    labelled = np.bincount(bag, weights=labels)
-    assert np.abs(labelled - told[:, 1])[-2:].max() < 10
+    labeled = np.bincount(bag, weights=labels)
+    assert np.abs(labeled - told[:, 1])[-2:].max() < 10
     relax = mended_bags(x, ids=bag, counts=told, noise=2.83).relax
     assert min(relax[400], relax[401]) > 1000 * max(relax[i] for i in range(400))
 
@@ -587,16 +587,16 @@ def test_weights_go_with_the_names_of_bags():
 
 def test_ends_of_intervals_are_not_taken_for_shares_of_two_classes():
     ends = {town: (0.03 * i, 0.03 * i + 0.1) for i, town in enumerate(np.unique(TOWN).tolist())}
-    with pytest.raises(BagError, match=r"the ends of an interval\? pass \[1 - middle, middle\]"):
+    with pytest.raises(DataError, match=r"the ends of an interval\? pass \[1 - middle, middle\]"):
         ProportionClassifier().fit(X, bags=TOWN, proportions=ends)
 
 
 def test_a_class_that_no_bag_names_is_told_how_it_gets_what_is_left():
     table = {town: {"a": 0.01 * i, "b": 0.3} for i, town in enumerate(np.unique(TOWN).tolist())}
-    with pytest.raises(BagError, match="or fill=True what a class lacks that has a column of NaN"):
+    with pytest.raises(DataError, match="or fill=True what a class lacks that has a column of NaN"):
         ProportionClassifier(fill=True).fit(X, bags=TOWN, proportions=table)
     names = np.array(["a", "b", "other"])
-    with pytest.raises(BagError, match=r"class 'other' has no column .*: give it one, of NaN if what is"):
+    with pytest.raises(DataError, match=r"class 'other' has no column .*: give it one, of NaN if what is"):
         ProportionClassifier(fill=True).fit(X, bags=TOWN, proportions=table, classes=names)
     whole = {town: row | {"other": math.nan} for town, row in table.items()}
     bags, classes, _ = mended_bags(X, ids=TOWN, proportions=whole, fill=True)

@@ -22,8 +22,9 @@ from apportion import ProportionClassifier, load, save
 from apportion._device import channels_last
 from apportion._random import reseed
 from apportion.data.synthetic import moons
-from apportion.models import Facts, Model, ModelError, load_model, save_model
-from apportion.networks import BACKBONES, conv13, mlp
+from apportion.errors import ModelError
+from apportion.models import Facts, Model, load_model, save_model
+from apportion.networks import NETWORKS, conv13, mlp
 from apportion.tables.columns import Column, from_values
 
 SHAPES = {
@@ -38,7 +39,7 @@ COLUMNS = (Column("age", "number", 40, 41, 9), Column("job", "category", categor
 
 def model(name: str = "mlp", **changes: Any) -> Model:
     reseed(0, "weights")
-    network = channels_last(BACKBONES[name](SHAPES[name], 3).eval())  # as it comes from training
+    network = channels_last(NETWORKS[name](SHAPES[name], 3).eval())  # as it comes from training
     given = {"settings": {"second_stage": "plot"}, "data": {"rows": 9}, "quality": {"error": 0.25}}
     return Model(network, name, SHAPES[name], ("no", "perhaps", "yes"), **(given | changes))
 
@@ -51,7 +52,7 @@ def written(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_comes_back_to_the_bit(tmp_path, name):
     before = model(name)
     save_model(before, tmp_path / "m")
@@ -99,7 +100,7 @@ def test_a_card_says_what_cannot_be_told_and_no_name_breaks_it(tmp_path):
     )
     save_model(replace(told, classes=("no\nway", "a|b", "<i>")), tmp_path / "model")
     lines = (tmp_path / "model" / "README.md").read_text().splitlines()
-    assert lines[0] == r"# A classifier of no way, a\|b, \<i\>, learnt from the shares of groups"
+    assert lines[0] == r"# A classifier of no way, a\|b, \<i\>, learned from the shares of groups"
     assert "| bag correlation, training bags | cannot be told: all bags have the same shares |" in lines
     assert "| first_epochs | by the sizes of the bags |" in lines
     assert "| choose | none |" in lines
@@ -265,8 +266,8 @@ def test_a_network_of_ones_own_is_refused_with_a_remedy(tmp_path):
 
 
 def test_settings_and_tables_that_no_classifier_has_are_refused(tmp_path):
-    with pytest.raises(ModelError, match=r"has the settings \['colour'\]; there are \['backbone'"):
-        load(written(tmp_path / "m", settings={"colour": 1}))
+    with pytest.raises(ModelError, match=r"has the settings \['color'\]; there are \['backbone'"):
+        load(written(tmp_path / "m", settings={"color": 1}))
     save_model(Model(mlp((4,), 2), "mlp", (4,), ("a", "b"), columns=COLUMNS), tmp_path / "t")
     with pytest.raises(ModelError, match="takes tables, not arrays; use `apportion predict"):
         load(tmp_path / "t")
@@ -368,9 +369,9 @@ def test_a_card_names_the_optimiser_of_each_stage_and_one_of_a_loaded_model_too(
 
 def test_a_card_of_a_model_whose_optimisers_are_not_known_names_none_and_none_breaks_it(tmp_path):
     save_model(model(), tmp_path / "old")
-    assert "learnt the shares of the bags. Settings:" in (tmp_path / "old" / "README.md").read_text()
+    assert "learned the shares of the bags. Settings:" in (tmp_path / "old" / "README.md").read_text()
     save_model(model(facts=Facts(first_optimizer="a|b\n")), tmp_path / "odd")
-    assert r"learnt the shares of the bags (a\|b). Settings:" in (tmp_path / "odd" / "README.md").read_text()
+    assert r"learned the shares of the bags (a\|b). Settings:" in (tmp_path / "odd" / "README.md").read_text()
 
 
 def test_without_a_choice_it_is_the_last_epoch(tmp_path):

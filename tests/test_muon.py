@@ -18,7 +18,7 @@ from apportion.optim import (
     make_optimizer,
     orthogonal,
     orthogonal_all,
-    set_rate,
+    set_learning_rate,
     turned,
     words_of,
 )
@@ -97,7 +97,7 @@ def test_without_convolutions_it_is_sgd():
 
 def test_rates_are_set_as_shares_of_each_groups_peak():
     optimizer = make_optimizer(small(), "muon", 0.05)
-    set_rate([optimizer], 0.5)
+    set_learning_rate([optimizer], 0.5)
     assert sorted({group["lr"] for group in optimizer.param_groups}) == [0.025, 0.05]
 
 
@@ -225,7 +225,7 @@ def test_on_a_gpu_recorded_steps_are_those_that_are_launched_one_by_one_also_aft
                 for each in state["state"].values():
                     each["momentum_buffer"].neg_()
                 optimizer.load_state_dict(state)
-            set_rate([optimizer], 1 - i / 20)
+            set_learning_rate([optimizer], 1 - i / 20)
             for p in network.parameters():
                 p.grad = torch.randn(p.shape, device="cuda", generator=generator) + p.detach()
             optimizer.step()
@@ -237,6 +237,6 @@ def test_optimisers_are_named_with_the_peak_of_their_rate_wherever_it_stands():
     said = []
     for name in OPTIMIZERS:
         optimizer = make_optimizer(resnet9((3, 8, 8), 2, width=4), name, 0.02, decay=0.1)
-        set_rate([optimizer], 0.25)
+        set_learning_rate([optimizer], 0.25)
         said.append(words_of(optimizer))
     assert said == ["Adam, peak rate 0.02", "SGD, peak rate 0.02", "Muon, peak rate 0.02"]

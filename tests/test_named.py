@@ -5,7 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from apportion import BagError, diagnose, expand, group_bags
+from apportion import DataError, build_bags, diagnose, expand_proportions
 from apportion.intake.beside import beside
 from apportion.intake.forms import bags_from, groups_of, table_shares
 from apportion.intake.mending import mended_bags
@@ -63,11 +63,11 @@ def test_a_series_of_value_counts_by_bag_is_a_table():
         np.testing.assert_allclose(shares, SHARES.to_numpy())
     np.testing.assert_allclose(read(None, counts=grouped.value_counts())[0], SHARES.to_numpy())
     twice = pd.concat([grouped.value_counts(), grouped.value_counts()])
-    with pytest.raises(BagError, match=r"\('a', '(no|yes)'\) stands twice in the series of \(bag, class\)"):
+    with pytest.raises(DataError, match=r"\('a', '(no|yes)'\) stands twice in the series of \(bag, class\)"):
         read(None, counts=twice)
     tuples = pd.Series([0.5, 0.2], index=pd.MultiIndex.from_tuples([("a", 1), ("b", 1)]))
-    with pytest.raises(BagError, match="a series has one number a bag"):
-        expand(tuples, [("a", 1), ("b", 1)])
+    with pytest.raises(DataError, match="a series has one number a bag"):
+        expand_proportions(tuples, [("a", 1), ("b", 1)])
 
 
 @pytest.mark.parametrize("kind", ["Int64", object])
@@ -76,7 +76,7 @@ def test_what_pandas_has_not_is_missing(kind, column):
     gaps = COUNTS.astype(kind).rename_axis("town")
     gaps.loc["b", "yes"] = pd.NA
     table = gaps.reset_index() if column else gaps
-    with pytest.raises(BagError, match="bag 'b' has no number for 1 of its 2 classes"):
+    with pytest.raises(DataError, match="bag 'b' has no number for 1 of its 2 classes"):
         read(None, counts=table)
     found = mended_bags(np.zeros((6, 2)), ids=TOWNS, counts=table, fill=True).bags
     np.testing.assert_allclose(found.proportions, SHARES.to_numpy(), rtol=1e-6)
@@ -92,33 +92,33 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("what", STRANGERS)
-def test_what_stands_beside_shares_that_are_whole_is_no_class(what, normalise):
-    """With normalise, which an error recommended, turnout would have become a class."""
+def test_what_stands_beside_shares_that_are_whole_is_no_class(what, normalize):
+    """With normalize, which an error recommended, turnout would have become a class."""
     change, names = STRANGERS[what]
     table, x = change(SHARES), np.zeros((6, 2))
     listed = ", ".join(map(repr, names))
     words = rf"bag 'a' sums to .* without the columns? {listed}, as nearly all bags do; drop (it|them), or"
-    with pytest.raises(BagError, match=rf"{words} pass classes=\['no', 'yes'\]"):
-        mended_bags(x, ids=TOWNS, proportions=table, normalise=normalise)
-    with pytest.raises(BagError, match=words):
-        group_bags(x, TOWNS, table, normalise=normalise)
-    kept = mended_bags(x, ids=TOWNS, proportions=table, normalise=True, classes=["no", "yes"])
+    with pytest.raises(DataError, match=rf"{words} pass classes=\['no', 'yes'\]"):
+        mended_bags(x, ids=TOWNS, proportions=table, normalize=normalize)
+    with pytest.raises(DataError, match=words):
+        build_bags(x, TOWNS, table, normalize=normalize)
+    kept = mended_bags(x, ids=TOWNS, proportions=table, normalize=True, classes=["no", "yes"])
     np.testing.assert_allclose(kept.bags.proportions, SHARES.to_numpy(), atol=1e-3)
-    insisted = mended_bags(x, ids=TOWNS, proportions=table, normalise=True, classes=list(table.columns))
+    insisted = mended_bags(x, ids=TOWNS, proportions=table, normalize=True, classes=list(table.columns))
     assert insisted.classes.tolist() == sorted(table.columns)  # who insists is believed
 
 
-@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("values", [[5, 4, 8], [1, 1, 2], [2020, 2020, 2020]])
-def test_what_stands_beside_counts_of_all_rows_is_no_class(values, normalise):
+def test_what_stands_beside_counts_of_all_rows_is_no_class(values, normalize):
     x, table = np.zeros((6, 2)), COUNTS.assign(more=values)
     words = "bag 'a' of 2 rows sums to .*, and to 2 without the column 'more'"
-    with pytest.raises(BagError, match=words):
-        mended_bags(x, ids=TOWNS, counts=table, normalise=normalise)
-    with pytest.raises(BagError, match=r"without the column 2, as nearly all bags do; drop it; classes="):
-        mended_bags(x, ids=TOWNS, counts=table.to_numpy(), normalise=normalise)
+    with pytest.raises(DataError, match=words):
+        mended_bags(x, ids=TOWNS, counts=table, normalize=normalize)
+    with pytest.raises(DataError, match=r"without the column 2, as nearly all bags do; drop it; classes="):
+        mended_bags(x, ids=TOWNS, counts=table.to_numpy(), normalize=normalize)
 
 
 def test_a_few_bags_that_are_no_whole_and_small_shares_hide_no_stranger():
@@ -152,7 +152,7 @@ def test_numbers_without_names_go_by_their_place():
 def test_a_total_is_no_class_unless_it_is_said_to_be():
     table = COUNTS.assign(total=COUNTS.sum(axis=1))
     with pytest.raises(
-        BagError, match=r"column 'total' is the sum of the others.*pass classes=\['no', 'yes'\]"
+        DataError, match=r"column 'total' is the sum of the others.*pass classes=\['no', 'yes'\]"
     ):
         read(None, counts=table)
     assert read(None, counts=table, classes=["no", "yes"])[1].tolist() == ["no", "yes"]
@@ -164,7 +164,7 @@ def test_a_total_beside_rounded_percentages_is_no_class():
     percent = pd.DataFrame(
         {"x": [33.3, 20.0, 10.1], "y": [33.3, 30.0, 9.9], "z": [33.3, 50.0, 80.0]}, list("abc")
     )
-    with pytest.raises(BagError, match="column 'total' is the sum of the others"):
+    with pytest.raises(DataError, match="column 'total' is the sum of the others"):
         read(percent.assign(total=100.0))
 
 
@@ -193,14 +193,14 @@ def test_ids_that_differ_by_their_unicode_form_are_told_so():
     one, other = "\u00e9", "e\u0301"
     for name, ids in ((one, [other, "b"]), (one, [other, other]), (other, [one, "b"])):
         table = {name: [0.5, 0.5], "b": [0.5, 0.5]}
-        with pytest.raises(BagError, match=r"other Unicode characters.*normalize\('NFC', id\)"):
-            group_bags(np.zeros((2, 2)), ids, table)
+        with pytest.raises(DataError, match=r"other Unicode characters.*normalize\('NFC', id\)"):
+            build_bags(np.zeros((2, 2)), ids, table)
 
 
 def test_ids_with_zeros_of_their_own_are_told_with_their_twins():
     table = {"1": [0.5, 0.5], "10": [0.5, 0.5]}
-    with pytest.raises(BagError, match="bag '1' of the table is '01' among the instances; write both alike"):
-        group_bags(np.zeros((2, 2)), ["01", "10"], table)
+    with pytest.raises(DataError, match="bag '1' of the table is '01' among the instances; write both alike"):
+        build_bags(np.zeros((2, 2)), ["01", "10"], table)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_ids_with_zeros_of_their_own_are_told_with_their_twins():
     ],
 )  # fmt: skip
 def test_a_table_that_cannot_be_read_says_what_to_pass(table, words):
-    with pytest.raises(BagError, match=words):
-        expand(table, TOWNS)
+    with pytest.raises(DataError, match=words):
+        expand_proportions(table, TOWNS)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +233,12 @@ def test_a_table_that_cannot_be_read_says_what_to_pass(table, words):
     ids=["dict of dicts", "bags in a column", "polars"],
 )
 def test_group_bags_reads_the_tables_that_fit_does_in_the_order_of_their_columns(table):
-    bags = group_bags(np.zeros((6, 2)), TOWNS, table)
+    bags = build_bags(np.zeros((6, 2)), TOWNS, table)
     np.testing.assert_allclose(bags.proportions, SHARES.to_numpy(), rtol=1e-6)
-    turned = group_bags(np.zeros((6, 2)), TOWNS, SHARES[["yes", "no"]])
+    turned = build_bags(np.zeros((6, 2)), TOWNS, SHARES[["yes", "no"]])
     np.testing.assert_allclose(turned.proportions, SHARES[["yes", "no"]].to_numpy(), rtol=1e-6)
-    with pytest.raises(BagError, match=r"there is no column 'where' in the table; it has \['no', 'yes'\]"):
-        group_bags(np.zeros((6, 2)), TOWNS, SHARES, bag_column="where")
+    with pytest.raises(DataError, match=r"there is no column 'where' in the table; it has \['no', 'yes'\]"):
+        build_bags(np.zeros((6, 2)), TOWNS, SHARES, bag_column="where")
 
 
 @pytest.mark.parametrize("lost", [0, 3, 5])
@@ -252,8 +252,8 @@ def test_the_one_bag_that_a_table_lacks_is_named(lost, text, library):
     words = (
         f"bag {names[lost]!r} has instances but no row in the table; add it, or leave its rows out of folds"
     )
-    with pytest.raises(BagError, match=words):
-        expand(table, names * 2)
+    with pytest.raises(DataError, match=words):
+        expand_proportions(table, names * 2)
 
 
 @pytest.mark.parametrize(
@@ -265,26 +265,26 @@ def test_the_one_bag_that_a_table_lacks_is_named(lost, text, library):
     ],
 )
 def test_classes_without_a_name_or_a_common_order_are_refused(columns, words):
-    with pytest.raises(BagError, match=words):
-        expand(SHARES.set_axis(columns, axis=1), TOWNS)
+    with pytest.raises(DataError, match=words):
+        expand_proportions(SHARES.set_axis(columns, axis=1), TOWNS)
 
 
 def test_numbers_in_errors_are_as_long_as_people_write_them():
-    with pytest.raises(BagError, match="bag 'a' has 55 for proportions; give a number for each class$"):
-        expand(dict.fromkeys("abc", 100 * 0.55), TOWNS)
+    with pytest.raises(DataError, match="bag 'a' has 55 for proportions; give a number for each class$"):
+        expand_proportions(dict.fromkeys("abc", 100 * 0.55), TOWNS)
 
 
 def test_group_bags_takes_a_polars_table_and_counts_of_a_larger_group():
     x = np.zeros((6, 2))
     table = pl.DataFrame({"town": list("abc"), **SHARES.to_dict("list")})
-    bags = group_bags(x, TOWNS, table, bag_column="town")
+    bags = build_bags(x, TOWNS, table, bag_column="town")
     np.testing.assert_allclose(bags.proportions, SHARES.to_numpy(), rtol=1e-6)
     larger = {bag: 10 * row for bag, row in zip("abc", COUNTS.to_numpy(), strict=True)}
     with pytest.raises(
-        BagError, match="bag 'a' has counts that sum to 20 but 2 instances; rescale counts of a larger group"
+        DataError, match="bag 'a' has counts that sum to 20 but 2 instances; rescale counts of a larger group"
     ):
-        group_bags(x, TOWNS, counts=larger)
-    bags = group_bags(x, TOWNS, counts=larger, normalise=True)
+        build_bags(x, TOWNS, counts=larger)
+    bags = build_bags(x, TOWNS, counts=larger, normalize=True)
     np.testing.assert_allclose(bags.proportions, SHARES.to_numpy(), rtol=1e-6)
 
 
@@ -292,7 +292,7 @@ def test_names_in_several_levels_and_names_that_polars_would_give_are_told_apart
     shares = np.array([[0.2, 0.8], [0.2, 0.8], [0.7, 0.3], [0.7, 0.3]])
     x, ids = np.arange(8.0).reshape(4, 2), ["a", "a", "b", "b"]
     levels = pd.DataFrame(shares, columns=pd.MultiIndex.from_tuples([("vote", "no"), ("vote", "yes")]))
-    with pytest.raises(BagError, match="give every column a name, and one alone"):
+    with pytest.raises(DataError, match="give every column a name, and one alone"):
         bags_from(x, levels, ids)
     named = pd.DataFrame(shares, columns=["column_0", "column_1"])
     assert bags_from(x, named, ids)[1].tolist() == ["column_0", "column_1"]

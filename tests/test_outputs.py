@@ -10,7 +10,7 @@ from test_report import make_run
 from typer.testing import CliRunner
 
 from apportion.cli import app
-from apportion.runs import RunError
+from apportion.errors import RunError
 from apportion.runs.files import check_place, whole_file, writing
 
 ABOUT = "--bag", "town", "--shares", "no,yes"
@@ -92,7 +92,7 @@ def test_only_a_full_disk_asks_for_room(tmp_path, number, said):
         raise OSError(number, os.strerror(number))
 
 
-def test_a_table_and_an_export_leave_a_neighbour_of_the_name_new_alone(folder):
+def test_a_table_and_an_export_leave_a_neighbor_of_the_name_new_alone(folder):
     fitted("model")
     Path("scored.csv.new").write_text("mine")
     result = CliRunner().invoke(app, ["predict", "model", "people.csv", "--out", "scored.csv"])

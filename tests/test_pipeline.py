@@ -25,19 +25,19 @@ from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.data.synthetic import blobs, moons
 from apportion.evaluate import accuracy, predict
-from apportion.intake.grouping import group_bags
+from apportion.intake.grouping import build_bags
 from apportion.losses import cross_entropy, symmetric_cross_entropy
 from apportion.methods import DLLP
 from apportion.methods.plot import bag_weights
-from apportion.optim import make_optimizer, set_rate
-from apportion.pipeline import Moment, first_stage, second_stage
+from apportion.optim import make_optimizer, set_learning_rate
+from apportion.pipeline import EpochState, first_stage, second_stage
 from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels, soft_labels
 
 
-def first(bags: Bags, name: str = "dllp", epochs: int = 3, **changes) -> list[Moment]:
+def first(bags: Bags, name: str = "dllp", epochs: int = 3, **changes) -> list[EpochState]:
     learner = learner_of(name, network(bags.n_classes))
-    optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.players()]
-    given = {"rate": steady, "seed": 0, "instances_per_batch": 64} | changes
+    optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.networks()]
+    given = {"rate": steady, "seed": 0, "batch_size": 64} | changes
     return list(first_stage(learner, bags, optimizers, epochs=epochs, **given))
 
 
@@ -45,7 +45,7 @@ def second(bags: Bags, log_probs: torch.Tensor, student=None, epochs: int = 3, *
     """A generator, so that the caller may look between epochs."""
     student = student or network(bags.n_classes, seed=1)
     optimizers = [make_optimizer(student, "adam", changes.pop("peak", 1e-3))]
-    given = {"rate": steady, "seed": 0, "instances_per_batch": 64} | changes
+    given = {"rate": steady, "seed": 0, "batch_size": 64} | changes
     return second_stage(log_probs, student, bags, optimizers, epochs=epochs, **given)
 
 
@@ -59,11 +59,11 @@ def elsewhere(bags: Bags, seed: int = 0) -> torch.Tensor:
 
 def test_a_moment_names_its_stage_and_epoch_and_holds_the_learner():
     bags = moon_bags()[0]
-    moments = first(bags)
-    assert [(m.stage, m.epoch.number) for m in moments] == [("first", 1), ("first", 2), ("first", 3)]
-    assert moments[-1].labels is None
+    epoch_states = first(bags)
+    assert [(m.stage, m.epoch.number) for m in epoch_states] == [("first", 1), ("first", 2), ("first", 3)]
+    assert epoch_states[-1].labels is None
     student = network(seed=1)
-    later = list(second(bags, predict(moments[-1].learner.classifier, bags.x), student))
+    later = list(second(bags, predict(epoch_states[-1].learner.classifier, bags.x), student))
     assert [(m.stage, m.epoch.number) for m in later] == [("second", 1), ("second", 2), ("second", 3)]
     assert later[-1].learner.classifier is student
 
@@ -81,12 +81,12 @@ def test_plot_starts_from_predictions_of_anywhere_even_of_minus_infinity():
     sure = torch.full((len(hidden), 2), -math.inf)
     sure[torch.arange(len(hidden)), hidden] = 0.0  # an oracle that rules the other class out
     for running in (0.0, 0.5):
-        moments = list(second(bags, sure, label=hard_labels, running=running, hold=1))
-        rounds = moments[0].labels
+        epoch_states = list(second(bags, sure, label=hard_labels, running=running, hold=1))
+        rounds = epoch_states[0].labels
         assert rounds is not None
         assert torch.equal(rounds.rounds[0], F.one_hot(hidden, 2).float())
-        assert all(m.log_probs.isfinite().all() and m.running.isfinite().all() for m in moments)
-        assert all(math.isfinite(m.epoch.terms["labels"]) for m in moments)
+        assert all(m.log_probs.isfinite().all() and m.running.isfinite().all() for m in epoch_states)
+        assert all(math.isfinite(m.epoch.terms["labels"]) for m in epoch_states)
 
 
 @pytest.mark.parametrize("running", [0.0, 0.5])
@@ -104,8 +104,8 @@ def test_predictions_may_come_in_any_array(running):
 def test_the_first_labels_are_those_of_the_predictions_passed_in(label):
     bags = moon_bags()[0]
     log_probs = elsewhere(bags)
-    (moment,) = second(bags, log_probs, label=label, epochs=1, hold=2)
-    assert torch.equal(moment.labels.mean, label(log_probs, bags.sizes, bags.proportions))
+    (epoch_state,) = second(bags, log_probs, label=label, epochs=1, hold=2)
+    assert torch.equal(epoch_state.labels.mean, label(log_probs, bags.sizes, bags.proportions))
 
 
 def test_labels_stay_the_teachers_for_the_first_epochs_and_are_made_anew_after_every_later_one():
@@ -115,8 +115,8 @@ def test_labels_stay_the_teachers_for_the_first_epochs_and_are_made_anew_after_e
         asked.append(log_probs)
         return hard_labels(log_probs, sizes, proportions)
 
-    moments = second(bags, elsewhere(bags), label=watched, epochs=5, hold=3)
-    rounds = [(m.epoch.number, len(asked), m.log_probs is None) for m in moments]
+    epoch_states = second(bags, elsewhere(bags), label=watched, epochs=5, hold=3)
+    rounds = [(m.epoch.number, len(asked), m.log_probs is None) for m in epoch_states]
     assert rounds == [(1, 1, True), (2, 1, True), (3, 2, False), (4, 3, False), (5, 4, False)]
 
 
@@ -127,8 +127,8 @@ def test_the_student_learns_the_mean_of_the_last_rounds_of_labels():
         made.append(soft_labels(log_probs, sizes, proportions, 1.0))
         return made[-1]
 
-    for moment in second(bags, elsewhere(bags), label=watched, epochs=8, memory=5):
-        torch.testing.assert_close(moment.labels.mean, torch.stack(made[-5:]).mean(0))
+    for epoch_state in second(bags, elsewhere(bags), label=watched, epochs=8, memory=5):
+        torch.testing.assert_close(epoch_state.labels.mean, torch.stack(made[-5:]).mean(0))
     assert len(made) == 9
 
 
@@ -140,8 +140,8 @@ def test_labels_are_made_from_a_running_mean_of_log_probabilities():
         return hard_labels(log_probs, sizes, proportions)
 
     expected = start
-    for moment in second(bags, start, label=watched, running=0.75):
-        expected = 0.75 * expected + 0.25 * moment.log_probs
+    for epoch_state in second(bags, start, label=watched, running=0.75):
+        expected = 0.75 * expected + 0.25 * epoch_state.log_probs
         torch.testing.assert_close(seen[-1], expected)
 
 
@@ -152,28 +152,30 @@ def test_the_running_means_momentum_falls_with_the_rate_until_the_last_predictio
         seen.append(log_probs.clone())
         return hard_labels(log_probs, sizes, proportions)
 
-    moments = list(
+    epoch_states = list(
         second(bags, start, label=watched, running=0.8, epochs=4, rate=lambda progress: 1 - progress)
     )
     expected = start
-    for moment, labelled in zip(moments, seen[1:], strict=True):
-        lag = 0.8 * (1 - moment.epoch.number / 4)
-        expected = lag * expected + (1 - lag) * moment.log_probs
-        torch.testing.assert_close(labelled, expected)
-    assert torch.equal(seen[-1], moments[-1].log_probs)
+    for epoch_state, labeled in zip(epoch_states, seen[1:], strict=True):
+        lag = 0.8 * (1 - epoch_state.epoch.number / 4)
+        expected = lag * expected + (1 - lag) * epoch_state.log_probs
+        torch.testing.assert_close(labeled, expected)
+    assert torch.equal(seen[-1], epoch_states[-1].log_probs)
 
 
-def test_labelling_sees_instances_without_augmentation():
+def test_labeling_sees_instances_without_augmentation():
     bags = moon_bags()[0]
     student = network(seed=1)
-    for moment in second(bags, elsewhere(bags), student, augment=lambda x: x + 50, prepare=lambda x: x * 2):
-        torch.testing.assert_close(moment.log_probs, predict(student, bags.x * 2))
+    for epoch_state in second(
+        bags, elsewhere(bags), student, augment=lambda x: x + 50, prepare=lambda x: x * 2
+    ):
+        torch.testing.assert_close(epoch_state.log_probs, predict(student, bags.x * 2))
 
 
 def test_the_second_stage_meets_every_bags_counts_in_every_round():
     bags = ragged((5, 20, 11, 30), k=3)
-    for moment in second(bags, elsewhere(bags), epochs=4):
-        for labels in moment.labels.rounds:
+    for epoch_state in second(bags, elsewhere(bags), epochs=4):
+        for labels in epoch_state.labels.rounds:
             masses = torch.stack([part.sum(0) for part in labels.split(bags.sizes.tolist())])
             assert (masses - bags.proportions * bags.sizes[:, None]).abs().max() < 1
 
@@ -201,14 +203,14 @@ def test_algorithm_2_stops_when_predictions_change_by_no_more_than_delta():
 
 def test_algorithm_2_compares_its_first_predictions_with_uniform_ones_and_then_with_the_last():
     bags = moon_bags()[0]
-    moments = list(second(bags, elsewhere(bags), label=soft_labels, stop=0.0))
+    epoch_states = list(second(bags, elsewhere(bags), label=soft_labels, stop=0.0))
     scale = 1 / torch.repeat_interleave(bags.sizes, bags.sizes)[:, None]
     previous = torch.full((len(bags.x), 2), 0.5)
-    for moment in moments:
-        assert moment.change == pytest.approx(
-            ((moment.log_probs.exp() - previous) * scale).norm().item(), rel=1e-5
+    for epoch_state in epoch_states:
+        assert epoch_state.change == pytest.approx(
+            ((epoch_state.log_probs.exp() - previous) * scale).norm().item(), rel=1e-5
         )
-        previous = moment.log_probs.exp()
+        previous = epoch_state.log_probs.exp()
 
 
 def test_an_epoch_of_a_student_has_every_row_of_large_bags_where_these_are_scattered():
@@ -219,7 +221,7 @@ def test_an_epoch_of_a_student_has_every_row_of_large_bags_where_these_are_scatt
     def seen(**changes) -> list[float]:
         batches = []
         views = {"augment": lambda x: batches.append(x[:, 0].tolist()) or x}
-        list(second(told, elsewhere(bags), epochs=1, instances_per_batch=4, **views, **changes))
+        list(second(told, elsewhere(bags), epochs=1, batch_size=4, **views, **changes))
         assert max(map(len, batches)) <= 4
         return sorted(row for batch in batches for row in batch)
 
@@ -229,9 +231,9 @@ def test_an_epoch_of_a_student_has_every_row_of_large_bags_where_these_are_scatt
 
 def test_a_student_that_does_not_move_stops_after_its_second_prediction():
     bags = moon_bags()[0]
-    moments = list(second(bags, elsewhere(bags), epochs=9, rate=lambda progress: 0.0, stop=0.0))
-    assert [m.epoch.number for m in moments] == [1, 2]
-    assert moments[-1].change == 0.0
+    epoch_states = list(second(bags, elsewhere(bags), epochs=9, rate=lambda progress: 0.0, stop=0.0))
+    assert [m.epoch.number for m in epoch_states] == [1, 2]
+    assert epoch_states[-1].change == 0.0
 
 
 def test_the_last_moment_knows_that_it_is_the_last():
@@ -274,14 +276,14 @@ def test_a_first_stage_interrupted_after_any_epoch_ends_with_the_same_bits(name,
     assert [(m.epoch.number, m.epoch.terms) for m in rest] == [
         (m.epoch.number, m.epoch.terms) for m in whole[after:]
     ]
-    assert same_bits(weights_of(*whole[-1].learner.players()), weights_of(*rest[-1].learner.players()))
+    assert same_bits(weights_of(*whole[-1].learner.networks()), weights_of(*rest[-1].learner.networks()))
 
 
 def states(bags: Bags, name: str):
     learner = learner_of(name, network(bags.n_classes))
-    optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.players()]
-    moments = first_stage(learner, bags, optimizers, epochs=4, rate=steady, seed=0, instances_per_batch=64)
-    return [copy.deepcopy(moment.state()) for moment in moments]
+    optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.networks()]
+    epoch_states = first_stage(learner, bags, optimizers, epochs=4, rate=steady, seed=0, batch_size=64)
+    return [copy.deepcopy(epoch_state.state()) for epoch_state in epoch_states]
 
 
 SECONDS = {
@@ -300,10 +302,10 @@ def test_a_second_stage_interrupted_after_any_epoch_ends_with_the_same_bits(name
         settings["weights"] = bag_weights(bags.sizes, 64)
     start = elsewhere(bags)
     saved, whole = {}, []
-    for moment in second(bags, start, epochs=6, **settings):
-        saved[moment.epoch.number] = copy.deepcopy(moment.state())
-        whole.append((moment.epoch.number, moment.epoch.terms, moment.change))
-    end = weights_of(moment.learner.classifier), moment.labels.mean
+    for epoch_state in second(bags, start, epochs=6, **settings):
+        saved[epoch_state.epoch.number] = copy.deepcopy(epoch_state.state())
+        whole.append((epoch_state.epoch.number, epoch_state.epoch.terms, epoch_state.change))
+    end = weights_of(epoch_state.learner.classifier), epoch_state.labels.mean
     rest = list(second(bags, start, network(2, seed=5), epochs=6, resume=saved[after], **settings))
     assert [(m.epoch.number, m.epoch.terms, m.change) for m in rest] == whole[after:]
     assert same_bits(end[0], weights_of(rest[-1].learner.classifier))
@@ -314,9 +316,9 @@ def test_a_second_stage_interrupted_after_any_epoch_ends_with_the_same_bits(name
 def test_a_second_stage_on_a_gpu_goes_on_from_a_checkpoint_that_was_read_to_the_cpu():
     bags = moon_bags()[0]
     start, states = elsewhere(bags).cuda(), {}
-    for moment in second(bags.to("cuda"), start, network(seed=1).cuda(), stop=1e-9):
-        states[moment.epoch.number] = on_cpu(moment.state())
-    end = moment.labels.mean
+    for epoch_state in second(bags.to("cuda"), start, network(seed=1).cuda(), stop=1e-9):
+        states[epoch_state.epoch.number] = on_cpu(epoch_state.state())
+    end = epoch_state.labels.mean
     rest = list(second(bags.to("cuda"), start, network(seed=5).cuda(), stop=1e-9, resume=states[1]))
     torch.testing.assert_close(rest[-1].labels.mean, end)
 
@@ -348,15 +350,13 @@ def test_bags_of_one_teach_the_truth_whatever_the_teacher():
 
 
 def clusters_of_one_bag(label) -> tuple[list[int], float]:
-    """Self-labelling of one even bag from a random network that predicts two of four classes: the sizes of
+    """Self-labeling of one even bag from a random network that predicts two of four classes: the sizes of
     its classes in the end, and the share of instances in the commonest true class of theirs."""
     data = blobs(2, 400)
-    bags = group_bags(data.x, ["everything"] * 400, {"everything": [0.25] * 4})
+    bags = build_bags(data.x, ["everything"] * 400, {"everything": [0.25] * 4})
     student = network(4, seed=1, widths=(64,) * 4)
     start = predict(student, bags.x)
-    for _ in second(
-        bags, start, student, epochs=150, label=label, memory=1, instances_per_batch=400, peak=1e-3
-    ):
+    for _ in second(bags, start, student, epochs=150, label=label, memory=1, batch_size=400, peak=1e-3):
         pass
     found = predict(student, bags.x).argmax(1)
     counts = torch.bincount(found * 4 + data.y, minlength=16).view(4, 4)
@@ -389,10 +389,10 @@ def test_the_order_of_the_table_of_proportions_does_not_matter_to_the_trained_we
     ids = [f"town {i % 6}" for i in range(120)]
     table = {f"town {i}": [0.25 + i / 12, 0.75 - i / 12] for i in range(6)}
     for order in (sorted(table), sorted(table, reverse=True)):
-        bags = group_bags(data.x, ids, {name: table[name] for name in order})
+        bags = build_bags(data.x, ids, {name: table[name] for name in order})
         teacher = DLLP(network())
         optimizer = make_optimizer(teacher.classifier, "adam", 1e-3)
-        list(first_stage(teacher, bags, [optimizer], epochs=2, rate=steady, seed=0, instances_per_batch=40))
+        list(first_stage(teacher, bags, [optimizer], epochs=2, rate=steady, seed=0, batch_size=40))
         student = network(seed=1)
         list(second(bags, predict(teacher.classifier, bags.x), student))
         ends.append(weights_of(student))
@@ -406,9 +406,9 @@ def steps(**given):
 def test_an_optimiser_of_another_network_is_refused_before_the_first_step():
     (bags, _), student, teacher = moon_bags(), network(), network()
     optimizer = make_optimizer(teacher, "adam", 1e-3)
-    with pytest.raises(ValueError, match="optimiser 0 has no weight of player 0, a Sequential, which would"):
+    with pytest.raises(ValueError, match="optimizer 0 has no weight of player 0, a Sequential, which would"):
         next(second_stage(torch.zeros(len(bags.x), 2), student, bags, [optimizer], **steps()))
-    with pytest.raises(ValueError, match="optimiser 0 has no weight"):
+    with pytest.raises(ValueError, match="optimizer 0 has no weight"):
         next(first_stage(learner_of("dllp", student), bags, [optimizer], **steps()))
 
 
@@ -441,8 +441,8 @@ def test_batches_of_no_instance_and_a_mixup_below_nought_are_refused():
     bags, _ = moon_bags()
     net = network()
     optimizer = make_optimizer(net, "adam", 1e-3)
-    with pytest.raises(ValueError, match="instances_per_batch is 0; pass one or more"):
-        next(first_stage(learner_of("dllp", net), bags, [optimizer], **steps(instances_per_batch=0)))
+    with pytest.raises(ValueError, match="batch_size is 0; pass one or more"):
+        next(first_stage(learner_of("dllp", net), bags, [optimizer], **steps(batch_size=0)))
     with pytest.raises(ValueError, match="mixup is -1.0; pass the Beta's parameter, or 0 for none"):
         next(second_stage(torch.zeros(len(bags.x), 2), net, bags, [optimizer], **steps(mixup=-1.0)))
 
@@ -453,17 +453,17 @@ def test_a_rate_that_somebody_else_sets_is_the_new_peak():
     falling, rates = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), []
     for _ in range(3):
         for share in (1.0, 0.5):
-            set_rate([optimizer], share)
+            set_learning_rate([optimizer], share)
             rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         falling.step()
     assert rates == pytest.approx([0.1, 0.05, 0.05, 0.025, 0.025, 0.0125])  # the share counts once
     again = torch.optim.SGD([weight], lr=1.0)
     again.load_state_dict(optimizer.state_dict())
-    set_rate([again], 1.0)
+    set_learning_rate([again], 1.0)
     assert again.param_groups[0]["lr"] == pytest.approx(0.0125)  # the scheduler's last
     again.param_groups[0]["lr"] = 1e-6
-    set_rate([again], 0.0)
+    set_learning_rate([again], 0.0)
     again.param_groups[0]["lr"] = 0.3  # by hand, where the share was nought
-    set_rate([again], 0.5)
+    set_learning_rate([again], 0.5)
     assert again.param_groups[0]["lr"] == pytest.approx(0.15)

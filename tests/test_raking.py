@@ -1,4 +1,4 @@
-"""Raking: shares of several groupings at once, against the dual that scipy minimises and by what it meets."""
+"""Raking: shares of several groupings at once, against the dual that scipy minimizes and by what it meets."""
 
 import math
 
@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from apportion.bags.raking import Margin, rake
-from apportion.transport import entropic
+from apportion.transport import entropic_plan
 
 
 def groups(sizes: list[int], generator: torch.Generator) -> list[Tensor]:
@@ -82,7 +82,7 @@ def test_it_is_the_nearest_to_the_predictions_as_scipy_finds_it():
 
 def test_one_grouping_is_entropic_transport_and_none_of_a_row_leaves_it_alone():
     log_probs, _, (one, _) = drawn(2, [7, 5], 3)
-    plan = entropic(log_probs[one.rows], one.sizes, one.proportions, reg=1.0)
+    plan = entropic_plan(log_probs[one.rows], one.sizes, one.proportions, reg=1.0)
     assert rake(log_probs, [one]).mass[one.rows] == pytest.approx(plan.mass.double().numpy(), abs=1e-6)
     few = Margin(one.rows[: int(one.sizes[0])], one.sizes[:1], one.proportions[:1])
     others = one.rows[int(one.sizes[0]) :]

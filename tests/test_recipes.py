@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from apportion import runs
+from apportion.errors import SettingsError
 from apportion.grid import RECIPES
-from apportion.recipes import Data, First, Network, Recipe, RecipeError, Second, changed, from_json, to_json
+from apportion.recipes import Data, First, Network, Recipe, Second, changed, from_json, to_json
 from apportion.recipes.checks import check
 
 
@@ -101,14 +102,14 @@ def test_a_stage_can_be_taken_out_and_a_change_leaves_the_original_alone():
     ],
 )
 def test_a_setting_that_does_not_exist_or_fit_is_refused_with_what_does(settings, message):
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(SettingsError, match=message):
         changed(Recipe(), settings)
 
 
 def test_a_file_that_is_no_recipe_is_refused():
-    with pytest.raises(RecipeError, match="a recipe must be a table of settings, not"):
+    with pytest.raises(SettingsError, match="a recipe must be a table of settings, not"):
         from_json("[1, 2]")
-    with pytest.raises(RecipeError, match="no setting 'bags'"):
+    with pytest.raises(SettingsError, match="no setting 'bags'"):
         from_json('{"bags": {}}')
 
 

@@ -45,7 +45,7 @@ def make_run(root, name, seed, last, finished=True):
         "train": {
             "proportion_error": 5.0,
             "entropy": 0.5,
-            "label_accuracy": {"argmax": 1.0, "exact": 2.0, "entropic": 3.0, "relaxed": 4.0},
+            "label_accuracy": {"argmax": 1.0, "exact": 2.0, "entropic_plan": 3.0, "relaxed": 4.0},
         },
         "seconds": {"train": 10.0, "label": 2.0, "evaluate": 1.0},
     }
@@ -134,7 +134,7 @@ def test_a_figure_without_its_runs_is_not_drawn(tmp_path):
     assert figure_4(collect(tmp_path)) is None
 
 
-def test_a_method_has_one_colour_at_every_bag_size(tmp_path):
+def test_a_method_has_one_color_at_every_bag_size(tmp_path):
     for name in ("table1/dllp/16", "beyond-conv13/two-views/16"):
         make_run(tmp_path, name, 1, 90.0)
     for size in (16, 32):
@@ -147,7 +147,7 @@ def test_a_method_has_one_colour_at_every_bag_size(tmp_path):
     assert drawn[0]["two views, ResNet-9"] == drawn[1]["two views, ResNet-9"]
 
 
-def test_no_two_methods_share_a_colour(tmp_path):
+def test_no_two_methods_share_a_color(tmp_path):
     second = {f"{group}/{method}/16" for group, method, _ in CIFAR_10.values()}
     for name in second | {name.replace("+plot", "") for name in second}:
         make_run(tmp_path, name, 1, 90.0)
@@ -418,8 +418,8 @@ def test_the_bound_of_supervised_learning_is_one_sided_and_on_the_same_seeds(tmp
     ]
 
 
-def test_the_profile_counts_relabelling_in_the_epochs_that_did_it(tmp_path):
-    """Three of five epochs relabelled, two seconds each: the others' zeros are no part of their median."""
+def test_the_profile_counts_relabeling_in_the_epochs_that_did_it(tmp_path):
+    """Three of five epochs relabeled, two seconds each: the others' zeros are no part of their median."""
     folder = write_run(tmp_path)
     line, log = json.loads(FILES["log.jsonl"].splitlines()[0]), []
     for epoch, label in enumerate((0.0, 0.0, 2.0, 1.9, 50.0), 1):

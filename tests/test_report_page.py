@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from apportion.cli import app
 from apportion.cli.naming import settings
+from apportion.errors import RunError
 from apportion.grid import RECIPES
 from apportion.recipes import changed, to_json
 from apportion.report.collect import collect
@@ -21,7 +22,6 @@ from apportion.report.html.pictures import sprite_of
 from apportion.report.numbers import curves
 from apportion.report.paper import paper_number
 from apportion.report.profile import profile_table, time_by_part
-from apportion.runs import RunError
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from apportion import runs
 from apportion.cli import app
+from apportion.errors import RunError
 from apportion.experiment import sample
 from apportion.report.collect import collect
-from apportion.runs import RunError
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from apportion.experiment.sample.packing import bits_for, pack, unpack
 from apportion.experiment.sample.pieces import grid_points, regions, sparse
 from apportion.experiment.task import Task, load_task
 from apportion.grid import RECIPES
-from apportion.methods.plot import PLOT, Memory
-from apportion.pipeline import Moment
+from apportion.methods.plot import PLOT, LabelHistory
+from apportion.pipeline import EpochState
 from apportion.recipes import Data, First, Network, Recipe, Second
 from apportion.training import Epoch
 
@@ -64,14 +64,16 @@ def random_task(k: int, size: int, n: int = 50_000, test: int = 10_000) -> Task:
     return Task(data, bags, hidden, None, lambda x: x, lambda x: x, CPU)
 
 
-def moment_of(task: Task, number: int, classifier: torch.nn.Module) -> Moment:
+def moment_of(task: Task, number: int, classifier: torch.nn.Module) -> EpochState:
     """An epoch of a second stage whose predictions and labels are random."""
     n, k = len(task.bags.x), task.data.n_classes
-    generator = stream(number, "moment")
+    generator = stream(number, "epoch_state")
     log_probs = torch.randn(n, k, generator=generator).mul(5).log_softmax(1)
     labels = torch.nn.functional.one_hot(torch.randint(k, (n,), generator=generator), k).float()
-    plot = PLOT(classifier, Memory(labels), lambda a, b: a.sum(1))
-    return Moment("second", Epoch(number, 100, {}, 0.0), plot, [], log_probs, plot.labels, last=number == 100)
+    plot = PLOT(classifier, LabelHistory(labels), lambda a, b: a.sum(1))
+    return EpochState(
+        "second", Epoch(number, 100, {}, 0.0), plot, [], log_probs, plot.labels, last=number == 100
+    )
 
 
 # --- packing
@@ -93,7 +95,7 @@ def test_bits_tell_that_many_values_apart(n, bits):
 
 @pytest.mark.parametrize(("k", "size"), [(2, 128), (10, 16), (10, 128), (12, 128), (100, 16), (100, 128)])
 def test_a_sample_of_random_labels_over_all_its_epochs_stays_below_its_limit(tmp_path, k, size):
-    task, recipe = random_task(k, size), Recipe(second=Second(epochs=100), instances_per_batch=1024)
+    task, recipe = random_task(k, size), Recipe(second=Second(epochs=100), batch_size=1024)
     classifier = torch.nn.Linear(1, k)
     sample.begin(tmp_path, recipe, task, 0)
     for number in range(1, 101):

@@ -11,7 +11,7 @@ from scipy.stats import chisquare, hypergeom
 
 from apportion import ProportionClassifier
 from apportion.bags.bags import Bags, bag_means
-from apportion.losses import mean_for_log, proportion_loss
+from apportion.losses import proportion_loss, sampling_corrected_mean
 from apportion.methods import METHODS
 from apportion.networks import mlp
 
@@ -50,7 +50,7 @@ def losses_of_samples(logits: torch.Tensor, corrected: bool) -> torch.Tensor:
     sizes, left = torch.full((TIMES,), DRAWN), 1 - DRAWN / N
     predicted = probabilities.mean(1)
     if corrected:
-        predicted = mean_for_log(predicted, probabilities.square().mean(1), sizes, left)
+        predicted = sampling_corrected_mean(predicted, probabilities.square().mean(1), sizes, left)
     return -(SHARES * predicted.log()).sum(1)
 
 
@@ -98,14 +98,16 @@ def test_the_variance_of_sure_predictions_is_the_hypergeometric_one():
     ones[:60] = 1.0
     mean = ones[samples()].mean(1)
     sizes, left = torch.full((TIMES,), DRAWN), 1 - DRAWN / N
-    variance = (mean_for_log(mean, mean, sizes, left).square() - mean.square()).mean()  # 0² = 0, 1² = 1
+    variance = (
+        sampling_corrected_mean(mean, mean, sizes, left).square() - mean.square()
+    ).mean()  # 0² = 0, 1² = 1
     expected = hypergeom(N, 60, DRAWN).var() / DRAWN**2
     assert float(variance) == pytest.approx(expected, rel=0.03)
 
 
 def test_a_whole_bag_is_left_as_it_is_and_impossible_classes_keep_a_gradient():
     mean = torch.tensor([[0.7, 0.3]])
-    same = mean_for_log(mean, mean, torch.tensor([5]), 0.0)
+    same = sampling_corrected_mean(mean, mean, torch.tensor([5]), 0.0)
     assert torch.equal(same, mean)
     logits = torch.tensor([[90.0, 0.0, -90.0], [80.0, 0.0, -80.0]], requires_grad=True)
     proportion_loss(logits, torch.tensor([2]), SHARES, 0.5).backward()
@@ -140,7 +142,7 @@ def test_every_first_stage_accounts_for_what_was_not_drawn(name):
     if name == "two-views":
         batch = replace(batch, x=two_views(batch.x))
     of_bags = "counts" if name == "counts" else "proportion"
-    terms = [next(learner.steps(each, 0.5))[of_bags] for each in (batch, replace(batch, left=0.0))]
+    terms = [next(learner.losses(each, 0.5))[of_bags] for each in (batch, replace(batch, left=0.0))]
     assert terms[0].item() < terms[1].item()
 
 
@@ -148,7 +150,7 @@ def test_labels_of_a_bag_that_is_only_sampled_are_exact_over_all_its_rows():
     truth = np.random.default_rng(0).integers(2, size=1200)
     x = np.random.default_rng(1).normal(2.5 * truth[:, None], 1, (1200, 2))
     town = np.where(np.arange(1200) < 800, 0, 1 + np.arange(1200) % 30)
-    settings = {"instances_per_batch": 64, "first_epochs": 20, "second_epochs": 3, "rate": 5e-3}
+    settings = {"batch_size": 64, "first_epochs": 20, "second_epochs": 3, "rate": 5e-3}
     model = ProportionClassifier(**settings, random_state=0)
     model.fit(x, truth, bags=town)
     for name in range(31):

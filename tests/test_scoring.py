@@ -6,7 +6,7 @@ import pytest
 from sklearn.dummy import DummyClassifier
 from sklearn.model_selection import cross_val_score
 
-from apportion import BagCorrelation, BagError, BagScore, diagnose, expand
+from apportion import BagCorrelation, BagScore, DataError, diagnose, expand_proportions
 from apportion.judging.scoring import _is_table
 
 
@@ -70,27 +70,27 @@ def test_what_a_score_advises_is_what_it_takes():
     table = np.array([[3.0, 2.0], [1.0, 4.0]])
     ids = np.repeat([0, 1], 5)
     known = Known((table / 5)[ids])
-    with pytest.raises(BagError, match="these are counts: divide each bag's by their sum"):
+    with pytest.raises(DataError, match="these are counts: divide each bag's by their sum"):
         BagScore("error")(known, None, table, bags=ids)
-    with pytest.raises(BagError, match=r"summing to 0.99; divide them by their sum$"):
+    with pytest.raises(DataError, match=r"summing to 0.99; divide them by their sum$"):
         BagScore("error")(known, None, np.array([[0.59, 0.4], [0.2, 0.8]]), bags=ids)
-    with pytest.raises(BagError, match=r"summing to 0.99; divide them by their sum$"):
+    with pytest.raises(DataError, match=r"summing to 0.99; divide them by their sum$"):
         diagnose((table / 5)[ids], ids, np.array([[0.59, 0.4], [0.2, 0.8]]))
 
 
 def test_expanded_shares_have_the_index_of_the_bags_that_they_are_of():
     bags = pd.Series(["a", "b", "a", "b"], index=[7, 3, 5, 1])
     table = pd.DataFrame({"no": [0.5, 0.25], "yes": [0.5, 0.75]}, index=["a", "b"])
-    expanded = expand(table, bags)
+    expanded = expand_proportions(table, bags)
     assert list(expanded.index) == [7, 3, 5, 1]
     assert expanded.loc[1].tolist() == [0.25, 0.75]
-    assert list(expand(table, bags.tolist()).index) == [0, 1, 2, 3]
+    assert list(expand_proportions(table, bags.tolist()).index) == [0, 1, 2, 3]
     counts = 2 * table.mul([1, 2], axis=0)
     pd.testing.assert_frame_equal(
-        expand(counts=counts.iloc[:1], bags=bags[bags == "a"]), expanded[bags == "a"]
+        expand_proportions(counts=counts.iloc[:1], bags=bags[bags == "a"]), expanded[bags == "a"]
     )
-    with pytest.raises(BagError, match="bags is missing; pass bags=, the bag id of every row"):
-        expand(table)
+    with pytest.raises(DataError, match="bags is missing; pass bags=, the bag id of every row"):
+        expand_proportions(table)
     known = Known(expanded.to_numpy())
     known.classes_ = np.array(["no", "yes"])
     assert BagScore("error")(known, None, expanded, bags=bags) == pytest.approx(0, abs=1e-6)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from apportion._random import reseed, stream
 from apportion.losses import cross_entropy, symmetric_cross_entropy
-from apportion.methods.plot import PLOT, Memory, bag_weights, mixed, prediction_change
+from apportion.methods.plot import PLOT, LabelHistory, bag_weights, mixup_rows, prediction_change
 
 
 def labels_of(n: int, k: int = 3, seed: int = 0) -> torch.Tensor:
@@ -20,7 +20,7 @@ def labels_of(n: int, k: int = 3, seed: int = 0) -> torch.Tensor:
 @given(st.integers(1, 7), st.integers(1, 12))
 def test_memory_is_the_mean_of_the_last_rounds(limit, n_rounds):
     rounds = [labels_of(4, seed=s) for s in range(n_rounds)]
-    memory = Memory(rounds[0], limit)
+    memory = LabelHistory(rounds[0], limit)
     for labels in rounds[1:]:
         memory.add(labels)
     torch.testing.assert_close(memory.mean, torch.stack(rounds[-limit:]).mean(0))
@@ -28,7 +28,7 @@ def test_memory_is_the_mean_of_the_last_rounds(limit, n_rounds):
 
 
 def test_memory_is_of_five_rounds_unless_told_otherwise():
-    memory = Memory(torch.zeros(1, 2))
+    memory = LabelHistory(torch.zeros(1, 2))
     for value in range(1, 10):
         memory.add(torch.full((1, 2), float(value)))
     assert memory.mean[0, 0] == (5 + 6 + 7 + 8 + 9) / 5
@@ -36,27 +36,27 @@ def test_memory_is_of_five_rounds_unless_told_otherwise():
 
 def test_memory_of_no_round_is_refused():
     with pytest.raises(ValueError, match="memory is 0; at least one round of labels is needed"):
-        Memory(torch.zeros(1, 2), 0)
+        LabelHistory(torch.zeros(1, 2), 0)
 
 
 def test_plot_learns_the_memorys_mean_of_the_rows_of_the_batch():
     bags, classifier = ragged((4, 2, 5)), network(3)
-    memory = Memory(labels_of(11))
+    memory = LabelHistory(labels_of(11))
     memory.add(labels_of(11, seed=1))
     batch = bags.take(torch.tensor([2, 0]))
-    (terms,) = PLOT(classifier, memory, symmetric_cross_entropy).steps(batch, 0.0)
+    (terms,) = PLOT(classifier, memory, symmetric_cross_entropy).losses(batch, 0.0)
     rows = [6, 7, 8, 9, 10, 0, 1, 2, 3]
     expected = symmetric_cross_entropy(classifier(bags.x[rows]), memory.mean[rows]).mean()
     torch.testing.assert_close(terms, {"labels": expected})
 
 
 def test_plot_follows_labels_that_are_added_between_epochs():
-    bags, memory = ragged((4, 2, 5)), Memory(labels_of(11), 1)
+    bags, memory = ragged((4, 2, 5)), LabelHistory(labels_of(11), 1)
     learner = PLOT(network(3), memory, cross_entropy)
     batch = bags.take(torch.arange(3))
-    before = next(learner.steps(batch, 0.0))["labels"].item()
+    before = next(learner.losses(batch, 0.0))["labels"].item()
     memory.add(labels_of(11, seed=9))
-    assert next(learner.steps(batch, 0.0))["labels"].item() != before
+    assert next(learner.losses(batch, 0.0))["labels"].item() != before
 
 
 def test_equal_bags_weigh_every_instance_alike():
@@ -80,11 +80,11 @@ def test_of_a_bag_larger_than_a_batch_an_epoch_sees_a_batch_which_weighs_as_a_ba
 
 
 def test_eq_3_and_eq_22_differ_for_ragged_bags_as_the_losses_of_plot_do():
-    bags, classifier, memory = ragged((1, 9)), network(3), Memory(labels_of(10))
+    bags, classifier, memory = ragged((1, 9)), network(3), LabelHistory(labels_of(10))
     batch = bags.take(torch.tensor([0, 1]))
     losses = cross_entropy(classifier(bags.x), memory.mean)
     plain, weighted = (
-        next(PLOT(classifier, memory, cross_entropy, weights=w).steps(batch, 0.0))["labels"]
+        next(PLOT(classifier, memory, cross_entropy, weights=w).losses(batch, 0.0))["labels"]
         for w in (None, bag_weights(bags.sizes, 100))
     )
     torch.testing.assert_close(plain, losses.mean())
@@ -96,7 +96,7 @@ def test_eq_3_and_eq_22_differ_for_ragged_bags_as_the_losses_of_plot_do():
 def test_mixup_leaves_rows_of_labels_summing_to_one_and_mixes_instances_as_their_labels(alpha, seed):
     reseed(seed)
     labels = labels_of(7)
-    x, mixed_labels = mixed(alpha, labels, labels)
+    x, mixed_labels = mixup_rows(alpha, labels, labels)
     torch.testing.assert_close(mixed_labels.sum(1), torch.ones(7))
     assert torch.equal(x, mixed_labels)
 
@@ -105,7 +105,7 @@ def test_mixup_draws_a_weight_an_instance_from_a_beta_distribution():
     n = 4000
     for alpha in (1.0, 0.4):
         reseed(1)
-        (rows,) = mixed(alpha, torch.eye(n))
+        (rows,) = mixup_rows(alpha, torch.eye(n))
         own = rows.diagonal().double()[rows.diagonal() < 1]  # a row may be its own partner
         # Beta(a, a): mean 1/2, variance 1 / (4 (2a + 1))
         assert own.mean() == pytest.approx(0.5, abs=0.02)
@@ -119,7 +119,7 @@ def test_mixup_on_images_mixes_whole_images_as_their_labels_and_weights():
     reseed(1)
     numbers = torch.arange(4.0)
     images = numbers.view(4, 1, 1, 1).expand(4, 1, 2, 2).contiguous()
-    x, labels, weights = mixed(1.0, images, numbers.view(4, 1).repeat(1, 3), numbers)
+    x, labels, weights = mixup_rows(1.0, images, numbers.view(4, 1).repeat(1, 3), numbers)
     assert (x.flatten(1).std(1) == 0).all()
     assert torch.equal(x[:, 0, 0, 0], weights)
     assert torch.equal(labels[:, 2], weights)
@@ -129,12 +129,12 @@ def test_a_mixed_instance_weighs_as_its_two_halves():
     """Eq. (3): both bags of a mixed pair count, each by its share."""
     bags, labels = ragged((1, 4)), labels_of(5)
     weights = bag_weights(bags.sizes, 100)
-    learner = PLOT(network(3), Memory(labels), cross_entropy, 1.0, weights)
+    learner = PLOT(network(3), LabelHistory(labels), cross_entropy, 1.0, weights)
     batch = bags.take(torch.arange(2))
     reseed(3)
-    (terms,) = learner.steps(batch, 0.0)
+    (terms,) = learner.losses(batch, 0.0)
     reseed(3)
-    x, y, w = mixed(1.0, batch.x, labels, weights)
+    x, y, w = mixup_rows(1.0, batch.x, labels, weights)
     assert w.std() > 0
     expected = (w * cross_entropy(learner.classifier(x), y)).mean()
     torch.testing.assert_close(terms["labels"], expected)
@@ -142,7 +142,7 @@ def test_a_mixed_instance_weighs_as_its_two_halves():
 
 def test_plot_with_mixup_trains_and_without_mixup_draws_nothing():
     bags = ragged((4, 2, 5))
-    learner = PLOT(network(3), Memory(labels_of(11)), cross_entropy, mixup=1.0)
+    learner = PLOT(network(3), LabelHistory(labels_of(11)), cross_entropy, mixup=1.0)
     (epoch,) = trained(learner, bags, 1)
     assert math.isfinite(epoch.terms["labels"])
     state = torch.get_rng_state()

@@ -7,7 +7,16 @@ import pandas as pd
 import pytest
 import torch
 
-from apportion import BagError, ProportionClassifier, diagnose, expand, group_bags, load, meet, save
+from apportion import (
+    DataError,
+    ProportionClassifier,
+    build_bags,
+    diagnose,
+    expand_proportions,
+    load,
+    meet,
+    save,
+)
 from apportion.intake.given import GivenBag
 from apportion.intake.joining import BagOf, groupings_in, joined, transduced
 from apportion.intake.several import mended_bags
@@ -136,7 +145,7 @@ def test_the_transduction_has_the_first_counts_exactly_and_the_others_nearly(wor
 def test_the_transduction_keeps_given_labels_and_fills_bags_without_shares(world):
     given = {i: int(world.y[i]) for i in range(20)}
     lacking = world.counts | {"town": world.counts["town"].iloc[1:]}
-    model = ProportionClassifier(unlabelled=True, **FAST)
+    model = ProportionClassifier(unlabeled=True, **FAST)
     model.fit(world.x, bags=world.bags, counts=lacking, given=given)
     assert (model.transduction_[:20] == world.y[:20]).all()
     known = world.town != lacking["town"].index.symmetric_difference(world.counts["town"].index)[0]
@@ -164,7 +173,7 @@ def test_frames_are_read_by_their_index_in_every_grouping(world):
     given = pd.Series({1003: world.y[3]})
     ProportionClassifier(**FAST).fit(frame, bags=bags, proportions=world.shares, given=given)
     turned = bags | {"age": bags["age"].iloc[::-1]}
-    with pytest.raises(BagError, match="bags has the rows of X in another order"):
+    with pytest.raises(DataError, match="bags has the rows of X in another order"):
         ProportionClassifier(**FAST).fit(frame, bags=turned, proportions=world.shares)
 
 
@@ -202,10 +211,10 @@ def test_meet_refuses_tables_of_other_classes(world):
         for (name, table), classes in zip(world.shares.items(), ("abc", "abd"), strict=True)
     }
     with pytest.raises(
-        BagError, match=r"'town' has the classes \['a', 'b', 'c'\], 'age' has \['a', 'b', 'd'\]"
+        DataError, match=r"'town' has the classes \['a', 'b', 'c'\], 'age' has \['a', 'b', 'd'\]"
     ):
         meet(np.full((600, 3), 1 / 3), world.bags, named)
-    with pytest.raises(BagError, match="grouping 'age': "):
+    with pytest.raises(DataError, match="grouping 'age': "):
         meet(np.full((600, 3), 1 / 3), world.bags, named, classes=list("abc"))
 
 
@@ -215,7 +224,7 @@ def test_meet_refuses_groupings_that_contradict_each_other_and_takes_rounded_one
     rounded = {name: table.div(table.sum(axis=1), axis=0) for name, table in rounded.items()}
     meet(probs, world.bags, rounded)
     wrong = world.shares | {"age": world.shares["age"].iloc[:, [1, 2, 0]].set_axis([0, 1, 2], axis=1)}
-    with pytest.raises(BagError, match=r"bag .* of '\w+' is 0\.\d+ off .*groupings contradict each other"):
+    with pytest.raises(DataError, match=r"bag .* of '\w+' is 0\.\d+ off .*groupings contradict each other"):
         meet(probs, world.bags, wrong)
 
 
@@ -225,37 +234,37 @@ def test_meet_refuses_groupings_that_contradict_each_other_and_takes_rounded_one
 def test_groupings_and_tables_are_matched_by_name(world):
     fit = ProportionClassifier(**FAST).fit
     with pytest.raises(
-        BagError, match=r"bags has the groupings \['town', 'age'\]; pass proportions=\{'town': t"
+        DataError, match=r"bags has the groupings \['town', 'age'\]; pass proportions=\{'town': t"
     ):
         fit(world.x, bags=world.bags, proportions=world.shares["town"])
-    with pytest.raises(BagError, match=r"groupings \['town', 'age'\]; pass counts"):
+    with pytest.raises(DataError, match=r"groupings \['town', 'age'\]; pass counts"):
         fit(world.x, bags=world.bags, counts=world.counts | {"region": world.counts["age"]})
-    with pytest.raises(BagError, match="grouping 'age' has not just one of proportions and counts"):
+    with pytest.raises(DataError, match="grouping 'age' has not just one of proportions and counts"):
         fit(world.x, bags=world.bags, proportions={"town": world.shares["town"]})
-    with pytest.raises(BagError, match="grouping 'town' has not just one"):
+    with pytest.raises(DataError, match="grouping 'town' has not just one"):
         fit(world.x, bags=world.bags, proportions=world.shares, counts={"town": world.counts["town"]})
-    with pytest.raises(BagError, match="leave tables out where labels are counted"):
+    with pytest.raises(DataError, match="leave tables out where labels are counted"):
         fit(world.x, world.y, bags=world.bags, proportions=world.shares)
-    with pytest.raises(BagError, match="bags is an empty dict"):
+    with pytest.raises(DataError, match="bags is an empty dict"):
         fit(world.x, bags={}, proportions={})
-    with pytest.raises(BagError, match="y has shares of one bag a row"):
-        fit(world.x, expand(world.shares["town"], world.town), bags=world.bags)
+    with pytest.raises(DataError, match="y has shares of one bag a row"):
+        fit(world.x, expand_proportions(world.shares["town"], world.town), bags=world.bags)
 
 
 def test_errors_name_the_grouping_and_its_bag(world):
     fit = ProportionClassifier(**FAST).fit
     spoilt = world.counts["age"].copy()
     spoilt.iloc[2, 0] += 5
-    with pytest.raises(BagError, match=r"grouping 'age': bag 40 .*sum"):
+    with pytest.raises(DataError, match=r"grouping 'age': bag 40 .*sum"):
         fit(world.x, bags=world.bags, counts=world.counts | {"age": spoilt})
-    with pytest.raises(BagError, match="grouping 'age': there are 600 instances but 599 bag ids"):
+    with pytest.raises(DataError, match="grouping 'age': there are 600 instances but 599 bag ids"):
         fit(world.x, bags=world.bags | {"age": world.age[1:]}, counts=world.counts)
     named = {
         "town": world.shares["town"].set_axis(list("abc"), axis=1),
         "age": world.shares["age"].set_axis(list("abd"), axis=1),
     }
     with pytest.raises(
-        BagError, match=r"'town' has the classes \['a', 'b', 'c'\], 'age' has \['a', 'b', 'd'\]"
+        DataError, match=r"'town' has the classes \['a', 'b', 'c'\], 'age' has \['a', 'b', 'd'\]"
     ):
         fit(world.x, bags=world.bags, proportions=named)
 
@@ -272,15 +281,15 @@ def test_overall_shares_that_cannot_both_be_are_told_of(world, caplog):
 def test_what_takes_one_grouping_alone_says_so(world):
     frame = pd.DataFrame(world.bags)
     for call in (
-        lambda bags: group_bags(world.x, bags, world.shares),
-        lambda bags: expand(world.shares["town"], bags),
+        lambda bags: build_bags(world.x, bags, world.shares),
+        lambda bags: expand_proportions(world.shares["town"], bags),
         lambda bags: diagnose(np.full((600, 3), 1 / 3), bags, world.shares),
     ):
         with pytest.raises(
-            BagError, match=r"bags is a dict, which names several groupings, \['town', 'age'\]"
+            DataError, match=r"bags is a dict, which names several groupings, \['town', 'age'\]"
         ):
             call(world.bags)
-    with pytest.raises(BagError, match=r"dict\(bags\), with a table of each, if rows"):
+    with pytest.raises(DataError, match=r"dict\(bags\), with a table of each, if rows"):
         ProportionClassifier(**FAST).fit(world.x, bags=frame, proportions=world.shares)
     ProportionClassifier(**FAST).fit(world.x, bags=dict(frame), proportions=world.shares)
 
@@ -324,7 +333,7 @@ def test_the_transduction_is_likely_and_labels_stay_with_their_rows(world):
 def test_bags_without_shares_are_as_predicted_in_the_transduction_and_not_of_one_class():
     world = World(5)
     tables = {name: table.iloc[2:] for name, table in world.shares.items()}
-    found = labels_of(world, scores(world), tables=tables, unlabelled=True)
+    found = labels_of(world, scores(world), tables=tables, unlabeled=True)
     unknown = ~np.isin(world.town, tables["town"].index)
     shares = np.bincount(found[unknown], minlength=3) / unknown.sum()
     assert np.abs(shares - np.exp(scores(world))[unknown].mean(0)).max() < 0.06
@@ -339,7 +348,7 @@ def test_noisy_shares_are_denoised_in_the_transduction_of_several_groupings_as_o
         off[alone] = np.sqrt(((made - world.shares["town"]) ** 2).to_numpy().mean())
     table = np.sqrt(((tables["town"] - world.shares["town"]) ** 2).to_numpy().mean())
     assert off[False] < 1.15 * off[True] < 0.9 * table
-    sure = labels_of(world, scores(world), tables=tables, noise={"age": 0.08}, normalise=True)
+    sure = labels_of(world, scores(world), tables=tables, noise={"age": 0.08}, normalize=True)
     wanted = tables["town"].clip(0).div(tables["town"].clip(0).sum(axis=1), axis=0)
     counts = pd.crosstab(world.town, sure)
     assert (
@@ -363,7 +372,7 @@ def test_groupings_are_in_one_order_among_themselves(world):
         lambda bags: meet(np.full((600, 3), 1 / 3), bags, world.shares),
         lambda bags: ProportionClassifier(**FAST).fit(world.x, bags=bags, proportions=world.shares),
     ):
-        with pytest.raises(BagError, match=r"bags\['age'\] has the rows of bags\['town'\] in another order"):
+        with pytest.raises(DataError, match=r"bags\['age'\] has the rows of bags\['town'\] in another order"):
             call({"town": town, "age": turned})
         call({"town": town, "age": turned.sort_index()})
 
@@ -383,7 +392,7 @@ def test_a_grouping_that_tells_nothing_does_no_harm_beside_one_that_does(world):
         bags={"town": world.town, "sex": sex},
         proportions={"town": world.shares["town"], "sex": even},
     )
-    with pytest.raises(BagError, match="have the same proportions"):
+    with pytest.raises(DataError, match="have the same proportions"):
         ProportionClassifier(**FAST).fit(
             world.x, bags={"sex": sex, "odd": 1 - sex}, proportions={"sex": even, "odd": even}
         )
@@ -392,7 +401,7 @@ def test_a_grouping_that_tells_nothing_does_no_harm_beside_one_that_does(world):
 def test_nothing_is_said_of_totals_that_are_unknown_or_noisy(world, caplog):
     lacking = world.shares | {"age": world.shares["age"].iloc[1:]}
     with caplog.at_level(logging.WARNING, "apportion"):
-        plain(world, proportions=lacking, unlabelled=True)
+        plain(world, proportions=lacking, unlabeled=True)
         plain(world, proportions=world.shares | {"age": world.shares["age"] + 0.02}, noise={"age": 0.05})
     assert not caplog.records
 
@@ -401,7 +410,7 @@ def test_meet_takes_noise_by_grouping_and_the_exact_one_is_met(world, caplog):
     probs = np.exp(scores(world, 0.7))
     shifted = world.shares["age"] + np.array([0.06, -0.03, -0.03])
     wrong = world.shares | {"age": shifted}
-    with pytest.raises(BagError, match="pass noise= of those that are inexact"):
+    with pytest.raises(DataError, match="pass noise= of those that are inexact"):
         meet(probs, world.bags, wrong)
     found = meet(probs, world.bags, wrong, noise={"age": 0.05})
     means = pd.DataFrame(found).groupby(world.town).mean()
@@ -413,7 +422,7 @@ def test_meet_takes_noise_by_grouping_and_the_exact_one_is_met(world, caplog):
     np.testing.assert_allclose(
         pd.DataFrame(found).groupby(world.town).mean(), world.shares["town"], atol=1e-4
     )
-    with pytest.raises(BagError, match="noise is that of the grouping 'sex'"):
+    with pytest.raises(DataError, match="noise is that of the grouping 'sex'"):
         meet(probs, world.bags, wrong, noise={"sex": 0.1})
 
 
@@ -427,11 +436,11 @@ def test_noise_of_one_grouping_draws_predictions_part_of_the_way(world):
         for name, each in {"as predicted": probs, "noisy": noisy, "counted": counted, "exact": exact}.items()
     }
     assert off["exact"] < off["counted"] < off["noisy"] < off["as predicted"]
-    with pytest.raises(BagError, match="noise is {'town': 0.1}, by grouping, and bags are of one"):
+    with pytest.raises(DataError, match="noise is {'town': 0.1}, by grouping, and bags are of one"):
         meet(probs, world.town, world.shares["town"], noise={"town": 0.1})
 
 
-def test_sure_predictions_are_raked_where_shares_are_those_of_one_labelling(caplog):
+def test_sure_predictions_are_raked_where_shares_are_those_of_one_labeling(caplog):
     rng = np.random.default_rng(0)
     for _ in range(20):
         y, guess = rng.integers(3, size=(2, 400))
@@ -463,7 +472,7 @@ def test_meet_takes_counts_as_noise_left_them(world):
         for each in (probs, level[3.0], level["estimate"])
     ]
     assert max(off[1:]) < 0.8 * off[0]
-    with pytest.raises(BagError, match="found from the sums of counts"):
+    with pytest.raises(DataError, match="found from the sums of counts"):
         meet(probs, world.town, world.shares["town"], noise="estimate")
 
 
@@ -507,7 +516,7 @@ def test_classes_that_only_one_grouping_names_are_nought_in_the_other(world):
     ],
 )
 def test_likely_mistakes_have_a_remedy_in_few_words(world, bags, message):
-    with pytest.raises(BagError, match=message) as problem:
+    with pytest.raises(DataError, match=message) as problem:
         ProportionClassifier(**FAST).fit(world.x, bags=bags(world), proportions=world.shares)
     assert len(str(problem.value)) < 400
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from apportion._device import Fast, lengths_of, placed, quick, sped_up, unplaced
+from apportion._device import Fast, compile_for, lengths_of, plain_network, quick, to_device
 from apportion._random import reseed, stream
 from apportion.augment import views
 from apportion.bags.bags import Bags
-from apportion.methods.protocol import frozen, still_batchnorm
+from apportion.methods.protocol import frozen, frozen_batch_norm
 from apportion.networks import conv13, mlp
 
 # importing torch's compiler warns about torch's own use of torch.jit
@@ -17,15 +17,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 
 def test_a_network_on_the_cpu_is_left_as_it_is():
     network = mlp((2,), 2)
-    assert placed(network, torch.device("cpu"), {8}) is network
-    assert unplaced(network) is network
+    assert to_device(network, torch.device("cpu"), {8}) is network
+    assert plain_network(network) is network
 
 
 def test_a_fast_networks_weights_are_listed_once_under_the_plain_networks_names():
     network = mlp((2,), 2)
     fast = nn.Sequential(Fast(network[0], {8}), network[1])
     assert [id(p) for p in fast.parameters()] == [id(p) for p in network.parameters()]
-    assert list(unplaced(fast).state_dict()) == list(network.state_dict())
+    assert list(plain_network(fast).state_dict()) == list(network.state_dict())
 
 
 def test_a_batch_of_another_size_takes_the_plain_path_and_answers_in_float32():
@@ -91,7 +91,7 @@ def test_on_cuda_a_part_is_compiled_for_its_lengths_and_either_it_or_the_network
         assert [fast(torch.zeros(n), 7) for n in (4, 6, 5)] == [("compiled", 7)] * 2 + [("plain", 7)]
     assert quick(part, cuda, ()) is part
     for parts, lengths in ((True, [(), {4}]), (False, [{4}, ()])):
-        assert [way.keywords["lengths"] for way in sped_up(cuda, {4}, parts)] == lengths
+        assert [way.keywords["lengths"] for way in compile_for(cuda, {4}, parts)] == lengths
     assert asked == []
 
 
@@ -106,19 +106,19 @@ def test_what_is_done_to_a_network_for_a_while_reaches_its_compiled_form():
         compiled(x).sum().backward()
         return not torch.equal(before, network[1].running_mean)
 
-    def learnt() -> bool:
+    def learned() -> bool:
         network.zero_grad()
         compiled(x.requires_grad_()).square().sum().backward()
         return network[0].weight.grad is not None
 
     assert moved()
-    assert learnt()
-    with still_batchnorm(network):
+    assert learned()
+    with frozen_batch_norm(network):
         assert not moved()
     with frozen(network):
-        assert not learnt()
+        assert not learned()
     assert moved()
-    assert learnt()
+    assert learned()
 
 
 def test_convolutions_take_channels_last_on_a_cpu_and_answer_the_same():
@@ -126,7 +126,7 @@ def test_convolutions_take_channels_last_on_a_cpu_and_answer_the_same():
     x = torch.randn(5, 3, 16, 16, generator=stream(0))
     with torch.no_grad():
         before = network(x)
-        placed(network, torch.device("cpu"), {8})
+        to_device(network, torch.device("cpu"), {8})
         assert network[0][0].weight.is_contiguous(memory_format=torch.channels_last)
         torch.testing.assert_close(network(x), before)
 
@@ -140,10 +140,10 @@ def test_a_module_of_the_users_own_may_call_view():
         def forward(self, x):
             return self.layer(x).view(len(x), -1)
 
-    network = placed(nn.Sequential(Viewed(), nn.Linear(36, 2)), torch.device("cpu"), {8})
+    network = to_device(nn.Sequential(Viewed(), nn.Linear(36, 2)), torch.device("cpu"), {8})
     assert network(torch.zeros(2, 3, 5, 5)).shape == (2, 2)
 
 
 def test_a_layer_that_has_no_shape_yet_is_left_alone():
     network = nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(2))
-    assert placed(network, torch.device("cpu"), {8})(torch.zeros(1, 3, 5, 5)).shape == (1, 2)
+    assert to_device(network, torch.device("cpu"), {8})(torch.zeros(1, 3, 5, 5)).shape == (1, 2)

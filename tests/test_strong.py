@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apportion._random import reseed, stream
-from apportion.augment import covered, moved, recoloured, strong, turned
+from apportion.augment import covered, moved, recolored, strong, turned
 
 SIZE = 7
 
@@ -21,7 +21,7 @@ def images(n: int = 3, channels: int = 3, size: int = SIZE) -> torch.Tensor:
 def slow_moved(image: torch.Tensor, angle: float, shear: float, zoom: float) -> torch.Tensor:
     """Pixel by pixel: where did it come from, and what is there between four pixels."""
     height, width, out = *image.shape[1:], torch.zeros_like(image)
-    middle, centre = (height - 1) / 2, (width - 1) / 2
+    middle, center = (height - 1) / 2, (width - 1) / 2
 
     def at(row: int, column: int) -> torch.Tensor:
         inside = 0 <= row < height and 0 <= column < width
@@ -29,15 +29,15 @@ def slow_moved(image: torch.Tensor, angle: float, shear: float, zoom: float) -> 
 
     for row in range(height):
         for column in range(width):
-            right, down = (column - centre) / zoom, (row - middle) / zoom
+            right, down = (column - center) / zoom, (row - middle) / zoom
             # turned back clockwise, then sheared back
             right, down = (
                 right * math.cos(angle) - down * math.sin(angle),
                 right * math.sin(angle) + down * math.cos(angle),
             )
             right -= shear * down
-            top, left = math.floor(down + middle), math.floor(right + centre)
-            below, beside = down + middle - top, right + centre - left
+            top, left = math.floor(down + middle), math.floor(right + center)
+            below, beside = down + middle - top, right + center - left
             out[:, row, column] = (1 - below) * ((1 - beside) * at(top, left) + beside * at(top, left + 1))
             out[:, row, column] += below * ((1 - beside) * at(top + 1, left) + beside * at(top + 1, left + 1))
     return out
@@ -61,7 +61,7 @@ def test_a_quarter_turn_is_counter_clockwise():
     torch.testing.assert_close(got, x.rot90(1, (2, 3)), atol=1e-4, rtol=0)
 
 
-def slow_recoloured(image, brightness, contrast, saturation, hue, negative):
+def slow_recolored(image, brightness, contrast, saturation, hue, negative):
     """One change after the other, as a photograph's editor does it; hue by the angle in YIQ."""
     out = image * brightness
     luminance = 0.299 * out[0] + 0.587 * out[1] + 0.114 * out[2]
@@ -74,20 +74,20 @@ def slow_recoloured(image, brightness, contrast, saturation, hue, negative):
 
 @settings(max_examples=20)
 @given(st.floats(0.6, 1.4), st.floats(0.6, 1.4), st.floats(0, 1.4), st.floats(-0.6, 0.6), st.booleans())
-def test_one_matrix_equals_the_changes_of_colour_one_after_the_other(a, b, c, d, negative):
+def test_one_matrix_equals_the_changes_of_color_one_after_the_other(a, b, c, d, negative):
     numbers = (a, b, c, d, negative)
     x = images(2)
     batched = [torch.tensor([value, value]) for value in numbers]
-    fast = recoloured(x, *batched)
+    fast = recolored(x, *batched)
     for i in range(2):
-        torch.testing.assert_close(fast[i], slow_recoloured(x[i], *numbers), atol=1e-5, rtol=0)
+        torch.testing.assert_close(fast[i], slow_recolored(x[i], *numbers), atol=1e-5, rtol=0)
 
 
-def test_hue_turns_colours_and_leaves_grey_and_luminance():
+def test_hue_turns_colors_and_leaves_grey_and_luminance():
     angles = torch.tensor([0.3, -0.5, math.pi])
     matrices = turned(angles)
-    grey = torch.full((3, 1), 0.4)
-    torch.testing.assert_close(matrices @ grey, grey.expand(3, 3, 1))
+    gray = torch.full((3, 1), 0.4)
+    torch.testing.assert_close(matrices @ gray, gray.expand(3, 3, 1))
     luminance = torch.tensor([0.299, 0.587, 0.114])
     torch.testing.assert_close(luminance @ matrices, luminance.expand(3, 3), atol=1e-5, rtol=0)
     whole = turned(torch.tensor([2 * math.pi]))[0]
@@ -99,7 +99,7 @@ def test_hue_turns_colours_and_leaves_grey_and_luminance():
 def test_neutral_numbers_change_nothing():
     x, one, zero = images(3), torch.ones(3), torch.zeros(3)
     torch.testing.assert_close(moved(x, zero, zero, one), x, atol=1e-5, rtol=0)
-    torch.testing.assert_close(recoloured(x, one, one, one, zero, zero.bool()), x, atol=1e-5, rtol=0)
+    torch.testing.assert_close(recolored(x, one, one, one, zero, zero.bool()), x, atol=1e-5, rtol=0)
     assert torch.equal(covered(x, zero.long(), zero.long(), 0), x)
 
 
@@ -135,11 +135,11 @@ def test_as_many_views_are_grey_or_negative_or_covered_as_is_written():
     )
     red[:, 0] = 160
     reseed(3)
-    centre = strong(black, hole=0)[:, :, 16, 16]
-    assert set(centre.unique().tolist()) == {0.0, 255.0}
-    assert (centre[:, 0] == 255).float().mean() == pytest.approx(0.05, abs=0.012)
-    centre = strong(red, hole=0)[:, :, 16, 16]
-    assert (centre.std(1) < 0.01).float().mean() == pytest.approx(0.15, abs=0.02)
+    center = strong(black, hole=0)[:, :, 16, 16]
+    assert set(center.unique().tolist()) == {0.0, 255.0}
+    assert (center[:, 0] == 255).float().mean() == pytest.approx(0.05, abs=0.012)
+    center = strong(red, hole=0)[:, :, 16, 16]
+    assert (center.std(1) < 0.01).float().mean() == pytest.approx(0.15, abs=0.02)
     hole = (strong(black) == 127.5).all(1).float().sum((1, 2))
     assert hole.min() >= 8 * 7
     assert hole.max() == 15 * 15

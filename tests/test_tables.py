@@ -19,10 +19,11 @@ pl = pytest.importorskip("polars")
 from sklearn.impute import SimpleImputer  # noqa: E402
 from sklearn.preprocessing import OneHotEncoder, StandardScaler  # noqa: E402
 
+from apportion.errors import DataError  # noqa: E402
 from apportion.tables import reading, texts  # noqa: E402
 from apportion.tables.asking import Asked, Found  # noqa: E402
 from apportion.tables.checking import check, refuse  # noqa: E402
-from apportion.tables.columns import KEPT, Column, TableError, from_values, to_values  # noqa: E402
+from apportion.tables.columns import KEPT, Column, from_values, to_values  # noqa: E402
 from apportion.tables.holding import hold, hold_parts  # noqa: E402
 from apportion.tables.reading import open_table, save_table  # noqa: E402
 from apportion.tables.shares import _as_ids  # noqa: E402
@@ -38,7 +39,7 @@ def features(column: Column, *values: Any) -> list[list[float]]:
 # --- transforms
 
 
-def test_numbers_are_imputed_flagged_and_standardised_as_scikit_learn_does():
+def test_numbers_are_imputed_flagged_and_standardized_as_scikit_learn_does():
     raw = RANDOM.lognormal(3, 2, 501)
     raw[RANDOM.random(501) < 0.2] = np.nan
     column = fit_column(pl.Series("a", raw), "number")
@@ -114,7 +115,7 @@ def test_booleans_are_zero_and_one_and_imputed_as_scikit_learn_does():
     np.testing.assert_array_equal(features(column, *raw), expected)
 
 
-def test_dates_are_days_standardised_and_a_place_in_the_year():
+def test_dates_are_days_standardized_and_a_place_in_the_year():
     days = [date(1999, 1, 1), date(2001, 6, 30), None, date(2020, 2, 29)]
     column = fit_column(pl.Series("a", days), "date")
     numbers = np.array([10592.0, 11503.0, np.nan, 18321.0])
@@ -182,14 +183,14 @@ def test_fitted_columns_go_to_json_and_back():
     ],
 )
 def test_columns_from_a_stranger_are_refused(change, pattern):
-    with pytest.raises(TableError, match=pattern):
+    with pytest.raises(DataError, match=pattern):
         from_values([to_values([Column("a", "category", categories=("x",))])[0] | change])
 
 
 def test_a_list_of_columns_has_some_and_each_once():
-    with pytest.raises(TableError, match="at least one"):
+    with pytest.raises(DataError, match="at least one"):
         from_values([])
-    with pytest.raises(TableError, match="'a' stands twice"):
+    with pytest.raises(DataError, match="'a' stands twice"):
         from_values(to_values([Column("a", "number")] * 2))
 
 
@@ -201,19 +202,19 @@ def test_transforms_know_nothing_of_the_rows_that_are_held_out(tmp_path):
     shares = pl.DataFrame({"bag": range(5), "no": [0.0, 0.25, 0.5, 0.75, 1.0]})
     shares.with_columns(yes=1 - pl.col("no")).write_csv(tmp_path / "shares.csv")
     question = Asked(tmp_path / "people.parquet", "bag", tmp_path / "shares.csv")
-    (learnt, held), columns = hold_parts(
+    (learned, held), columns = hold_parts(
         [question],
         [check(question)],
         lambda groupings: [groupings[0].select(torch.tensor(which)) for which in ([3, 1], [0, 2, 4])],
     )
     rows = [12, 13, 14, 15, 4, 5, 6, 7]
-    assert learnt.source.tolist() == rows
+    assert learned.source.tolist() == rows
     assert columns == (
         fit_column(pl.Series("a", [value[i] for i in rows]), "number"),
         fit_column(table["b"][rows], "category"),
     )
     assert not columns[1].flag  # values are missing in held-out rows alone
-    for part in (learnt, held):
+    for part in (learned, held):
         expected = features_of(columns, table[part.source.tolist()])
         np.testing.assert_array_equal(part.x.numpy(), expected)
 
@@ -254,7 +255,7 @@ def test_ids_of_a_csv_that_look_like_numbers_keep_their_zeros(tmp_path):
 def test_files_that_are_no_tables_are_refused(tmp_path, name, text, pattern):
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(TableError, match=pattern):
+    with pytest.raises(DataError, match=pattern):
         open_table(tmp_path / name)
 
 
@@ -306,7 +307,7 @@ def test_the_header_says_what_separates(tmp_path, text, schema):
 )
 def test_other_encodings_are_named_and_the_remedy_works(tmp_path, text, encoding, what, texts):
     (tmp_path / "t.csv").write_bytes(text.encode(encoding))
-    with pytest.raises(TableError, match=what) as caught:
+    with pytest.raises(DataError, match=what) as caught:
         open_table(tmp_path / "t.csv", texts=texts)
     program = str(caught.value).split('python -c "')[1].removesuffix('"')
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -344,7 +345,7 @@ def test_dates_are_those_of_polars_whatever_stands_before_and_after_them(tmp_pat
         try:
             expected = as_polars(path, missing)
         except pl.exceptions.PolarsError:
-            with pytest.raises(TableError, match="has dates or times that are written in several ways"):
+            with pytest.raises(DataError, match="has dates or times that are written in several ways"):
                 open_table(path, missing=missing)
             continue
         found = open_table(path, missing=missing).collect()
@@ -402,7 +403,7 @@ def test_a_comma_in_a_header_of_semicolons_separates_nothing(tmp_path):
 )
 def test_what_a_reader_cannot_read_has_a_remedy(tmp_path, text, words):
     (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(TableError, match=words):
+    with pytest.raises(DataError, match=words):
         open_table(tmp_path / "t.csv")
 
 
@@ -418,7 +419,7 @@ def test_a_file_that_ends_within_a_row_is_refused(tmp_path, end):
         path.write_text(text, newline="")
         assert open_table(path).collect()["a"].to_list() == [1, 5]
     path.write_text(whole[:-2], newline="")
-    with pytest.raises(TableError, match="ends within a row: the last line has 2 fields, the header 3; copy"):
+    with pytest.raises(DataError, match="ends within a row: the last line has 2 fields, the header 3; copy"):
         open_table(path)
     for text in (["a,b,", "1,2", "5,6"], ["a,b,c", "1,2,3", "5,6,7", ","], ["a,b", "1,2", "5,6", "\x1a"]):
         path.write_text(end.join(text), newline="")
@@ -432,11 +433,11 @@ def test_a_file_that_ends_within_a_row_is_refused(tmp_path, end):
 def test_a_row_with_too_many_fields_is_named(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n1,5,2\n")
     with pytest.raises(
-        TableError, match="row 2, has 3 fields where the header has 2; put values that have ','"
+        DataError, match="row 2, has 3 fields where the header has 2; put values that have ','"
     ):
         open_table(tmp_path / "t.csv")
     (tmp_path / "t.csv").write_text("sep=;\na;b\n1;2\n")
-    with pytest.raises(TableError, match="begins with a line 'sep=;' for Excel; delete that line"):
+    with pytest.raises(DataError, match="begins with a line 'sep=;' for Excel; delete that line"):
         open_table(tmp_path / "t.csv")
 
 
@@ -444,7 +445,7 @@ def test_a_row_with_too_many_fields_is_named(tmp_path):
 def test_a_header_that_stands_twice_is_refused_and_one_that_only_looks_so_is_not(tmp_path, mark):
     (tmp_path / "t.csv").write_text(f'{mark}"b";c;b\n1;2;3\n', encoding="utf-8")
     for kept in ((), None):
-        with pytest.raises(TableError, match="has 2 columns 'b'; name each once"):
+        with pytest.raises(DataError, match="has 2 columns 'b'; name each once"):
             open_table(tmp_path / "t.csv", texts=kept)
     (tmp_path / "t.csv").write_text(f"{mark}b,b_duplicated_0\n1,2\n", encoding="utf-8")
     assert open_table(tmp_path / "t.csv").collect().columns == ["b", "b_duplicated_0"]
@@ -457,7 +458,7 @@ def test_bars_between_fields_are_read(tmp_path):
 
 def test_without_polars_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(TableError, match=r"read with polars; pip install 'apportion\[tables\]'"):
+    with pytest.raises(DataError, match=r"read with polars; pip install 'apportion\[tables\]'"):
         runpy.run_path(str(texts.__file__))
 
 
@@ -533,7 +534,7 @@ def test_counts_of_a_larger_group_are_shares_where_asked(tmp_path):
     shares(tmp_path, "counts.csv", left=[50, 100, 3], right=[50, 200, 0])
     question = {"proportions": None, "counts": tmp_path / "counts.csv"}
     assert "row 1, bag 'a', sums to 100 but has 2 rows" in problems(tmp_path, **question)[0]
-    found = check(asked(tmp_path, **question, normalise=True))
+    found = check(asked(tmp_path, **question, normalize=True))
     np.testing.assert_allclose(found.shares, SHARES)
 
 
@@ -821,7 +822,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path):
     assert len(found.problems) == 8
     note = "shares.csv has 1 rows of bags that people.parquet has not, such as 'd'; they are left out"
     assert note in found.notes
-    with pytest.raises(TableError, match="8 things are wrong; nothing was written\n  people"):
+    with pytest.raises(DataError, match="8 things are wrong; nothing was written\n  people"):
         refuse(found)
 
 
@@ -831,7 +832,7 @@ def test_only_the_first_cases_of_a_thing_are_named_and_all_are_counted(tmp_path)
     shares(tmp_path, town=names, left=[0.7] * 20, right=[0.7] * 20)
     (problem,) = problems(tmp_path)
     assert problem.count("sums to 1.4") == 3
-    assert "; and 17 more: mend them, or pass --normalise" in problem
+    assert "; and 17 more: mend them, or pass --normalize" in problem
 
 
 @pytest.mark.parametrize(
@@ -841,12 +842,12 @@ def test_only_the_first_cases_of_a_thing_are_named_and_all_are_counted(tmp_path)
         ({"left": [None, 1 / 3, 1.0]}, "row 1, bag 'a', has nan for class 'left': give a number, or pass"),
         ({"left": ["half", "0.3", "1"]}, "row 1, bag 'a', has 'half' for class 'left': give a number"),
         ({"left": ["0,5", "0.3", "1"]}, "row 1, bag 'a', has '0,5' for class 'left': write 0,35 or 35% as"),
-        ({"left": [0.4, 1 / 3, 1.0]}, "row 1, bag 'a', sums to 0.9: mend them, or pass --normalise"),
+        ({"left": [0.4, 1 / 3, 1.0]}, "row 1, bag 'a', sums to 0.9: mend them, or pass --normalize"),
         ({"left": [0.0, 1 / 3, 1.0], "right": [0.0, 2 / 3, 0]}, "row 1, bag 'a': all classes are zero"),
         ({"left": [0.5] * 3, "right": [0.5] * 3}, "all bags have the same proportions"),
         ({"town": ["a", None, "c"]}, "row 2, has bag None: give a bag's id, of type String"),
         ({"town": ["a", "b", "B"]}, "bag 'c' (1 rows of people.parquet, first row 4): no row in shares.csv"),
-        ({"town": ["a", "b", "B"]}, "add it, leave these rows out, or pass --unlabelled"),
+        ({"town": ["a", "b", "B"]}, "add it, leave these rows out, or pass --unlabeled"),
     ],
 )  # fmt: skip
 def test_shares_that_cannot_be_are_told_with_row_and_bag(tmp_path, changes, pattern):
@@ -857,13 +858,13 @@ def test_shares_that_cannot_be_are_told_with_row_and_bag(tmp_path, changes, patt
 @pytest.mark.parametrize("many", ["8,000", "1,234,567", "8 000"])
 def test_counts_with_separators_of_thousands_are_not_to_become_fractions(tmp_path, many):
     counts = shares(tmp_path, "counts.csv", left=[many, "900", "1"], right=[1, 2, 0])
-    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalise": True}
+    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalize": True}
     told(f"row 1, bag 'a', has '{many}' for class 'left': write 12,345 as 12345", tmp_path, **question)
     noisy = shares(tmp_path, "counts.csv", left=["8,5", "0.3", "1"], right=[1, 2, 0])
     told("has '8,5' for class 'left': write 0,35 or 35% as 0.35", tmp_path, **question | {"counts": noisy})
 
 
-@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize(
     ("changes", "pattern"),
     [
@@ -876,9 +877,9 @@ def test_counts_with_separators_of_thousands_are_not_to_become_fractions(tmp_pat
         ({"Unnamed: 0": ["x", "y", "z"]}, "counts.csv, column 4, has no name ('Unnamed: 0')"),
     ],
 )
-def test_columns_of_the_shares_that_are_no_class_are_told_alone(tmp_path, changes, pattern, normalise):
+def test_columns_of_the_shares_that_are_no_class_are_told_alone(tmp_path, changes, pattern, normalize):
     counts = shares(tmp_path, "counts.csv", left=[1, 1, 1], right=[1, 2, 0], **changes)
-    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalise": normalise}
+    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalize": normalize}
     (problem,) = problems(tmp_path, **question)
     assert problem.startswith(pattern)
     assert problem.endswith("leave it out of the file, or name the classes with --classes")
@@ -887,31 +888,31 @@ def test_columns_of_the_shares_that_are_no_class_are_told_alone(tmp_path, change
     np.testing.assert_allclose(found.shares, SHARES)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-def test_clicks_beside_conversions_are_a_total(tmp_path, normalise):
+@pytest.mark.parametrize("normalize", [False, True])
+def test_clicks_beside_conversions_are_a_total(tmp_path, normalize):
     counts = shares(tmp_path, "counts.csv", left=[2, 3, 1], right=[1, 3, 1]).rename(tmp_path / "clicks.csv")
     text = counts.read_text().replace("left", "clicks").replace("right", "conversions")
     counts.write_text(text)
-    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalise": normalise}
+    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalize": normalize}
     total, one = problems(tmp_path, **question)
     assert total == (
         "clicks.csv, column 'clicks', is the number of rows of every bag, a total and no class: "
         "leave it out of the file, or name the classes with --classes"
     )
     assert one.endswith("add one such as 'not conversions', which is the bag's rows minus 'conversions'")
-    assert len(problems(tmp_path, **question, classes=("clicks", "conversions"))) == (not normalise)
+    assert len(problems(tmp_path, **question, classes=("clicks", "conversions"))) == (not normalize)
 
 
 def test_a_column_that_repeats_the_bags_is_no_class(tmp_path):
     people(tmp_path, town=[20, 10, 20, 30, 10, 20])
     shares(tmp_path, town=[10, 20, 30], town_id=[10, 20, 30])
-    (problem,) = problems(tmp_path, normalise=True)
+    (problem,) = problems(tmp_path, normalize=True)
     assert problem.startswith("shares.csv, column 'town_id', repeats the ids of the bags, which is no class")
 
 
 def test_a_total_is_found_beside_gaps_and_rounded_shares(tmp_path):
     shares(tmp_path, left=[33.3, None, 50.0], middle=[33.3, 20.0, 50.0], right=[33.3, 30.0, 0.0], n=[100] * 3)
-    told("shares.csv, column 'n', is the sum of 'left', 'right', 'middle'", tmp_path, normalise=True)
+    told("shares.csv, column 'n', is the sum of 'left', 'right', 'middle'", tmp_path, normalize=True)
 
 
 @pytest.mark.parametrize("unit", [1, 100])
@@ -921,22 +922,22 @@ def test_a_year_and_a_population_beside_whole_shares_are_no_classes(tmp_path, un
     more = {"year": [2020] * 3, "population": [1200, 3500, 800]}
     for names in (["year"], ["population"], ["year", "population"]):
         shares(tmp_path, **parts, **{name: more[name] for name in names})
-        for normalise in (True, False):
+        for normalize in (True, False):
             for name in names:
                 what = (
                     f"column '{name}', is beside 'left', 'right', 'middle', which are whole without it: leave"
                 )
-                told(what, tmp_path, normalise=normalise)
-    assert problems(tmp_path, normalise=True, classes=("left", "middle", "right")) == []
+                told(what, tmp_path, normalize=normalize)
+    assert problems(tmp_path, normalize=True, classes=("left", "middle", "right")) == []
     shares(tmp_path, **parts)
-    assert problems(tmp_path, normalise=True) == []
+    assert problems(tmp_path, normalize=True) == []
 
 
-@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("more", [[4, 5, 3], [1, 1, 2], [2020] * 3], ids=["registered", "abstained", "year"])
-def test_what_stands_beside_counts_of_all_rows_is_no_class(tmp_path, more, normalise):
+def test_what_stands_beside_counts_of_all_rows_is_no_class(tmp_path, more, normalize):
     counts = shares(tmp_path, "counts.csv", left=[1, 1, 1], right=[1, 2, 0], more=more)
-    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalise": normalise}
+    question: dict[str, Any] = {"proportions": None, "counts": counts, "normalize": normalize}
     assert problems(tmp_path, **question) == [
         "counts.csv, column 'more', is beside 'left', 'right', which are whole without it: "
         "leave it out of the file, or name the classes with --classes"
@@ -946,23 +947,23 @@ def test_what_stands_beside_counts_of_all_rows_is_no_class(tmp_path, more, norma
 
 def test_a_class_that_is_the_same_in_every_bag_is_noted_where_sums_do_not_tell(tmp_path):
     counts = shares(tmp_path, "counts.csv", left=[5, 20, 7], right=[5, 10, 0], year=[2020] * 3)
-    notes = notes_of(tmp_path, proportions=None, counts=counts, normalise=True)
+    notes = notes_of(tmp_path, proportions=None, counts=counts, normalize=True)
     assert "counts.csv, column 'year', has 2020 in every row and is taken as a class; if it is none:" in notes
 
 
 def test_classes_that_fit_their_bags_are_classes_though_one_is_half_of_each(tmp_path):
     shares(tmp_path, left=[0.5] * 3, middle=[0.2, 0.3, 0.4], right=[0.3, 0.2, 0.1])
-    assert problems(tmp_path) == problems(tmp_path, normalise=True) == []
+    assert problems(tmp_path) == problems(tmp_path, normalize=True) == []
     counts = shares(tmp_path, "counts.csv", town=["c", "a", "b"], left=[0, 1, 2], right=[1, 1, 1])
     assert problems(tmp_path, proportions=None, counts=counts) == []  # though 0, 1, 2 counts the rows
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-@pytest.mark.parametrize("unlabelled", [False, True])
-def test_ids_that_never_meet_are_told_once_with_one_of_each_side(tmp_path, ending, unlabelled):
+@pytest.mark.parametrize("unlabeled", [False, True])
+def test_ids_that_never_meet_are_told_once_with_one_of_each_side(tmp_path, ending, unlabeled):
     table = people(tmp_path, ending, town=[1, 0, 1, 2, 0, 1])
     shares(tmp_path, town=["0.0", "1.0", "2.0"])
-    (problem,) = problems(tmp_path, table=table, unlabelled=unlabelled)
+    (problem,) = problems(tmp_path, table=table, unlabeled=unlabeled)
     one = "'0'" if ending == "csv" else "0"
     assert problem.startswith(f"no bag of {table.name} is in shares.csv: the one has {one}, the other '0.0'")
     assert "write the ids alike in both (pandas writes 1.0 for 1 where an id is missing" in problem
@@ -972,12 +973,12 @@ def test_ids_that_never_meet_are_told_once_with_one_of_each_side(tmp_path, endin
 def test_a_bag_without_a_row_is_one_without_proportions_where_asked(tmp_path):
     shares(tmp_path, town=["c", "a"], left=[1.0, 0.5], right=[0.0, 0.5])
     told("bag 'b' (3 rows of people.parquet, first row 1): no row in shares.csv; add it, leave", tmp_path)
-    found = check(asked(tmp_path, unlabelled=True))
+    found = check(asked(tmp_path, unlabeled=True))
     assert found.problems == []
     np.testing.assert_allclose(found.shares, [[0.5, 0.5], [np.nan, np.nan], [1, 0]])
     assert "1 bags have no row in shares.csv; they are without proportions" in found.notes
     counts = shares(tmp_path, "counts.csv", town=["c", "a"], left=[1, 1], right=[0, 1])
-    found = check(asked(tmp_path, proportions=None, counts=counts, unlabelled=True))
+    found = check(asked(tmp_path, proportions=None, counts=counts, unlabeled=True))
     np.testing.assert_allclose(found.shares, [[0.5, 0.5], [np.nan, np.nan], [1, 0]])
 
 
@@ -986,7 +987,7 @@ def test_infinite_and_huge_counts_are_told_without_warnings(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         told("bag 'a', has inf for class 'left': give a finite", tmp_path, proportions=None, counts=counts)
-        for options in ({"normalise": True}, {"noise": "0.1"}, {"noise": "estimate"}):
+        for options in ({"normalize": True}, {"noise": "0.1"}, {"noise": "estimate"}):
             told("bag 'a', has inf for class 'left': give a finite", tmp_path, proportions=counts, **options)
 
 
@@ -1101,9 +1102,9 @@ def test_sums_that_noise_does_not_explain_are_told(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "pattern"),
     [
-        ({"noise": "0.01", "normalise": True}, "--noise is of the numbers as they stand in the file"),
+        ({"noise": "0.01", "normalize": True}, "--noise is of the numbers as they stand in the file"),
         ({"noise": "2.8"}, "--noise is 2.8, but it is the standard deviation of a share, 0.5 at most"),
-        ({"fill": True, "normalise": True}, "--fill gives what is left of a bag's total"),
+        ({"fill": True, "normalize": True}, "--fill gives what is left of a bag's total"),
     ],
 )
 def test_options_that_do_not_go_together_are_told(tmp_path, changes, pattern):
@@ -1115,16 +1116,16 @@ def test_options_that_do_not_go_together_are_told(tmp_path, changes, pattern):
 
 def test_percentages_are_not_filled_up_to_one(tmp_path):
     shares(tmp_path, left=[0.5, 33.0, 90.0], right=[None, 67.0, 10.0])
-    told("has 33 for class 'left'", tmp_path, fill=True, normalise=True)
-    told("divide percentages by 100", tmp_path, fill=True, normalise=True)
+    told("has 33 for class 'left'", tmp_path, fill=True, normalize=True)
+    told("divide percentages by 100", tmp_path, fill=True, normalize=True)
 
 
 def test_ids_that_differ_by_their_unicode_form_are_told_so(tmp_path):
     one, other = "\u00e9", "e\u0301"
     table = people(tmp_path, "csv", town=["b", one, "b", "c", one, "b"])
     shares(tmp_path, town=[other, "b", "c"])
-    for unlabelled in (False, True):
-        (problem,) = problems(tmp_path, table=table, unlabelled=unlabelled)
+    for unlabeled in (False, True):
+        (problem,) = problems(tmp_path, table=table, unlabeled=unlabeled)
         assert problem.startswith(f"bag {other!r} of shares.csv has other Unicode characters")
         assert "in people.csv: write both alike" in problem
 
@@ -1132,8 +1133,8 @@ def test_ids_that_differ_by_their_unicode_form_are_told_so(tmp_path):
 def test_ids_with_zeros_case_or_spaces_of_their_own_are_told_of_with_their_twins(tmp_path):
     table = people(tmp_path, "csv", town=["b", "007", "b", "North", "007", "b"])
     shares(tmp_path, town=["7", "b", " north "])
-    for unlabelled in (False, True):
-        (problem,) = problems(tmp_path, table=table, unlabelled=unlabelled)
+    for unlabeled in (False, True):
+        (problem,) = problems(tmp_path, table=table, unlabeled=unlabeled)
         first, second = "bag '7' of shares.csv is '007'", "bag ' north ' of shares.csv is 'North'"
         assert problem == f"{first} in people.csv; {second} in people.csv: write both alike"
     people(tmp_path, "csv", town=["b", "007", "b", "7", "007", "b"])  # both are there, and are two bags

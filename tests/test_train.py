@@ -15,11 +15,12 @@ from torch import nn
 
 from apportion._random import key, reseed, stream
 from apportion.bags.bags import BagBatch
+from apportion.errors import TrainingError
 from apportion.losses import proportion_loss
 from apportion.methods import DLLP
-from apportion.methods.protocol import Terms
-from apportion.optim import make_optimizer, set_rate
-from apportion.training import NotFinite, train
+from apportion.methods.protocol import LossTerms
+from apportion.optim import make_optimizer, set_learning_rate
+from apportion.training import train
 
 
 class Turns:
@@ -30,10 +31,10 @@ class Turns:
         self.turns = turns
         self.seen: list[tuple[BagBatch, float]] = []
 
-    def players(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
         return [self.classifier]
 
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         self.seen.append((batch, progress))
         for turn in self.turns:
             loss = self.classifier(batch.x.float()).square().mean()
@@ -55,7 +56,7 @@ def test_a_method_that_yields_too_many_turns_fails_on_its_first_batch():
 
 
 class Returned(DLLP):
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         return {"a": self.classifier(batch.x).mean()}  # type: ignore
 
 
@@ -63,7 +64,7 @@ class Returned(DLLP):
     ("change", "words"),
     [
         ({"optimizers": None}, r"optimizers is one PlainAdam; pass a list, \[optimizer\]"),
-        ({"optimizers": []}, "there are 0 optimisers for 1 players; pass one for each of learner.players()"),
+        ({"optimizers": []}, "there are 0 optimizers for 1 players; pass one for each of learner.networks()"),
         ({"rate": 0.1}, "rate is 0.1; pass a function to a share of the peak rate"),
         ({"learner": Returned}, "steps of Returned returns dict; it must yield a dict of terms"),
     ],
@@ -80,7 +81,7 @@ def test_what_a_loop_cannot_run_with_is_refused_with_the_remedy(change, words):
 def test_the_loss_is_the_sum_of_the_terms_and_the_log_holds_the_mean_of_each():
     bags = moon_bags(120, 20)[0]
     learner, classifier = Turns({"a": 1.0, "b": 0.5}), network()
-    epochs = trained(learner, bags, 2, instances_per_batch=40)
+    epochs = trained(learner, bags, 2, batch_size=40)
     optimizer = make_optimizer(classifier, "adam", 1e-3)
     for epoch in epochs:
         losses = []
@@ -106,7 +107,7 @@ def test_a_term_that_is_not_finite_stops_the_run_and_names_epoch_and_term(value)
     assert next(epochs).number == 1
     learner.turns = ({"good": 1.0, "bad": value},)
     with pytest.raises(
-        NotFinite, match=r"epoch 2 of the first stage: the term 'bad' is (nan|inf); lower the rate"
+        TrainingError, match=r"epoch 2 of the first stage: the term 'bad' is (nan|inf); lower the rate"
     ):
         next(epochs)
 
@@ -123,15 +124,15 @@ def test_training_in_two_parts_gives_the_bits_of_training_in_one(name):
     bags, ends = moon_bags()[0], []
     for parts in ((4,), (1, 3), (3, 1)):
         learner, done, log = learner_of(name, network()), 0, []
-        optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.players()]
+        optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.networks()]
         for part in parts:
             epochs = train(
                 learner, bags, optimizers, epochs=4, rate=lambda progress: 1 - progress, seed=0,
-                stage="first", instances_per_batch=64, done=done,
+                stage="first", batch_size=64, done=done,
             )  # fmt: skip
             log += [(epoch.number, epoch.terms) for epoch in islice(epochs, part)]
             done += part
-        ends.append((weights_of(*learner.players()), log))
+        ends.append((weights_of(*learner.networks()), log))
     for weights, log in ends[1:]:
         assert same_bits(weights, ends[0][0])
         assert log == ends[0][1]
@@ -144,13 +145,13 @@ def test_the_rate_follows_the_schedule_from_batch_to_batch():
     rates = []
 
     class Watching(Turns):
-        def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+        def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
             rates.append((progress, optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"]))
             yield from Turns.steps(self, batch, progress)
 
     watching = Watching({"a": 1e-3})
     watching.classifier = learner.classifier
-    trained(watching, bags, 2, optimizers=[optimizer], rate=lambda p: 1 - p, instances_per_batch=20)
+    trained(watching, bags, 2, optimizers=[optimizer], rate=lambda p: 1 - p, batch_size=20)
     assert rates == [(p, 0.5 * (1 - p), 0.5 * (1 - p)) for p in (0.0, 0.25, 0.5, 0.75)]
 
 
@@ -161,7 +162,7 @@ def test_progress_goes_evenly_to_the_end_of_an_epoch_of_bags_that_are_larger_tha
         asked.append(progress)
         return steady(progress)
 
-    trained(learner, ragged((100, 10, 50)), 2, rate=rate, instances_per_batch=10)
+    trained(learner, ragged((100, 10, 50)), 2, rate=rate, batch_size=10)
     assert asked == pytest.approx([i / 6 for i in range(6)])
     assert [progress for _, progress in learner.seen] == asked
 
@@ -236,9 +237,9 @@ def test_optimizers_are_nesterov_and_adam_with_the_momentum_asked_for():
     adam = make_optimizer(network(), "adam", 0.1, momentum=0.5)
     assert all(g["nesterov"] and g["momentum"] == 0.8 for g in sgd.param_groups)
     assert all(g["betas"] == (0.5, 0.999) for g in adam.param_groups)
-    set_rate([sgd, adam], 0.25)
+    set_learning_rate([sgd, adam], 0.25)
     assert all(g["lr"] == 0.025 for optimizer in (sgd, adam) for g in optimizer.param_groups)
-    with pytest.raises(ValueError, match="no optimiser 'adagrad'; there are adam, sgd, muon"):
+    with pytest.raises(ValueError, match="no optimizer 'adagrad'; there are adam, sgd, muon"):
         make_optimizer(network(), "adagrad", 0.1)
 
 
@@ -292,7 +293,7 @@ def test_a_network_of_vectors_alone_can_be_trained():
 def test_any_optimiser_of_torch_can_be_used_and_its_rate_is_the_peak():
     optimizer = torch.optim.AdamW(network().parameters(), lr=0.4)
     for share in (0.5, 0.25):
-        set_rate([optimizer], share)
+        set_learning_rate([optimizer], share)
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4 * share)
 
 

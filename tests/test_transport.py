@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from apportion._random import stream
-from apportion.transport import Plan, assign, certified, entropic, whole_counts
+from apportion.transport import Plan, assign, assign_with_duals, entropic_plan, round_to_counts
 from apportion.transport._newton import residual
-from apportion.transport._solve import announce, bounds, solve_entropically, solve_on_device
+from apportion.transport._solve import announce, bounds, solve_entropic, solve_on_device
 
 
 def problem(sizes: list[int], k: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,7 +53,7 @@ RAGGED = [1, 7, 2, 40, 16]
 
 def test_labels_meet_the_counts_of_every_bag():
     log_probs, sizes, proportions = problem(RAGGED, 5)
-    counts = whole_counts(proportions, sizes)
+    counts = round_to_counts(proportions, sizes)
     classes = assign(log_probs, sizes, counts)
     assert classes.dtype == torch.int64
     assert torch.equal(counted(classes, sizes, 5), counts)
@@ -67,14 +67,14 @@ def test_counts_of_the_argmax_give_back_the_argmax():
 
 def test_a_constant_added_to_a_row_or_a_class_changes_no_label():
     log_probs, sizes, proportions = problem(RAGGED, 5)
-    counts = whole_counts(proportions, sizes)
+    counts = round_to_counts(proportions, sizes)
     moved = log_probs + torch.randn(len(log_probs), 1) + torch.tensor([3.0, -2.0, 0.0, 7.0, 1.0])
     assert torch.equal(assign(moved, sizes, counts), assign(log_probs, sizes, counts))
 
 
 def test_prices_prove_the_labels_optimal():
     log_probs, sizes, proportions = problem(RAGGED, 6)
-    answer = certified(log_probs, sizes, whole_counts(proportions, sizes))
+    answer = assign_with_duals(log_probs, sizes, round_to_counts(proportions, sizes))
     prices = answer.prices.repeat_interleave(sizes, 0)
     value = log_probs - prices
     torch.testing.assert_close(value.gather(1, answer.classes[:, None]).squeeze(1), value.amax(1))
@@ -83,19 +83,20 @@ def test_prices_prove_the_labels_optimal():
 
 def test_a_gap_shows_labels_that_are_not_optimal():
     log_probs, sizes, proportions = problem([30], 4)
-    counts = whole_counts(proportions, sizes)
-    answer = certified(log_probs, sizes, counts)
-    worse = certified(-log_probs, sizes, counts).classes
+    counts = round_to_counts(proportions, sizes)
+    answer = assign_with_duals(log_probs, sizes, counts)
+    worse = assign_with_duals(-log_probs, sizes, counts).classes
     bound = (log_probs - answer.prices).amax(1).sum() + (counts * answer.prices).sum()
     assert bound - log_probs.gather(1, worse[:, None]).sum() > 1
 
 
 def test_prices_of_another_epoch_are_a_start_and_change_no_label():
     log_probs, sizes, proportions = problem(RAGGED, 5)
-    counts = whole_counts(proportions, sizes)
-    earlier = certified(log_probs + 0.3 * torch.randn_like(log_probs), sizes, counts)
+    counts = round_to_counts(proportions, sizes)
+    earlier = assign_with_duals(log_probs + 0.3 * torch.randn_like(log_probs), sizes, counts)
     assert torch.equal(
-        certified(log_probs, sizes, counts, prices=earlier.prices).classes, assign(log_probs, sizes, counts)
+        assign_with_duals(log_probs, sizes, counts, prices=earlier.prices).classes,
+        assign(log_probs, sizes, counts),
     )
 
 
@@ -105,7 +106,10 @@ def test_prices_that_prove_labels_already_leave_no_work_and_come_back_bit_for_bi
     prices = torch.randn(len(RAGGED), 5, generator=generator, dtype=torch.float64)
     classes = (log_probs - prices.repeat_interleave(sizes, 0)).argmax(1)
     counts = counted(classes, sizes, 5)
-    warm, cold = certified(log_probs, sizes, counts, prices=prices), certified(log_probs, sizes, counts)
+    warm, cold = (
+        assign_with_duals(log_probs, sizes, counts, prices=prices),
+        assign_with_duals(log_probs, sizes, counts),
+    )
     assert torch.equal(warm.classes, classes)
     assert torch.equal(warm.prices, prices.masked_fill(counts == 0, math.inf))
     assert torch.equal(cold.classes, classes)
@@ -115,13 +119,15 @@ def test_prices_that_prove_labels_already_leave_no_work_and_come_back_bit_for_bi
 def test_single_and_double_precision_and_numpy_and_lists_agree():
     log_probs, sizes, proportions = problem(RAGGED, 5)
     log_probs = log_probs.float()
-    counts = whole_counts(proportions, sizes)
+    counts = round_to_counts(proportions, sizes)
     classes = assign(log_probs, sizes, counts)
     for other in (log_probs.double(), log_probs.numpy(), log_probs.t().contiguous().t()):
         assert torch.equal(assign(other, sizes.tolist(), counts.numpy()), classes)
-    mass = entropic(log_probs, sizes, proportions, reg=0.5).mass
+    mass = entropic_plan(log_probs, sizes, proportions, reg=0.5).mass
     assert mass.dtype == torch.float32
-    torch.testing.assert_close(entropic(log_probs.double(), sizes, proportions, reg=0.5).mass.float(), mass)
+    torch.testing.assert_close(
+        entropic_plan(log_probs.double(), sizes, proportions, reg=0.5).mass.float(), mass
+    )
 
 
 def test_bags_of_one_take_the_class_they_are_given():
@@ -129,13 +135,13 @@ def test_bags_of_one_take_the_class_they_are_given():
     given = torch.tensor([0, 1, 2, 2, 1, 0])
     one_hot = torch.nn.functional.one_hot(given, 3)
     assert torch.equal(assign(log_probs, sizes, one_hot), given)
-    torch.testing.assert_close(entropic(log_probs, sizes, one_hot, reg=1.0).mass, one_hot.double())
+    torch.testing.assert_close(entropic_plan(log_probs, sizes, one_hot, reg=1.0).mass, one_hot.double())
 
 
 def test_a_single_class_takes_all():
     log_probs, sizes, _ = problem(RAGGED, 1)
     assert assign(log_probs, sizes, sizes[:, None]).eq(0).all()
-    assert entropic(log_probs, sizes, torch.ones(5, 1), reg=1.0).mass.eq(1).all()
+    assert entropic_plan(log_probs, sizes, torch.ones(5, 1), reg=1.0).mass.eq(1).all()
 
 
 def test_two_classes_are_split_by_their_log_odds():
@@ -150,7 +156,7 @@ def test_no_bag_at_all_is_no_label_at_all():
     assert assign(nothing, torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3, dtype=torch.int64)).shape == (
         0,
     )
-    plan = entropic(nothing, torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3), reg=1.0)
+    plan = entropic_plan(nothing, torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3), reg=1.0)
     assert plan.mass.shape == (0, 3)
     assert plan.iterations == 0
 
@@ -160,7 +166,7 @@ def test_a_class_of_minus_infinity_is_never_given():
     log_probs[::2, 1] = -math.inf
     classes = assign(log_probs, sizes, torch.tensor([[10, 15, 5, 10]]))
     assert log_probs.gather(1, classes[:, None]).isfinite().all()
-    plan = entropic(log_probs, sizes, torch.tensor([[0.25, 0.375, 0.125, 0.25]]), reg=0.1)
+    plan = entropic_plan(log_probs, sizes, torch.tensor([[0.25, 0.375, 0.125, 0.25]]), reg=0.1)
     assert plan.error.max() <= 1e-6
     assert plan.mass[::2, 1].eq(0).all()
 
@@ -168,12 +174,12 @@ def test_a_class_of_minus_infinity_is_never_given():
 def test_the_number_of_threads_changes_no_bit(two_threads: Callable[[int], None]):
     sizes = [3, 50, 17, 130] * 400
     log_probs, sizes_, proportions = problem(sizes, 4)
-    counts = whole_counts(proportions, sizes_)
+    counts = round_to_counts(proportions, sizes_)
     results = []
     for threads in (1, 2):
         two_threads(threads)
         results.append(
-            (assign(log_probs, sizes_, counts), entropic(log_probs, sizes_, proportions, reg=0.2).mass)
+            (assign(log_probs, sizes_, counts), entropic_plan(log_probs, sizes_, proportions, reg=0.2).mass)
         )
     assert torch.equal(results[0][0], results[1][0])
     assert torch.equal(results[0][1], results[1][1])
@@ -212,15 +218,17 @@ def test_a_million_bags_of_two_and_one_bag_of_many():
     first, second = log_probs.view(-1, 2, 2).unbind(1)
     swap = first[:, 1] + second[:, 0] > first[:, 0] + second[:, 1]
     assert torch.equal(classes.view(-1, 2)[:, 0] == 1, swap)
-    answer = certified(
+    answer = assign_with_duals(
         log_probs.view(-1, 8), [500_000], [[200_000, 0, 100_000, 50_000, 50_000, 50_000, 49_999, 1]]
     )
     assert answer.gap.abs().max() < 1e-3  # of a cost of some 1e5
-    plan = entropic(log_probs.view(-1, 8), [500_000], [[0.3, 0.0, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1]], reg=0.5)
+    plan = entropic_plan(
+        log_probs.view(-1, 8), [500_000], [[0.3, 0.0, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1]], reg=0.5
+    )
     assert plan.error.max() <= 1e-6
 
 
-@pytest.mark.parametrize("solver", ["exact", "entropic"])
+@pytest.mark.parametrize("solver", ["exact", "entropic_plan"])
 def test_working_memory_is_below_half_of_the_input(solver: str):
     log_probs = torch.randn(500_000, 10)
     sizes = torch.full((5_000,), 100)
@@ -228,7 +236,7 @@ def test_working_memory_is_below_half_of_the_input(solver: str):
     if solver == "exact":
         run = lambda: assign(log_probs, sizes, counts)  # noqa: E731
     else:
-        run = lambda: entropic(log_probs, sizes, counts / 100, reg=1.0)  # noqa: E731
+        run = lambda: entropic_plan(log_probs, sizes, counts / 100, reg=1.0)  # noqa: E731
     run()
     tracemalloc.start()
     result = run()
@@ -242,7 +250,7 @@ def test_working_memory_is_below_half_of_the_input(solver: str):
 @pytest.mark.parametrize("relax", [math.inf, 1.0])
 def test_soft_labels_sum_to_one_and_the_error_is_the_one_reported(reg: float, relax: float):
     log_probs, sizes, proportions = problem(RAGGED, 5)
-    plan = entropic(log_probs, sizes, proportions, reg=reg, relax=relax)
+    plan = entropic_plan(log_probs, sizes, proportions, reg=reg, relax=relax)
     torch.testing.assert_close(plan.mass.sum(1), torch.ones(len(log_probs), dtype=torch.float64))
     assert plan.error.max() <= 1e-6
     if math.isinf(relax):
@@ -254,15 +262,15 @@ def test_soft_labels_sum_to_one_and_the_error_is_the_one_reported(reg: float, re
 def test_thirty_iterations_are_enough(reg: float):
     for sizes, k in (([16] * 60, 10), ([128] * 20, 10), ([128] * 4, 60)):
         log_probs, bag_sizes, proportions = problem(sizes, k)
-        shares = whole_counts(proportions, bag_sizes) / bag_sizes[:, None]
-        plan = entropic(log_probs, bag_sizes, shares, reg=reg)
+        shares = round_to_counts(proportions, bag_sizes) / bag_sizes[:, None]
+        plan = entropic_plan(log_probs, bag_sizes, shares, reg=reg)
         assert plan.error.max() <= 1e-6
         assert plan.iterations <= 30
 
 
 def test_too_few_iterations_are_told_by_the_error():
     log_probs, sizes, proportions = problem(RAGGED, 5)
-    plan = entropic(log_probs, sizes, proportions, reg=0.1, max_iterations=1)
+    plan = entropic_plan(log_probs, sizes, proportions, reg=0.1, max_iterations=1)
     assert plan.iterations == 1
     assert plan.error.max() > 1e-6
 
@@ -271,9 +279,9 @@ def test_a_bag_too_large_to_be_held_gets_the_same_plan(monkeypatch: pytest.Monke
     from apportion.transport import _newton as newton
 
     log_probs, sizes, proportions = problem([300, 20], 5)
-    whole = entropic(log_probs, sizes, proportions, reg=0.05)
+    whole = entropic_plan(log_probs, sizes, proportions, reg=0.05)
     monkeypatch.setattr(newton, "HELD", 64)
-    in_blocks = entropic(log_probs, sizes, proportions, reg=0.05)
+    in_blocks = entropic_plan(log_probs, sizes, proportions, reg=0.05)
     torch.testing.assert_close(in_blocks.mass, whole.mass, rtol=0, atol=1e-5)
 
 
@@ -284,7 +292,7 @@ def test_the_batched_solver_agrees_with_the_compiled_one(reg: float, relax: floa
     log_probs[3, 1] = -math.inf
     proportions[3, 2] = 0
     proportions /= proportions.sum(1, keepdim=True)
-    plan = entropic(log_probs, sizes, proportions, reg=reg, relax=relax, tol=1e-9)
+    plan = entropic_plan(log_probs, sizes, proportions, reg=reg, relax=relax, tol=1e-9)
     mass, error, _ = solve_on_device(log_probs, sizes, proportions, reg, relax, 1e-9, 200)
     assert error.max() <= 1e-9
     torch.testing.assert_close(mass, plan.mass, rtol=0, atol=1e-6)
@@ -308,28 +316,28 @@ def test_the_batched_solver_works_in_full_precision_under_autocast():
 # The paper's statements on transport.
 
 
-def test_strong_regularisation_gives_the_product_of_the_marginals():
+def test_strong_regularization_gives_the_product_of_the_marginals():
     log_probs, sizes, proportions = problem(RAGGED, 5)
-    mass = entropic(log_probs, sizes, proportions, reg=1e6).mass
+    mass = entropic_plan(log_probs, sizes, proportions, reg=1e6).mass
     torch.testing.assert_close(mass, proportions.repeat_interleave(sizes, 0), rtol=0, atol=1e-4)
 
 
-def test_weak_regularisation_tends_to_the_exact_cost():
+def test_weak_regularization_tends_to_the_exact_cost():
     log_probs, sizes, proportions = problem([24], 5)
-    counts = whole_counts(proportions, sizes)
+    counts = round_to_counts(proportions, sizes)
     exact = torch.nn.functional.one_hot(assign(log_probs, sizes, counts), 5)
     gaps = []
     for reg in (1.0, 0.1, 0.01, 0.001):
-        plan = entropic(log_probs, sizes, counts / sizes[:, None], reg=reg, tol=1e-9)
+        plan = entropic_plan(log_probs, sizes, counts / sizes[:, None], reg=reg, tol=1e-9)
         gaps.append(cost(plan.mass, log_probs) - cost(exact, log_probs))
         assert -1e-7 <= gaps[-1] <= reg * (math.log(24) + math.log(5))  # entropy of any plan is below that
     assert all(later <= earlier + 1e-7 for earlier, later in zip(gaps, gaps[1:], strict=False))
     assert gaps[0] > 0.01 > 1e-3 > gaps[-1]
 
 
-def test_on_ties_weak_regularisation_tends_to_the_optimal_plan_of_greatest_entropy():
+def test_on_ties_weak_regularization_tends_to_the_optimal_plan_of_greatest_entropy():
     log_probs = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, -5.0], [-5.0, 0.0]], dtype=torch.float64)
-    mass = entropic(log_probs, [4], [[0.5, 0.5]], reg=0.01).mass
+    mass = entropic_plan(log_probs, [4], [[0.5, 0.5]], reg=0.01).mass
     # The last two have one optimal class each; the first two may split anyhow, and halves have most entropy.
     greatest = torch.tensor([[0.5, 0.5], [0.5, 0.5], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     torch.testing.assert_close(mass, greatest, rtol=0, atol=1e-6)
@@ -337,23 +345,23 @@ def test_on_ties_weak_regularisation_tends_to_the_optimal_plan_of_greatest_entro
 
 def test_the_entropic_plan_is_unique_whatever_the_start():
     log_probs, sizes, proportions = problem(RAGGED, 5)
-    plan = entropic(log_probs, sizes, proportions, reg=0.2, tol=1e-10)
+    plan = entropic_plan(log_probs, sizes, proportions, reg=0.2, tol=1e-10)
     for seed in range(4):  # a constant a class is a start from other potentials
         shift = 3 * torch.randn(5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        other = entropic(log_probs + shift, sizes, proportions, reg=0.2, tol=1e-10)
+        other = entropic_plan(log_probs + shift, sizes, proportions, reg=0.2, tol=1e-10)
         torch.testing.assert_close(other.mass, plan.mass, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("reg", [100.0, 1.0, 0.1, 0.01])
 def test_entropy_never_exceeds_the_sum_of_the_marginal_entropies(reg: float):
     log_probs, sizes, proportions = problem([30], 5)
-    coupling = entropic(log_probs, sizes, proportions, reg=reg).mass / 30
+    coupling = entropic_plan(log_probs, sizes, proportions, reg=reg).mass / 30
     assert entropy(coupling) <= math.log(30) + entropy(proportions) + 1e-6
 
 
 def test_the_objective_of_equation_four_is_cross_entropy_plus_the_stated_constant():
     log_probs, sizes, proportions = problem(RAGGED, 5)
-    labels = entropic(log_probs, sizes, proportions, reg=0.3).mass
+    labels = entropic_plan(log_probs, sizes, proportions, reg=0.3).mass
     size = sizes.repeat_interleave(sizes)[:, None]
     coupling, probabilities = labels / size, log_probs.exp() / size
     objective = -(coupling * probabilities.log()).sum()
@@ -363,11 +371,11 @@ def test_the_objective_of_equation_four_is_cross_entropy_plus_the_stated_constan
 
 def test_relaxation_to_infinity_is_the_constraint_and_to_zero_is_the_prediction():
     log_probs, sizes, proportions = problem(RAGGED, 5)
-    hard = entropic(log_probs, sizes, proportions, reg=1.0).mass
+    hard = entropic_plan(log_probs, sizes, proportions, reg=1.0).mass
     torch.testing.assert_close(
-        entropic(log_probs, sizes, proportions, reg=1.0, relax=1e6).mass, hard, rtol=0, atol=1e-4
+        entropic_plan(log_probs, sizes, proportions, reg=1.0, relax=1e6).mass, hard, rtol=0, atol=1e-4
     )
-    free = entropic(log_probs, sizes, proportions, reg=1.0, relax=1e-6).mass
+    free = entropic_plan(log_probs, sizes, proportions, reg=1.0, relax=1e-6).mass
     torch.testing.assert_close(free, log_probs.exp(), rtol=0, atol=1e-4)
 
 
@@ -376,7 +384,7 @@ def test_relaxation_to_infinity_is_the_constraint_and_to_zero_is_the_prediction(
 
 def test_whole_counts_sum_to_the_sizes_and_are_within_one_of_the_quotas():
     _, sizes, proportions = problem(RAGGED * 20, 7)
-    counts = whole_counts(proportions, sizes)
+    counts = round_to_counts(proportions, sizes)
     assert torch.equal(counts.sum(1), sizes)
     assert (counts - proportions * sizes[:, None]).abs().max() < 1
 
@@ -385,13 +393,13 @@ def test_whole_counts_give_whole_quotas_back_in_either_precision():
     counts = torch.randint(0, 50, (200, 10), generator=torch.Generator().manual_seed(0))
     sizes = counts.sum(1)
     for kind in (torch.float32, torch.float64):
-        assert torch.equal(whole_counts(counts.to(kind) / sizes[:, None].to(kind), sizes), counts)
+        assert torch.equal(round_to_counts(counts.to(kind) / sizes[:, None].to(kind), sizes), counts)
 
 
 def test_whole_counts_give_ties_to_the_lower_class():
-    assert whole_counts([[0.25, 0.25, 0.5]], [2]).tolist() == [[1, 0, 1]]
-    assert whole_counts([[1 / 3, 1 / 3, 1 / 3]], [10]).tolist() == [[4, 3, 3]]
-    assert whole_counts(torch.full((1, 3), 1 / 3), [11]).tolist() == [[4, 4, 3]]
+    assert round_to_counts([[0.25, 0.25, 0.5]], [2]).tolist() == [[1, 0, 1]]
+    assert round_to_counts([[1 / 3, 1 / 3, 1 / 3]], [10]).tolist() == [[4, 3, 3]]
+    assert round_to_counts(torch.full((1, 3), 1 / 3), [11]).tolist() == [[4, 4, 3]]
 
 
 @given(st.lists(st.integers(0, 12), min_size=2, max_size=5).filter(any), st.integers(1, 40))
@@ -403,8 +411,8 @@ def test_whole_counts_are_those_of_fractions(parts, size):
     for j in order[: size - sum(counts)]:
         counts[j] += 1
     shares = [[part / sum(parts) for part in parts]]
-    assert whole_counts(shares, [size]).tolist() == [counts]
-    assert whole_counts(torch.tensor(shares), [size]).tolist() == [counts]
+    assert round_to_counts(shares, [size]).tolist() == [counts]
+    assert round_to_counts(torch.tensor(shares), [size]).tolist() == [counts]
 
 
 # Errors name the bag, the value and the remedy.
@@ -417,7 +425,7 @@ TWO = torch.zeros(4, 2)
     [
         ((TWO, [2, 2], [[1, 1], [2, 1]]), "bag 1 has counts summing to 3 but size 2"),
         ((TWO, [2, 2], [[1, 1], [3, -1]]), r"bag 1 has a negative count in \[ 3 -1\]"),
-        ((TWO, [2, 2], [[1, 1], [1.5, 0.5]]), "bag 1 has counts .* not whole; see whole_counts"),
+        ((TWO, [2, 2], [[1, 1], [1.5, 0.5]]), "bag 1 has counts .* not whole; see round_to_counts"),
         ((TWO, [2, 1], [[1, 1], [1, 0]]), "sizes sum to 3 but log_probs has 4 rows"),
         ((TWO, [4, 0], [[2, 2], [0, 0]]), "bag 1 has size 0"),
         ((TWO, [4.0], [[2, 2]]), "sizes must be"),
@@ -453,14 +461,14 @@ def test_what_cannot_be_assigned_is_an_error_that_says_why(arguments: tuple, mes
         ([[0.5, 0.5]] * 2, {"reg": math.inf}, "reg is infinite"),
     ],
 )
-def test_what_cannot_be_regularised_is_an_error_that_says_why(
+def test_what_cannot_be_regularized_is_an_error_that_says_why(
     proportions: list, settings: dict, message: str
 ):
     with pytest.raises(ValueError, match=message):
-        entropic(TWO, [2, 2], proportions, **settings)
+        entropic_plan(TWO, [2, 2], proportions, **settings)
 
 
-@pytest.mark.parametrize("solve", [solve_entropically, solve_on_device])
+@pytest.mark.parametrize("solve", [solve_entropic, solve_on_device])
 @pytest.mark.parametrize(("value", "message"), [(math.nan, "row 2, class 1"), (-math.inf, "row 2 has -inf")])
 def test_soft_labels_need_usable_scores_too(solve: Callable, value: float, message: str):
     log_probs = TWO.clone()
@@ -475,8 +483,8 @@ def test_a_row_that_can_be_of_no_class_is_found_however_large_its_bag_is():
     log_probs = torch.full((n, 2), math.log(0.5))
     log_probs[-1] = torch.tensor([0.0, -math.inf])
     with pytest.raises(ValueError, match=rf"bag 0 .*row {n - 1} has -inf"):
-        entropic(log_probs, [n], [[0.0, 1.0]], reg=1.0)
-    plan = entropic(log_probs, [n], [[0.5, 0.5]], reg=1.0)
+        entropic_plan(log_probs, [n], [[0.0, 1.0]], reg=1.0)
+    plan = entropic_plan(log_probs, [n], [[0.5, 0.5]], reg=1.0)
     assert float(plan.error) < 1e-6
     assert plan.mass[-1].tolist() == [1, 0]
 
@@ -520,7 +528,7 @@ def test_where_no_cache_folder_can_be_written_solvers_are_compiled_without_one(m
 def test_whole_counts_of_huge_bags_sum_to_their_sizes_from_float32_proportions(k, size):
     shares = torch.rand(50, k, generator=torch.Generator().manual_seed(k)) + 0.01
     shares = torch.cat([shares, torch.ones(1, k)])
-    counts = whole_counts(shares / shares.sum(1, keepdim=True), torch.full((51,), size))
+    counts = round_to_counts(shares / shares.sum(1, keepdim=True), torch.full((51,), size))
     assert (counts.sum(1) == size).all()
     assert (counts >= 0).all()
 
@@ -531,15 +539,17 @@ def test_a_weight_of_each_bag_is_that_of_the_bag_alone(on_device):
     sizes, relax = torch.tensor([10, 30, 20]), torch.tensor([0.3, math.inf, 7.0])
     shares = torch.rand(3, 4, generator=stream(4), dtype=torch.float64)
     shares = shares / shares.sum(1, keepdim=True)
-    solve = solve_on_device if on_device else solve_entropically
+    solve = solve_on_device if on_device else solve_entropic
     mass, errors, _ = solve(log_probs, sizes, shares, 0.5, relax, 1e-9, 200)
     assert float(errors.max()) < 1e-9
     for i, (part, own) in enumerate(
         zip(log_probs.split(sizes.tolist()), mass.split(sizes.tolist()), strict=True)
     ):
-        alone = entropic(part, sizes[i : i + 1], shares[i : i + 1], reg=0.5, relax=float(relax[i]), tol=1e-9)
+        alone = entropic_plan(
+            part, sizes[i : i + 1], shares[i : i + 1], reg=0.5, relax=float(relax[i]), tol=1e-9
+        )
         torch.testing.assert_close(own, alone.mass, atol=1e-7, rtol=0)
     with pytest.raises(ValueError, match="relax is -1.0 for bag 1; it must be above zero"):
-        entropic(log_probs, sizes, shares, reg=1.0, relax=[1.0, -1.0, 2.0])
+        entropic_plan(log_probs, sizes, shares, reg=1.0, relax=[1.0, -1.0, 2.0])
     with pytest.raises(ValueError, match=r"shape \(2,\); pass a number, or one for each of 3 bags"):
-        entropic(log_probs, sizes, shares, reg=1.0, relax=np.ones(2))
+        entropic_plan(log_probs, sizes, shares, reg=1.0, relax=np.ones(2))

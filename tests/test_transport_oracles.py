@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from apportion.transport import certified, entropic
+from apportion.transport import assign_with_duals, entropic_plan
 
 Problem = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -43,9 +43,9 @@ def check(scores: np.ndarray, sizes: np.ndarray, counts: np.ndarray) -> bool:
     wanted = [optimal_value(bag, row) for bag, row in zip(bags, counts, strict=True)]
     if None in wanted:
         with pytest.raises(ValueError, match=f"bag {wanted.index(None)} cannot meet"):
-            certified(scores, sizes, counts)
+            assign_with_duals(scores, sizes, counts)
         return False
-    answer = certified(scores, sizes, counts)
+    answer = assign_with_duals(scores, sizes, counts)
     classes = np.split(answer.classes.numpy(), np.cumsum(sizes)[:-1])
     for bag, chosen, row, best, gap in zip(bags, classes, counts, wanted, answer.gap.tolist(), strict=True):
         assert np.array_equal(np.bincount(chosen, minlength=len(row)), row)
@@ -121,5 +121,5 @@ def test_soft_labels_are_those_of_plain_sinkhorn(reg: float, relax: float):
         share = torch.rand(k, generator=generator, dtype=torch.float64)
         share[0] = 0
         share /= share.sum()
-        plan = entropic(log_probs, [n], share[None], reg=reg, relax=relax, tol=1e-11)
+        plan = entropic_plan(log_probs, [n], share[None], reg=reg, relax=relax, tol=1e-11)
         torch.testing.assert_close(plan.mass, plain_sinkhorn(log_probs, share, reg, relax), rtol=0, atol=1e-7)

@@ -12,11 +12,11 @@ from sklearn.datasets import make_blobs
 from torch import nn
 
 from apportion import ProportionClassifier, runs
-from apportion._device import as_it_is, fetched
+from apportion._device import identity, start_copy_to_host
 from apportion._random import reseed, stream
 from apportion.augment import AUGMENTATIONS, crop_flip
-from apportion.crew import Crew, CrewError
-from apportion.data.instances import DataError
+from apportion.crew import Crew
+from apportion.errors import DataError, RunError
 from apportion.evaluate import accuracy, predict
 from apportion.experiment.stages import run_with_teacher
 from apportion.grid import RECIPES
@@ -24,7 +24,7 @@ from apportion.losses import proportion_loss
 from apportion.methods import TwoViews
 from apportion.methods.count_likelihood import count_loss
 from apportion.methods.prediction_memory import scattered
-from apportion.methods.protocol import RunningMean
+from apportion.methods.protocol import WeightAverage
 from apportion.methods.two_views import at_fair_prices, contrast, projector, taught, trust
 from apportion.optim import make_optimizer
 from apportion.pipeline import first_stage
@@ -33,7 +33,7 @@ from apportion.recipes import First, Second
 from apportion.recipes.building import build_learner, build_optimizers
 
 
-def labelled(scores, sizes, shares):
+def labeled(scores, sizes, shares):
     """Classes, and how far they are trusted."""
     classes, priced = at_fair_prices(scores, lambda: (scores, sizes, shares))
     best = priced.max(1).values
@@ -58,7 +58,7 @@ def batch_of(which=(0, 1, 2)):
 def test_the_labels_are_those_of_exact_transport_and_the_largest_class_at_their_prices():
     bags = ragged((7, 1, 30, 4), k=4)
     scores = torch.randn(42, 4, generator=stream(0))
-    classes, trusted = labelled(scores, bags.sizes, bags.proportions)
+    classes, trusted = labeled(scores, bags.sizes, bags.proportions)
     assert torch.equal(classes, hard_labels(scores, bags.sizes, bags.proportions).argmax(1))
     assert ((trusted > 0) & (trusted <= 1)).all()
 
@@ -66,15 +66,15 @@ def test_the_labels_are_those_of_exact_transport_and_the_largest_class_at_their_
 def test_trust_is_one_where_prices_leave_no_doubt_and_small_where_two_classes_cost_the_same():
     sizes, shares = torch.tensor([4]), torch.tensor([[0.5, 0.5]])
     sure = torch.tensor([[30.0, 0.0], [30.0, 0.0], [0.0, 30.0], [0.0, 30.0]])
-    assert labelled(sure, sizes, shares)[1].tolist() == pytest.approx([1.0] * 4)
-    doubtful = labelled(torch.zeros(4, 2), sizes, shares)[1]
+    assert labeled(sure, sizes, shares)[1].tolist() == pytest.approx([1.0] * 4)
+    doubtful = labeled(torch.zeros(4, 2), sizes, shares)[1]
     assert doubtful.tolist() == pytest.approx([math.exp(-10)] * 4)
 
 
 def test_a_price_is_taken_off_before_doubt_is_measured():
     # all four lean to class 0 by five, two must go to class 1: what one class must give up is in doubt
     scores, sizes = torch.tensor([[9.0, 0.0], [9.0, 0.0], [5.0, 0.0], [5.0, 0.0]]), torch.tensor([4])
-    classes, trusted = labelled(scores, sizes, torch.tensor([[0.5, 0.5]]))
+    classes, trusted = labeled(scores, sizes, torch.tensor([[0.5, 0.5]]))
     assert classes.tolist() == [0, 0, 1, 1]
     assert trusted.min() < 0.9
 
@@ -113,7 +113,7 @@ def test_at_a_high_temperature_nothing_is_told_apart():
 
 def test_labels_are_learnt_from_the_strong_view_and_proportions_from_the_weak_one():
     batch = batch_of()
-    (terms,) = learner().steps(batch, 0.2)
+    (terms,) = learner().losses(batch, 0.2)
     for name, view in (("proportion", 0), ("labels", 1)):
         (gradient,) = torch.autograd.grad(terms[name], batch.x, retain_graph=True)
         assert gradient[:, view].abs().sum() > 0
@@ -125,7 +125,7 @@ def test_labels_are_learnt_from_the_strong_view_and_proportions_from_the_weak_on
 @pytest.mark.parametrize(("progress", "weight"), [(0.0, 8.0), (0.5, 5.0), (1.0, 2.0)])
 def test_the_bag_losses_weight_falls_and_the_contrast_ends_at_half(progress, weight):
     batch = batch_of()
-    (terms,) = learner().steps(batch, progress)
+    (terms,) = learner().losses(batch, progress)
     plain = proportion_loss(normed()(batch.x[:, 0]), batch.sizes, batch.proportions)
     torch.testing.assert_close(terms["proportion"], weight * plain)
     assert ("contrast" in terms) == (progress < 0.5)
@@ -154,7 +154,7 @@ def test_the_contrast_has_the_temperature_that_is_asked_for():
         alone = copy.deepcopy(method)
         one, other = (alone.projector(alone.network[0](batch.x[:, view])) for view in (0, 1))
         expected = contrast(one, other, temperature)
-        torch.testing.assert_close(next(method.steps(batch, 0.0))["contrast"], expected)
+        torch.testing.assert_close(next(method.losses(batch, 0.0))["contrast"], expected)
 
 
 def test_labels_are_taught_in_float32_whatever_the_answers_are_in():
@@ -163,20 +163,20 @@ def test_labels_are_taught_in_float32_whatever_the_answers_are_in():
 
 
 def test_the_contrasts_weight_falls_in_a_line():
-    at = [next(learner().steps(batch_of(), progress))["contrast"] for progress in (0.0, 0.25)]
+    at = [next(learner().losses(batch_of(), progress))["contrast"] for progress in (0.0, 0.25)]
     torch.testing.assert_close(at[1], at[0] / 2)
 
 
 def test_running_statistics_are_those_of_the_weak_views():
     batch, trained, plain = batch_of(), normed(), normed()
-    next(TwoViews(trained, normed(), projector(16)).steps(batch, 0.9))
+    next(TwoViews(trained, normed(), projector(16)).losses(batch, 0.9))
     plain(batch.x[:, 0])
     assert same_bits(dict(trained.named_buffers()).values(), dict(plain.named_buffers()).values())
 
 
 def test_the_bag_loss_may_be_the_likelihood_of_counts():
     batch = batch_of()
-    (terms,) = learner(counts=True).steps(batch, 0.5)
+    (terms,) = learner(counts=True).losses(batch, 0.5)
     plain = count_loss(normed()(batch.x[:, 0]), batch.sizes, batch.proportions)
     torch.testing.assert_close(terms["proportion"], 5.0 * plain)
 
@@ -195,12 +195,12 @@ def test_every_part_of_a_step_is_one_piece_for_the_compiler_and_the_terms_are_th
         asked[part.__name__] = graphs
         return torch.compile(part, backend=backend, dynamic=False, fullgraph=True)
 
-    def terms(quick=as_it_is):
+    def terms(quick=identity):
         bags = moon_bags()[0]
         reseed(0, "projector")
         first = First("two-views", batches="scattered" if scatter else None)
         method = build_learner(first, normed(), (2,), lambda network: network, bags, quick)
-        (optimizer,) = (make_optimizer(p, "sgd", 0.1) for p in method.players())
+        (optimizer,) = (make_optimizer(p, "sgd", 0.1) for p in method.networks())
         for i, batch in enumerate((scattered(bags) if scatter else bags).batches(40, stream(0))):
             reseed(i, "views")
             for found in method.steps(replace(batch, x=two_views(batch.x)), 0.1 + 0.1 * i):
@@ -254,7 +254,7 @@ def test_the_mean_begins_with_little_of_the_first_network_and_comes_to_its_momen
     mean, network = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
     nn.init.zeros_(mean.weight)
     nn.init.ones_(network.weight)
-    averaging, left, momenta = RunningMean(0.9), 1.0, []
+    averaging, left, momenta = WeightAverage(0.9), 1.0, []
     for t in range(100):
         averaging.follow(mean, network)
         momentum = min(0.9, (1 + t) / (10 + t))
@@ -268,11 +268,11 @@ def test_the_mean_begins_with_little_of_the_first_network_and_comes_to_its_momen
 def test_a_short_training_is_answered_by_what_it_learnt():
     bags, hidden = moon_bags(400, 20)
     method = TwoViews(network(), network(), projector(32))
-    optimizers = [make_optimizer(p, "adam", 1e-2) for p in method.players()]
-    for moment in first_stage(  # 60 steps: 0.99 of itself would leave half of the first weights
-        method, bags, optimizers, epochs=15, rate=steady, seed=0, instances_per_batch=100, augment=two_views
+    optimizers = [make_optimizer(p, "adam", 1e-2) for p in method.networks()]
+    for epoch_state in first_stage(  # 60 steps: 0.99 of itself would leave half of the first weights
+        method, bags, optimizers, epochs=15, rate=steady, seed=0, batch_size=100, augment=two_views
     ):
-        last = moment
+        last = epoch_state
     live = accuracy(predict(method.network, bags.x), hidden)
     assert live > 0.8
     assert accuracy(predict(last.learner.classifier, bags.x), hidden) > live - 0.03
@@ -323,7 +323,7 @@ def test_the_mean_follows_where_the_networks_went():
 def test_the_answer_is_the_mean_which_moves_only_after_a_step_and_learns_from_no_gradient():
     method = learner(momentum=0.5)
     before = weights_of(method.classifier)
-    steps = method.steps(batch_of(), 0.2)
+    steps = method.losses(batch_of(), 0.2)
     sum(next(steps).values()).backward()
     assert all(p.grad is None for p in method.classifier.parameters())
     assert all(p.grad is not None for p in [*method.network.parameters(), *method.projector.parameters()])
@@ -338,9 +338,9 @@ def test_the_answer_is_the_mean_which_moves_only_after_a_step_and_learns_from_no
 # --- in the loop
 
 
-def moments(epochs=4, resume=None):
+def epoch_states(epochs=4, resume=None):
     method = learner(momentum=0.9)
-    optimizers = [make_optimizer(p, "sgd", 0.05, decay=5e-4, clip=5.0) for p in method.players()]
+    optimizers = [make_optimizer(p, "sgd", 0.05, decay=5e-4, clip=5.0) for p in method.networks()]
     return list(
         first_stage(
             method,
@@ -349,7 +349,7 @@ def moments(epochs=4, resume=None):
             epochs=epochs,
             rate=steady,
             seed=0,
-            instances_per_batch=64,
+            batch_size=64,
             augment=two_views,
             resume=resume,
         )  # fmt: skip
@@ -357,40 +357,40 @@ def moments(epochs=4, resume=None):
 
 
 def test_interrupted_it_ends_with_the_same_bits():
-    whole, state = moments(), None
+    whole, state = epoch_states(), None
     method = learner(momentum=0.9)
-    optimizers = [make_optimizer(p, "sgd", 0.05, decay=5e-4, clip=5.0) for p in method.players()]
-    for moment in first_stage(
-        method, moon_bags()[0], optimizers, epochs=4, rate=steady, seed=0, instances_per_batch=64,
+    optimizers = [make_optimizer(p, "sgd", 0.05, decay=5e-4, clip=5.0) for p in method.networks()]
+    for epoch_state in first_stage(
+        method, moon_bags()[0], optimizers, epochs=4, rate=steady, seed=0, batch_size=64,
         augment=two_views,
     ):  # fmt: skip
-        if moment.epoch.number == 2:
-            state = copy.deepcopy(moment.state())
-    rest = moments(resume=state)
+        if epoch_state.epoch.number == 2:
+            state = copy.deepcopy(epoch_state.state())
+    rest = epoch_states(resume=state)
     assert [m.epoch.terms for m in rest] == [m.epoch.terms for m in whole[2:]]
-    assert same_bits(weights_of(*whole[-1].learner.players()), weights_of(*rest[-1].learner.players()))
+    assert same_bits(weights_of(*whole[-1].learner.networks()), weights_of(*rest[-1].learner.networks()))
 
 
 def test_it_learns_two_moons_from_bags():
     bags, hidden = moon_bags(400, 20)
     method = TwoViews(network(), network(), projector(32), momentum=0.9)
-    optimizers = [make_optimizer(p, "adam", 1e-2) for p in method.players()]
-    for moment in first_stage(
-        method, bags, optimizers, epochs=60, rate=steady, seed=0, instances_per_batch=100, augment=two_views
+    optimizers = [make_optimizer(p, "adam", 1e-2) for p in method.networks()]
+    for epoch_state in first_stage(
+        method, bags, optimizers, epochs=60, rate=steady, seed=0, batch_size=100, augment=two_views
     ):
-        last = moment
+        last = epoch_state
     assert accuracy(predict(last.learner.classifier, bags.x), hidden) > 0.9
 
 
 def test_it_is_built_with_a_mean_that_starts_at_the_network_and_one_optimiser_that_leaves_the_mean_out():
-    plain, placed = normed(), []
-    built = build_learner(First("two-views"), plain, (2,), lambda n: placed.append(n) or n)
-    assert placed == [built.classifier]
+    plain, to_device = normed(), []
+    built = build_learner(First("two-views"), plain, (2,), lambda n: to_device.append(n) or n)
+    assert to_device == [built.classifier]
     assert built.network is plain
     assert same_bits(weights_of(plain), weights_of(built.classifier))
-    (optimizer,) = build_optimizers(built.players(), First("two-views", clip=0.5))
-    learnt = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    assert learnt == {id(p) for p in [*plain.parameters(), *built.projector.parameters()]}
+    (optimizer,) = build_optimizers(built.networks(), First("two-views", clip=0.5))
+    learned = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert learned == {id(p) for p in [*plain.parameters(), *built.projector.parameters()]}
 
 
 def test_a_gradient_longer_than_the_clip_is_shortened_to_it_and_a_short_one_is_left():
@@ -406,7 +406,7 @@ def test_a_gradient_longer_than_the_clip_is_shortened_to_it_and_a_short_one_is_l
 def test_a_network_without_parts_and_several_processes_are_refused():
     with pytest.raises(TypeError, match=r"nn.Sequential\(features, head\)"):
         TwoViews(nn.Linear(2, 2), normed(), projector(16))
-    with pytest.raises(CrewError, match="contrasted with all instances of a batch; use one process"):
+    with pytest.raises(RunError, match="contrasted with all instances of a batch; use one process"):
         next(Crew(None).first_stage(learner(), moon_bags()[0], []))
 
 
@@ -421,7 +421,7 @@ def test_two_views_of_images_are_a_crop_and_a_strong_view_drawn_in_this_order():
 
 def test_what_is_fetched_on_the_cpu_is_the_value_without_its_history():
     value = torch.ones(3, requires_grad=True) * 2
-    (copied,) = fetched(value)()
+    (copied,) = start_copy_to_host(value)()
     assert copied.tolist() == [2.0] * 3
     assert not copied.requires_grad
 

@@ -11,8 +11,9 @@ from pages import line_of, write_run
 from typer.testing import CliRunner
 
 from apportion.cli import app
+from apportion.errors import RunError
 from apportion.report.live import status, statuses
-from apportion.runs import InUse, RunError
+from apportion.runs import InUse
 from apportion.runs.locks import in_use, locked
 
 

@@ -18,7 +18,7 @@ WANTED = np.array([10, 16, 18])
 def panel(
     axes: Axes, points: np.ndarray, classes: np.ndarray, prices: np.ndarray, ringed: np.ndarray
 ) -> None:
-    """Score differences to the third class, coloured by class; the lines are where two classes are equal."""
+    """Score differences to the third class, colored by class; the lines are where two classes are equal."""
     x, y = prices[0] - prices[2], prices[1] - prices[2]
     for across, up in (([x, x], [-9, y]), ([-9, x], [y, y]), ([x, x + 9], [y, y + 9])):
         axes.plot(across, up, color="#5f6368", lw=1)

@@ -23,9 +23,9 @@ SECOND = (
 PANEL = 'rx="10" fill="#f6f8fa" stroke="#d0d7de"'
 
 
-def text(x: float, y: float, words: str, size: int = 13, *, bold: bool = False, colour: str = INK) -> str:
+def text(x: float, y: float, words: str, size: int = 13, *, bold: bool = False, color: str = INK) -> str:
     weight = ' font-weight="600"' if bold else ""
-    return f'<text x="{x}" y="{y}" font-size="{size}" fill="{colour}"{weight}>{words}</text>'
+    return f'<text x="{x}" y="{y}" font-size="{size}" fill="{color}"{weight}>{words}</text>'
 
 
 def arrow(path: str, dashed: bool = False) -> str:
@@ -34,16 +34,16 @@ def arrow(path: str, dashed: bool = False) -> str:
 
 
 def bag(x: float, y: float, reds: int, known: bool) -> str:
-    """Ten instances and the bar of their proportions; colours only where labels are known."""
+    """Ten instances and the bar of their proportions; colors only where labels are known."""
     places = random.Random(f"{reds}").sample([(c, r) for r in range(2) for c in range(5)], 10)  # noqa: S311
     parts = [f'<rect x="{x}" y="{y}" width="104" height="62" {PANEL}/>']
     for i, (column, row) in enumerate(places):
         cx, cy = x + 14 + 19 * column, y + 15 + 17 * row
-        colour = GREY if not known else RED if i < reds else GREEN
+        color = GREY if not known else RED if i < reds else GREEN
         if known and i >= reds:  # the shape differs too
-            parts.append(f'<path d="M{cx} {cy - 6}l6 11h-12z" fill="{colour}"/>')
+            parts.append(f'<path d="M{cx} {cy - 6}l6 11h-12z" fill="{color}"/>')
         else:
-            parts.append(f'<circle cx="{cx}" cy="{cy}" r="5.5" fill="{colour}"/>')
+            parts.append(f'<circle cx="{cx}" cy="{cy}" r="5.5" fill="{color}"/>')
     share = 88 * reds / 10
     parts.append(f'<rect x="{x + 8}" y="{y + 46}" width="{share}" height="8" fill="{RED}"/>')
     parts.append(f'<rect x="{x + 8 + share}" y="{y + 46}" width="{88 - share}" height="8" fill="{GREEN}"/>')
@@ -67,26 +67,26 @@ def drawing() -> str:
         f'orient="auto"><path d="M0 0L8 4L0 8z" fill="{LINE}"/></marker></defs>',
         '<rect width="960" height="420" rx="12" fill="#ffffff"/>',  # a card: readable on light and dark pages
         text(24, 34, "Bags", 15, bold=True),
-        text(24, 54, "instances, and the", colour=LINE),
-        text(24, 70, "shares of each bag", colour=LINE),
+        text(24, 54, "instances, and the", color=LINE),
+        text(24, 70, "shares of each bag", color=LINE),
         *(bag(24, 86 + 78 * i, reds, known=False) for i, reds in enumerate((3, 6, 8))),
         box(190, 86, 148, FIRST),
         arrow("M134 150H184"),
         arrow("M396 150H446"),
-        text(190, 256, "log-probabilities, or any", colour=LINE),
-        text(190, 272, "predictions from elsewhere", colour=LINE),
+        text(190, 256, "log-probabilities, or any", color=LINE),
+        text(190, 272, "predictions from elsewhere", color=LINE),
         text(452, 34, "Labels by transport", 15, bold=True),
-        text(452, 54, "the likeliest labels that meet", colour=LINE),
-        text(452, 70, "every bag’s shares exactly", colour=LINE),
+        text(452, 54, "the likeliest labels that meet", color=LINE),
+        text(452, 70, "every bag’s shares exactly", color=LINE),
         *(bag(476, 86 + 78 * i, reds, known=True) for i, reds in enumerate((3, 6, 8))),
         arrow("M590 150H692"),
         box(698, 86, 148, SECOND),
         arrow("M760 240V284H588"),
-        text(604, 304, "relabel after every epoch", colour=LINE),
+        text(604, 304, "relabel after every epoch", color=LINE),
         arrow("M860 240V350"),
         text(700, 374, "a classifier of instances", 14, bold=True),
         arrow("M76 330V352H528V326"),
-        text(190, 374, "the shares bind the labels of every round", colour=LINE),
+        text(190, 374, "the shares bind the labels of every round", color=LINE),
         text(24, 404, "True labels, where an experiment has them, are seen by evaluation alone.", 12),
         "</svg>",
     ]  # fmt: skip

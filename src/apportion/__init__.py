@@ -14,20 +14,21 @@ if TYPE_CHECKING:
     from apportion.bags.bags import BagBatch, Bags
     from apportion.bags.simulate import make_bags
     from apportion.conditioning import meet
+    from apportion.errors import DataError
     from apportion.estimators import ProportionClassifier
     from apportion.evaluate import accuracy, predict, proportion_error
-    from apportion.intake.forms import expand
-    from apportion.intake.grouping import BagError, group_bags
+    from apportion.intake.forms import expand_proportions
+    from apportion.intake.grouping import build_bags
     from apportion.intake.manifest import load_manifest, save_manifest
     from apportion.judging.diagnosis import Diagnosis, diagnose
     from apportion.judging.scoring import BagCorrelation, BagScore
-    from apportion.methods import DLLP, LLPGAN, LLPVAT, ROT, Counts, TwoViews
-    from apportion.methods.plot import PLOT, Memory
+    from apportion.methods import DLLP, LLPGAN, LLPVAT, ROT, CountLikelihood, TwoViews
+    from apportion.methods.plot import PLOT, LabelHistory
     from apportion.optim import make_optimizer
-    from apportion.pipeline import Moment
+    from apportion.pipeline import EpochState
     from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels, soft_labels
     from apportion.saving import load, save
-    from apportion.transport import Plan, assign, certified, entropic, whole_counts
+    from apportion.transport import Plan, assign, assign_with_duals, entropic_plan, round_to_counts
 
 _HOMES = {
     "bags.simulate": ("make_bags",),
@@ -35,33 +36,33 @@ _HOMES = {
     "judging.diagnosis": ("Diagnosis", "diagnose"),
     "estimators": ("ProportionClassifier",),
     "evaluate": ("accuracy", "predict", "proportion_error"),
-    "methods": ("DLLP", "Counts", "LLPGAN", "LLPVAT", "ROT", "TwoViews"),
-    "intake.forms": ("expand",),
-    "intake.grouping": ("BagError", "group_bags"),
+    "methods": ("DLLP", "CountLikelihood", "LLPGAN", "LLPVAT", "ROT", "TwoViews"),
+    "intake.forms": ("expand_proportions",),
+    "intake.grouping": ("DataError", "build_bags"),
     "pseudo_labels": ("argmax_labels", "hard_labels", "predicted_labels", "soft_labels"),
     "intake.manifest": ("load_manifest", "save_manifest"),
     "conditioning": ("meet",),
     "optim": ("make_optimizer",),
-    "pipeline": ("Moment",),
+    "pipeline": ("EpochState",),
     "saving": ("load", "save"),
     "judging.scoring": ("BagCorrelation", "BagScore"),
-    "methods.plot": ("PLOT", "Memory"),
-    "transport": ("Plan", "assign", "certified", "entropic", "whole_counts"),
+    "methods.plot": ("PLOT", "LabelHistory"),
+    "transport": ("Plan", "assign", "assign_with_duals", "entropic_plan", "round_to_counts"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "BagBatch",
     "BagCorrelation",
-    "BagError",
+    "DataError",
     "BagScore",
     "Bags",
-    "Counts",
+    "CountLikelihood",
     "DLLP",
     "Diagnosis",
     "LLPGAN",
     "LLPVAT",
-    "Memory",
-    "Moment",
+    "LabelHistory",
+    "EpochState",
     "PLOT",
     "Plan",
     "ProportionClassifier",
@@ -70,11 +71,11 @@ __all__ = [
     "accuracy",
     "argmax_labels",
     "assign",
-    "certified",
+    "assign_with_duals",
     "diagnose",
-    "entropic",
-    "expand",
-    "group_bags",
+    "entropic_plan",
+    "expand_proportions",
+    "build_bags",
     "hard_labels",
     "load",
     "load_manifest",
@@ -87,7 +88,7 @@ __all__ = [
     "save",
     "save_manifest",
     "soft_labels",
-    "whole_counts",
+    "round_to_counts",
 ]
 
 

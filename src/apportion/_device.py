@@ -16,27 +16,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-
-class DeviceError(ValueError):
-    """A device that is not there, or whose memory is too small."""
+from apportion.errors import SettingsError
 
 
-def pick_device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     """cpu, cuda (or cuda:1), mps, or auto: the first accelerator that is there."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, found in there.items() if found))
     if not there.get(name.split(":")[0], False):
         found = ", ".join(kind for kind, found in there.items() if found)
-        raise DeviceError(f"no device '{name}' on this machine; there is {found}, and auto takes what is")
+        raise SettingsError(f"no device '{name}' on this machine; there is {found}, and auto takes what is")
     return torch.device(name)
 
 
-def device_for(name: str, x: Tensor) -> torch.device:
+def resolve_device(name: str, x: Tensor) -> torch.device:
     """The same for these instances; auto is CUDA for images, where it is there, and the CPU for all else: a
-    network for rows of values has learnt before a GPU has compiled it."""
+    network for rows of values has learned before a GPU has compiled it."""
     if name != "auto":
-        return pick_device(name)
+        return find_device(name)
     return torch.device("cuda" if x.ndim > 2 and cuda_works() else "cpu")
 
 
@@ -54,14 +52,14 @@ def answers() -> bool:
 
 
 @contextmanager
-def room_for(x: Tensor, device: torch.device) -> Iterator[None]:
+def catch_out_of_memory(x: Tensor, device: torch.device) -> Iterator[None]:
     """A GPU whose memory is too small for these instances says what to change."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         what = f"the memory of {device} does not do for instances of shape {tuple(x.shape[1:])}"
         remedy = "fewer instances per batch, smaller instances, or cpu for the device may do"
-        raise DeviceError(f"{what}; {remedy}") from error
+        raise SettingsError(f"{what}; {remedy}") from error
 
 
 def copied_to(network: nn.Module, device: torch.device) -> nn.Module:
@@ -83,7 +81,7 @@ def has_bfloat16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def fetched(*values: Tensor) -> Callable[[], list[Tensor]]:
+def start_copy_to_host(*values: Tensor) -> Callable[[], list[Tensor]]:
     """Begin to copy values to the host; the answer waits for these copies alone, not for what is asked of the
     device in between."""
     if not values[0].is_cuda:
@@ -99,12 +97,12 @@ def fetched(*values: Tensor) -> Callable[[], list[Tensor]]:
     return wait
 
 
-def sent(value: Tensor, device: torch.device) -> Tensor:
+def send_to_device(value: Tensor, device: torch.device) -> Tensor:
     """A value of the host's on a device; nobody waits for the copy."""
     return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value.to(device)
 
 
-Quick = Callable[..., Callable[..., Any]]  # `quick` for a device and its lengths, or `as_it_is`
+Quick = Callable[..., Callable[..., Any]]  # `quick` for a device and its lengths, or `identity`
 
 
 class Fast(nn.Module):
@@ -127,17 +125,17 @@ class Fast(nn.Module):
             return run(x).float()
 
 
-def lengths_of(sizes: Tensor, instances_per_batch: int) -> set[int]:
+def lengths_of(sizes: Tensor, batch_size: int) -> set[int]:
     """The lengths that batches often have: of predictions; of training, where nearly all bags have one size.
 
     Bags of 100 fill 1,000 of 1,024 rows; bags of many sizes fill a batch now so, now otherwise.
     """
     usual = sizes.mode().values
-    alike = float((sizes == usual).float().mean()) > 0.9 and int(usual) <= instances_per_batch
-    return {instances_per_batch} | ({instances_per_batch // int(usual) * int(usual)} if alike else set())
+    alike = float((sizes == usual).float().mean()) > 0.9 and int(usual) <= batch_size
+    return {batch_size} | ({batch_size // int(usual) * int(usual)} if alike else set())
 
 
-def placed(network: nn.Module, device: torch.device, lengths: Collection[int]) -> nn.Module:
+def to_device(network: nn.Module, device: torch.device, lengths: Collection[int]) -> nn.Module:
     """The network on its device; on CUDA its features are made fast and the last layer stays in float32.
 
     What an old GPU cannot do is left out: it gets the plain passes, or float32.
@@ -179,20 +177,20 @@ def quick(
     return lambda x, *more: (compiled if len(x) in lengths else part)(x, *more)
 
 
-def sped_up(
+def compile_for(
     device: torch.device, lengths: Collection[int], parts: bool
 ) -> tuple[Callable[[nn.Module], nn.Module], Quick]:
     """(what places networks, what makes parts of a step fast); one compiles, lest it be done twice."""
     own, whole = ((), lengths) if parts else (lengths, ())
-    return partial(placed, device=device, lengths=own), partial(quick, device=device, lengths=whole)
+    return partial(to_device, device=device, lengths=own), partial(quick, device=device, lengths=whole)
 
 
-def as_it_is(part: Callable[..., Any], graphs: bool = False) -> Callable[..., Any]:
+def identity(part: Callable[..., Any], graphs: bool = False) -> Callable[..., Any]:
     return part
 
 
-def unplaced(network: nn.Module) -> nn.Module:
-    """The plain network that `placed` was given; its weights are those that were trained."""
+def plain_network(network: nn.Module) -> nn.Module:
+    """The plain network that `to_device` was given; its weights are those that were trained."""
     if isinstance(network, nn.Sequential) and len(network) == 2 and isinstance(network[0], Fast):
         return nn.Sequential(network[0].network, network[1])
     return network.network if isinstance(network, Fast) else network

@@ -39,14 +39,14 @@ def reseed(seed: int, *purpose: object) -> torch.Generator:
 
 
 @contextmanager
-def kept_randomness(device: torch.device) -> Iterator[None]:
+def preserve_random_state(device: torch.device) -> Iterator[None]:
     """Torch's generators are afterwards as they were, on all devices that seeding reaches."""
     reached = torch.cuda.is_initialized() or device.type == "cuda"  # a GPU not in use is not woken for it
     with torch.random.fork_rng(range(torch.cuda.device_count()) if reached else ()):
         yield
 
 
-def seed_of(state: Any) -> int:
+def as_seed(state: Any) -> int:
     """scikit-learn's random_state as a seed; None takes one from the system, not from numpy's generator."""
     from sklearn.utils import check_random_state
 

@@ -1,11 +1,11 @@
 """Views of images: functions of a batch on its device, drawing from torch's generator of that device.
 
-Strong views of images: each image moved, recoloured and partly covered by draws of its own, in one batch.
+Strong views of images: each image moved, recolored and partly covered by draws of its own, in one batch.
 
 Every change is a function of a batch and of numbers, one set an image; `strong` draws the numbers from
-torch's generator of the device. Colours change by one matrix an image, so that five changes cost one pass.
+torch's generator of the device. Colors change by one matrix an image, so that five changes cost one pass.
 
-What training, and what evaluation and labelling see of raw instances.
+What training, and what evaluation and labeling see of raw instances.
 """
 
 import math
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.data.instances import DataError
+from apportion.errors import DataError
 
 
 def scaled(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def strong(x: Tensor, hole: int | None = None, mirror: bool = True) -> Tensor:
     """A strong view of bytes (n, c, h, w), as float32 in [0, 255].
 
     Crop and, if `mirror`, flip; turned by up to 30°, sheared by up to 0.3, zoomed by up to a fifth; for
-    colour images brightness, contrast and saturation up to 40 % either way, hue up to 36°, grey in 15 % and
+    color images brightness, contrast and saturation up to 40 % either way, hue up to 36°, gray in 15 % and
     negative in 5 % of them; then a square hole, of itself 15 pixels or less than half of the shorter side.
     """
     n, device = len(x), x.device
@@ -70,8 +70,8 @@ def strong(x: Tensor, hole: int | None = None, mirror: bool = True) -> Tensor:
     images = moved(images, drawn(-math.pi / 6, math.pi / 6), drawn(-0.3, 0.3), drawn(0.8, 1.2))
     if x.shape[1] == 3:
         saturation = drawn(0.6, 1.4) * (drawn(0, 1) > 0.15)
-        colours = (drawn(0.6, 1.4), drawn(0.6, 1.4), saturation, drawn(-math.pi / 5, math.pi / 5))
-        images = recoloured(images, *colours, negative=drawn(0, 1) < 0.05)
+        colors = (drawn(0.6, 1.4), drawn(0.6, 1.4), saturation, drawn(-math.pi / 5, math.pi / 5))
+        images = recolored(images, *colors, negative=drawn(0, 1) < 0.05)
     row, column = (torch.randint(0, size, (n,), device=device) for size in x.shape[2:])
     hole = min(15, 15 * min(x.shape[2:]) // 32) if hole is None else hole
     return 255 * covered(images, row, column, hole)
@@ -90,20 +90,20 @@ def moved(images: Tensor, angle: Tensor, shear: Tensor, zoom: Tensor) -> Tensor:
     return F.grid_sample(images, grid, padding_mode="zeros", align_corners=False)
 
 
-def recoloured(
+def recolored(
     images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor, negative: Tensor
 ) -> Tensor:
-    """Images in [0, 1] times brightness, then contrast about their mean grey, saturation, hue and negative.
+    """Images in [0, 1] times brightness, then contrast about their mean gray, saturation, hue and negative.
 
     One is no change, for hue zero. Clipped to [0, 1] once, at the end.
     """
-    turn, grey = turned(hue), 1 - saturation
-    # grey stays where it is when colours turn, so that saturation is added after the turn
-    entries = [saturation * turn[:, i, j] + grey * w for i in range(3) for j, w in enumerate(LUMINANCE)]
+    turn, gray = turned(hue), 1 - saturation
+    # gray stays where it is when colors turn, so that saturation is added after the turn
+    entries = [saturation * turn[:, i, j] + gray * w for i in range(3) for j, w in enumerate(LUMINANCE)]
     matrix = (brightness * contrast).view(-1, 1, 1, 1, 1) * matrices(entries)[..., None, None]
     means = images.mean((2, 3))
     mean = brightness * sum(w * means[:, j] for j, w in enumerate(LUMINANCE))
-    # the contrast's offset is grey, which neither saturation nor hue changes
+    # the contrast's offset is gray, which neither saturation nor hue changes
     out = ((1 - contrast) * mean).view(-1, 1, 1, 1)
     for j in range(3):  # no matrix product, which a compiler would leave as it is
         out = torch.addcmul(out, matrix[:, :, j], images[:, j, None])
@@ -112,7 +112,7 @@ def recoloured(
 
 
 def turned(hue: Tensor) -> Tensor:
-    """Matrices (n, 3, 3) that turn the colours of RGB by an angle about grey, in YIQ."""
+    """Matrices (n, 3, 3) that turn the colors of RGB by an angle about gray, in YIQ."""
     cos, sin = hue.cos(), hue.sin()
     return matrices(
         [
@@ -129,7 +129,7 @@ def matrices(entries: list[Tensor]) -> Tensor:
 
 
 def covered(images: Tensor, row: Tensor, column: Tensor, hole: int) -> Tensor:
-    """A square of `hole` pixels about (row, column) in middle grey, cut off at the edge."""
+    """A square of `hole` pixels about (row, column) in middle gray, cut off at the edge."""
     height, width = images.shape[2:]
     rows = (torch.arange(height, device=images.device) - row.unsqueeze(1) + hole // 2).unsqueeze(2)
     columns = (torch.arange(width, device=images.device) - column.unsqueeze(1) + hole // 2).unsqueeze(1)
@@ -174,17 +174,17 @@ AUGMENTATIONS = {
 def views(
     mean: Sequence[float], std: Sequence[float], device: torch.device, augment: str
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """(what training sees, what evaluation and labelling see) of raw instances."""
+    """(what training sees, what evaluation and labeling see) of raw instances."""
     if augment not in AUGMENTATIONS:
         raise DataError(f"no augmentation '{augment}'; there are {', '.join(AUGMENTATIONS)}")
     if not mean and augment not in ("none", *PAIRS):
         raise DataError(f"the augmentation '{augment}' is for images; this data has none: use augment=none")
     if not mean:
         return AUGMENTATIONS[augment], (lambda x: x)
-    centre = 255 * torch.tensor(mean, device=device).view(1, -1, 1, 1)
+    center = 255 * torch.tensor(mean, device=device).view(1, -1, 1, 1)
     spread = 255 * torch.tensor(std, device=device).view(1, -1, 1, 1)
 
     def plain(x: Tensor) -> Tensor:
-        return scaled(x, centre, spread)
+        return scaled(x, center, spread)
 
     return (lambda x: plain(AUGMENTATIONS[augment](x))), plain

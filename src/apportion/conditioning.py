@@ -11,16 +11,16 @@ from torch import Tensor
 
 from apportion.bags.bags import Bags
 from apportion.bags.raking import rake
+from apportion.errors import DataError
 from apportion.intake.gaps import refuse_estimate
 from apportion.intake.given import refuse_another_order
-from apportion.intake.instances import BagError
 from apportion.intake.joining import BagOf, margin_of
 from apportion.intake.mending import believed, known_bags
 from apportion.intake.remedies import MEETING
 from apportion.intake.several import noise_of, refuse_tables, same_classes, tables_of, told_of
 from apportion.intake.weights import Relax
 from apportion.judging.predictions import predictions_in_bags
-from apportion.transport import entropic
+from apportion.transport import entropic_plan
 
 TOLD = 0.005  # of a share
 ROUNDING = 0.02  # of a share: groupings whose shares are rounded do not quite agree
@@ -83,7 +83,7 @@ def met_together(
         what = f"bag {known[worst]!r} is {off:.3g} off one of its shares once the others are met"
         if off > ROUNDING:
             remedy = f"mend their shares, pass {option} of those that are inexact, or meet one of them"
-            raise BagError(f"{what}: the groupings contradict each other; {remedy}")
+            raise DataError(f"{what}: the groupings contradict each other; {remedy}")
         logging.getLogger("apportion").warning("%s: the first grouping is met", what)
     return plan.mass
 
@@ -95,4 +95,4 @@ def met(log_probs: Tensor, bags: Bags) -> Tensor:
     divergence. Rows of bags without proportions stay as they are.
     """
     shares = believed(log_probs, bags.sizes, bags.proportions)
-    return entropic(log_probs, bags.sizes, shares, reg=1.0).mass
+    return entropic_plan(log_probs, bags.sizes, shares, reg=1.0).mass

@@ -8,8 +8,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
-from apportion._device import device_for, room_for
-from apportion._random import kept_randomness, seed_of
+from apportion._device import catch_out_of_memory, resolve_device
+from apportion._random import as_seed, preserve_random_state
 from apportion.evaluate import predict_on
 from apportion.fitting import forget, stage_settings, two_stages
 from apportion.fitting.auto import told
@@ -26,7 +26,7 @@ from apportion.judging.choosing import Chosen, check_choice, part_of
 
 
 class ProportionClassifier(ClassifierMixin, BaseEstimator):
-    """A classifier of instances, learnt from the class proportions of bags; its page is docs/estimator.md.
+    """A classifier of instances, learned from the class proportions of bags; its page is docs/estimator.md.
 
     `backbone` is a name or a function (shape of an instance, number of classes) -> nn.Module. Settings of
     None follow the sizes of the bags, those of "auto" whether instances are rows or images as bytes. Features
@@ -50,11 +50,11 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         second_epochs: int | None = None,
         rate: float | None = None,
         second_rate: float | None = None,
-        instances_per_batch: int | None = None,
+        batch_size: int | None = None,
         mirror: bool = True,
         noise: float | str | None = None,
-        normalise: bool = False,
-        unlabelled: bool = False,
+        normalize: bool = False,
+        unlabeled: bool = False,
         fill: bool = False,
         held_out: float = 0.0,
         choose: str | None = None,
@@ -72,11 +72,11 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self.second_epochs = second_epochs
         self.rate = rate
         self.second_rate = second_rate
-        self.instances_per_batch = instances_per_batch
+        self.batch_size = batch_size
         self.mirror = mirror
         self.noise = noise
-        self.normalise = normalise
-        self.unlabelled = unlabelled
+        self.normalize = normalize
+        self.unlabeled = unlabeled
         self.fill = fill
         self.held_out = held_out
         self.choose = choose
@@ -94,15 +94,15 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         ids}, with {grouping: table} for the proportions or counts: a row then lies in a bag of each."""
         forget(self)
         asked = self.get_params(deep=False)
-        asked |= {"seed": seed_of(asked.pop("random_state"))}
+        asked |= {"seed": as_seed(asked.pop("random_state"))}
         named, _ = asked.pop("device"), asked.pop("verbose")
-        options = {name: asked.pop(name) for name in ("noise", "normalise", "unlabelled", "fill")}
+        options = {name: asked.pop(name) for name in ("noise", "normalize", "unlabeled", "fill")}
         check_choice(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
         y, classes = rows_by_name(y, classes)
         refuse_another_order(X, bags)
         given = placed_labels(given, X, bags)  # by the index of X, which validation drops
         X, y = validated(self, stacked(X), y, proportions is not None or counts is not None)
-        device = device_for(named, first := as_instances(X[:1]))
+        device = resolve_device(named, first := as_instances(X[:1]))
         settings = stage_settings(**(asked := told(asked, first, device)))
         if asked["backbone"] == "mlp":
             warn_of_sizes(X, getattr(self, "feature_names_in_", None))
@@ -110,12 +110,12 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         data, self.classes_, relax = mended_bags(X, y, bags, **table, **options)
         self.instance_shape_, self.n_rows_, self.device_ = tuple(data.x.shape[1:]), len(X), str(device)
         self.backbone_, self.bytes_, self.history_ = asked["backbone"], data.x.dtype == torch.uint8, []
-        with kept_randomness(device), room_for(data.x, device):
+        with preserve_random_state(device), catch_out_of_memory(data.x, device):
             part, held = part_of(data := data.to(device), self.held_out, asked["seed"], self.choose)
             chosen = Chosen(held, self.choose)
-            for moment in two_stages(part, relax=relax, **settings):
-                self.history_.append(line_of(moment) | (said := chosen.see(moment)))
-                tell(moment, said, self.verbose)
+            for epoch_state in two_stages(part, relax=relax, **settings):
+                self.history_.append(line_of(epoch_state) | (said := chosen.see(epoch_state)))
+                tell(epoch_state, said, self.verbose)
         self.classifier_, self.temperature_ = chosen.network(self.calibrate)
         self.chosen_, self.optimizers_ = (chosen.stage, chosen.epoch), chosen.optimizers
         log_probs = predict_on(device, self.classifier_, data.x, as_floats).to(device)
@@ -130,7 +130,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         x = as_instances(validated_again(self, as_fitted(self, X)))
         check_alike(x, self.instance_shape_, self.bytes_)
-        log_probs = predict_on(device_for(self.device, x), self.classifier_, x, as_floats)
+        log_probs = predict_on(resolve_device(self.device, x), self.classifier_, x, as_floats)
         shares = log_probs.double().exp().numpy()
         return shares / shares.sum(1, keepdims=True)
 

@@ -9,13 +9,11 @@ from apportion._device import copied_to
 from apportion.bags.bags import exact_means
 from apportion.training import View
 
-VALUES = 2**22  # of instances at once: 1,024 images in colour of 32 x 32 pixels have three quarters of it
+VALUES = 2**22  # of instances at once: 1,024 images in color of 32 x 32 pixels have three quarters of it
 
 
 @torch.no_grad()
-def predict(
-    classifier: nn.Module, x: Tensor, prepare: View = lambda x: x, instances_per_batch: int = 1024
-) -> Tensor:
+def predict(classifier: nn.Module, x: Tensor, prepare: View = lambda x: x, batch_size: int = 1024) -> Tensor:
     """Log-probabilities (N, k) in float32, in evaluation mode and without augmentation.
 
     Large instances are taken fewer at a time, lest memory grow with their size.
@@ -27,7 +25,7 @@ def predict(
     classifier.eval()
     found, at, most = torch.empty(0), 0, VALUES // values_in(x.shape[1:])
     try:
-        for part in x.split(max(1, min(instances_per_batch, most))):
+        for part in x.split(max(1, min(batch_size, most))):
             answer = classifier(prepare(part)).float().log_softmax(1)
             if not at:  # in one place from the start: many small parts would keep large holes between them
                 found = answer.new_empty(len(x), *answer.shape[1:])
@@ -40,7 +38,7 @@ def predict(
 
 def predict_on(device: torch.device, classifier: nn.Module, x: Tensor, prepare: View = lambda x: x) -> Tensor:
     """The same on that device, for a network of the CPU; the answers are on the CPU. Instances go there a few
-    at a time. Where even those are too many the CPU does it: what was learnt is not lost."""
+    at a time. Where even those are too many the CPU does it: what was learned is not lost."""
     try:
         return predict(copied_to(classifier, device), x, lambda part: prepare(part.to(device))).cpu()
     except torch.OutOfMemoryError:
@@ -49,7 +47,7 @@ def predict_on(device: torch.device, classifier: nn.Module, x: Tensor, prepare: 
 
 
 def values_in(shape: torch.Size) -> int:
-    """Of an instance; grey images count as coloured ones, since a network makes as much of either."""
+    """Of an instance; gray images count as colored ones, since a network makes as much of either."""
     return max(1, shape.numel(), 3 * shape[1:].numel() if len(shape) == 3 else 0)
 
 
@@ -85,7 +83,7 @@ def label_gap(labels: Tensor, sizes: Tensor, proportions: Tensor) -> float:
 
 
 def confusion(predicted: Tensor, y: Tensor, n_classes: int) -> Tensor:
-    """Counts (k, k): rows are true classes, columns predicted ones."""
+    """CountLikelihood (k, k): rows are true classes, columns predicted ones."""
     return torch.bincount(y * n_classes + predicted, minlength=n_classes**2).view(n_classes, n_classes)
 
 

@@ -8,7 +8,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.bags.bags import bag_means, mean_by_rows
+from apportion.bags.bags import bag_means, row_weighted_mean
 
 # (alpha, beta) of symmetric cross-entropy: Wang et al.'s code by data set, and the paper's eq. (9)
 SCE_WEIGHTS = {"mnist": (0.01, 1.0), "cifar10": (0.1, 1.0), "cifar100": (6.0, 0.1), "eq9": (1.0, 1.0)}
@@ -27,10 +27,10 @@ def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: fl
     probabilities = logits.float().softmax(1)
     predicted = bag_means(probabilities, sizes)
     if left:
-        predicted = mean_for_log(predicted, bag_means(probabilities.square(), sizes), sizes, left)
+        predicted = sampling_corrected_mean(predicted, bag_means(probabilities.square(), sizes), sizes, left)
     # 1e-38, float32's least, not 1e-7: a sure but wrong prediction must keep its gradient
     each = -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1)
-    return mean_by_rows(each, sizes)  # P26
+    return row_weighted_mean(each, sizes)  # P26
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def divergence(clean: Tensor, moved: Tensor) -> Tensor:
     return F.kl_div(moved.float().log_softmax(1), known, log_target=True, reduction="batchmean")
 
 
-def mean_for_log(mean: Tensor, square: Tensor, sizes: Tensor, left: float) -> Tensor:
+def sampling_corrected_mean(mean: Tensor, square: Tensor, sizes: Tensor, left: float) -> Tensor:
     """(b, k) what to take the logarithm of, so that a sample's is that of the whole bag's mean on average.
 
     `mean` and `square` (b, k) are means of the drawn rows' values and of their squares, `left` the share of

@@ -2,7 +2,7 @@
 
 Muon (Jordan et al., 2024): steps of convolutions in which every direction counts alike.
 
-One optimiser a player: SGD, Adam or Muon, whose rate is set as a share of its peak.
+One optimizer a player: SGD, Adam or Muon, whose rate is set as a share of its peak.
 """
 
 import math
@@ -212,8 +212,8 @@ class PlainAdam(Adam):
     step = torch.no_grad()(unwrap(Adam.step))
 
 
-def set_rate(optimizers: Sequence[Optimizer], share: float) -> None:
-    """A share of the peak: of the rate with which any torch optimiser comes, times what others made of it."""
+def set_learning_rate(optimizers: Sequence[Optimizer], share: float) -> None:
+    """A share of the peak: of the rate with which any torch optimizer comes, times what others made of it."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             if group["lr"] != (before := group.get("set", group["lr"])):  # by a scheduler, or by hand
@@ -243,7 +243,7 @@ def make_optimizer(
     weights = [p for p in network.parameters() if p.requires_grad]
     if not weights:
         remedy = "set requires_grad of its last layer, at least"
-        raise ValueError(f"no weight of the {type(network).__name__} is to be learnt; {remedy}")
+        raise ValueError(f"no weight of the {type(network).__name__} is to be learned; {remedy}")
     matrices, vectors = [p for p in weights if p.ndim > 1], [p for p in weights if p.ndim <= 1]
     # one group where nothing decays: a second one costs small networks a tenth of their step
     parts = ((matrices, decay), (vectors, 0.0)) if decay else ((weights, 0.0),)
@@ -251,7 +251,7 @@ def make_optimizer(
     fused = next(network.parameters()).is_cuda
     sgd, adam = (SGD, Adam) if fused else (PlainSGD, PlainAdam)
     if name not in OPTIMIZERS:
-        raise ValueError(f"no optimiser '{name}'; there are {', '.join(OPTIMIZERS)}")
+        raise ValueError(f"no optimizer '{name}'; there are {', '.join(OPTIMIZERS)}")
     if name == "muon":
         optimizer: Optimizer = Muon(network, rate, momentum, decay)
     elif name == "sgd":

@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.transport import assign, entropic, whole_counts
+from apportion.transport import assign, entropic_plan, round_to_counts
 
 Labeller = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def hard_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
     """One-hot labels of least cost that meet the whole counts of every bag exactly, eqs. (4) and (6)."""
-    classes = assign(log_probs, sizes, whole_counts(proportions, sizes))
+    classes = assign(log_probs, sizes, round_to_counts(proportions, sizes))
     return F.one_hot(classes, log_probs.shape[1]).to(log_probs.dtype)
 
 
@@ -25,7 +25,7 @@ def soft_labels(
     log_probs: Tensor, sizes: Tensor, proportions: Tensor, reg: float = 0.1, relax: float = math.inf
 ) -> Tensor:
     """Entropic transport labels, eq. (7), `reg` = 1/λ; finite `relax` is ROT's weight of the proportions."""
-    return entropic(log_probs, sizes, proportions, reg=reg, relax=relax).mass.to(log_probs.dtype)
+    return entropic_plan(log_probs, sizes, proportions, reg=reg, relax=relax).mass.to(log_probs.dtype)
 
 
 def predicted_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class SoftLabels:
         self.last = self.worst = torch.zeros((), dtype=torch.float64)
 
     def __call__(self, log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-        plan = entropic(log_probs, sizes, proportions, reg=self.reg, relax=self.relax)
+        plan = entropic_plan(log_probs, sizes, proportions, reg=self.reg, relax=self.relax)
         self.last = plan.error.max()  # a tensor, for which nobody waits in the middle of an epoch
         self.worst = torch.maximum(self.worst.to(self.last), self.last)
         return plan.mass.to(log_probs.dtype)

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from apportion.errors import ModelError
 from apportion.estimators import ProportionClassifier
 from apportion.fitting.auto import told
-from apportion.models import Facts, Model, ModelError, load_model, named, save_model
-from apportion.networks import BACKBONES
+from apportion.models import Facts, Model, load_model, named, save_model
+from apportion.networks import NETWORKS
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -68,7 +69,7 @@ def load(folder: str | Path) -> ProportionClassifier:
     if unknown := set(model.settings) - set(known):  # one that is missing is younger than the model
         raise ModelError(f"{folder} has the settings {sorted(unknown)}; there are {sorted(known)}")
     options = {key: tuple(v) if isinstance(v, list) else v for key, v in model.options.items()}
-    backbone = partial(BACKBONES[model.backbone], **options) if options else model.backbone
+    backbone = partial(NETWORKS[model.backbone], **options) if options else model.backbone
     classifier = ProportionClassifier(**(dict(model.settings) | {"backbone": backbone}))
     classifier.backbone_ = backbone
     classifier.classifier_, classifier.instance_shape_ = model.network, model.shape

@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 
 from apportion._random import reseed
 from apportion.bags.bags import Bags
-from apportion.methods.protocol import Learner, checked_players, turns_of
-from apportion.optim import set_rate
+from apportion.errors import TrainingError
+from apportion.methods.protocol import Learner, checked_networks, loss_terms_of
+from apportion.optim import set_learning_rate
 
 Rate = Callable[[float], float]  # progress in [0, 1] -> share of the peak rate
 View = Callable[[Tensor], Tensor]  # raw instances on their device -> what the network takes
@@ -28,10 +29,6 @@ class Epoch(NamedTuple):
     seconds: float
 
 
-class NotFinite(ArithmeticError):
-    """A term of the loss is NaN or infinite."""
-
-
 def train(
     learner: Learner,
     bags: Bags,
@@ -41,22 +38,22 @@ def train(
     rate: Rate,
     seed: int,
     stage: str,
-    instances_per_batch: int = 1024,
+    batch_size: int = 1024,
     augment: View = lambda x: x,
     done: int = 0,
 ) -> Iterator[Epoch]:
     """Train, and yield after every epoch: what happens between epochs is the body of the caller's for."""
     for number in range(done + 1, epochs + 1):
         started = time.perf_counter()
-        for player in checked_players(learner, optimizers, rate):
+        for player in checked_networks(learner, optimizers, rate):
             player.train()
         sums: dict[str, Tensor] = {}
-        n_batches, seen, rows = 0, 0, int(bags.sizes.clamp_max(instances_per_batch).sum())
-        for batch in bags.batches(instances_per_batch, reseed(seed, stage, number)):
+        n_batches, seen, rows = 0, 0, int(bags.sizes.clamp_max(batch_size).sum())
+        for batch in bags.batches(batch_size, reseed(seed, stage, number)):
             progress = (number - 1 + seen / rows) / epochs
-            set_rate(optimizers, rate(progress))
+            set_learning_rate(optimizers, rate(progress))
             batch = replace(batch, x=augment(batch.x))
-            for optimizer, terms in zip(optimizers, turns_of(learner, batch, progress), strict=True):
+            for optimizer, terms in zip(optimizers, loss_terms_of(learner, batch, progress), strict=True):
                 optimizer.zero_grad()
                 reduce(add, terms.values()).backward()
                 optimizer.step()
@@ -68,5 +65,5 @@ def train(
         for name, mean in means.items():
             if not math.isfinite(mean):
                 where = f"epoch {number} of the {stage} stage"
-                raise NotFinite(f"{where}: the term '{name}' is {mean}; lower the rate")
+                raise TrainingError(f"{where}: the term '{name}' is {mean}; lower the rate")
         yield Epoch(number, epochs, means, time.perf_counter() - started)

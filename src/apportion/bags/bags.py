@@ -39,7 +39,7 @@ class Bags:
         if not (len(self.proportions) == len(self.ids) == m and len(self.source) == n):
             raise ValueError(
                 f"{m} sizes, {len(self.proportions)} rows of proportions, {len(self.ids)} ids, {n} instances "
-                f"and {len(self.source)} source rows do not fit; use group_bags or make_bags to build bags"
+                f"and {len(self.source)} source rows do not fit; use build_bags or make_bags to build bags"
             )
         if int(self.sizes.sum()) != n:
             raise ValueError(f"the sizes sum to {int(self.sizes.sum())}, but there are {n} instances")
@@ -69,22 +69,22 @@ class Bags:
         row = self._rows(which, sizes).to(device)
         return BagBatch(self.x[row], sizes.to(device), self.proportions[which.to(device)], row)
 
-    def batches(self, instances_per_batch: int, generator: torch.Generator) -> Iterator[BagBatch]:
+    def batches(self, batch_size: int, generator: torch.Generator) -> Iterator[BagBatch]:
         """Bags in random order, filled up to a number of instances: an epoch is every instance once.
 
         A bag larger than a batch is one of its own, but for a lone row, and sampled anew in every epoch, so
         that memory does not depend on it.
         """
-        if instances_per_batch < 1:
-            raise ValueError(f"instances_per_batch is {instances_per_batch}; pass one or more")
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; pass one or more")
         order = torch.randperm(len(self.sizes), generator=generator)
-        kept = self.sizes[order].clamp_max(instances_per_batch)
+        kept = self.sizes[order].clamp_max(batch_size)
         row = self._rows(order, kept, generator)
         ends, cuts = [0, *kept.cumsum(0).tolist()], [0]  # where bags end, and where batches begin, in bags
         while cuts[-1] < len(order):
-            cuts.append(bisect_right(ends, ends[cuts[-1]] + instances_per_batch) - 1)
-        for i in range(len(cuts) - 2, -1, -1):  # one row alone has no batch statistics: it joins a neighbour
-            if ends[cuts[i + 1]] - ends[cuts[i]] == 1 < instances_per_batch and len(cuts) > 2:
+            cuts.append(bisect_right(ends, ends[cuts[-1]] + batch_size) - 1)
+        for i in range(len(cuts) - 2, -1, -1):  # one row alone has no batch statistics: it joins a neighbor
+            if ends[cuts[i + 1]] - ends[cuts[i]] == 1 < batch_size and len(cuts) > 2:
                 del cuts[max(i, 1)]
         n_bags = [after - before for before, after in pairwise(cuts)]
         n_rows = [ends[after] - ends[before] for before, after in pairwise(cuts)]
@@ -121,7 +121,7 @@ def added_means(values: Tensor, sizes: Tensor) -> Tensor:
     return values.new_zeros(len(sizes), values.shape[1]).index_add_(0, bag, values) / sizes.unsqueeze(1)
 
 
-def mean_by_rows(values: Tensor, sizes: Tensor) -> Tensor:
+def row_weighted_mean(values: Tensor, sizes: Tensor) -> Tensor:
     """The mean of a value of each bag (b,) over all rows: a bag counts as often as it has rows.
 
     So does its count in a likelihood: of a thousand rows it says a thousand times what that of one row says.

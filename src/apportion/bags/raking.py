@@ -3,7 +3,7 @@
 Rows may lie in one bag of each of several groupings, say a precinct and an age group. Of all labels that
 have every bag's shares, these are the nearest to the predictions by KL divergence: log-probabilities plus a
 price for each class of each bag that a row is in. The prices of one grouping, given those of the others, are
-`entropic`'s; the groupings take turns until nothing moves.
+`entropic_plan`'s; the groupings take turns until nothing moves.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags.bags import exact_means
-from apportion.transport import Plan, entropic
+from apportion.transport import Plan, entropic_plan
 
 LEAST = -20.0  # log-probability that is believed at least: rows that are surer hardly move, turn after turn
 NONE = -300.0  # of a class that no bag has
@@ -48,7 +48,7 @@ def rake(
             rows, sizes, shares, relax = margins[i]
             # all but its own, which a relaxed margin would count twice
             scores = priced(predicted, margins, shifts, but=i)[rows]
-            plan = entropic(scores, sizes, shares, reg=reg, relax=relax)
+            plan = entropic_plan(scores, sizes, shares, reg=reg, relax=relax)
             # no infinities: where margins contradict each other, a row would be left without any class
             shifts[i] = (reg * plan.mass.log() - scores).masked_fill_(plan.mass == 0, NONE)
         before, mass = mass, (priced(predicted, margins, shifts) / reg).softmax(1)

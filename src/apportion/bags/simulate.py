@@ -1,4 +1,4 @@
-"""Bags made from labelled data, as experiments need them; the labels part company with the bags here."""
+"""Bags made from labeled data, as experiments need them; the labels part company with the bags here."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from apportion.bags.bags import Bags
-from apportion.intake.instances import BagError, as_instances, as_labels
+from apportion.errors import DataError
+from apportion.intake.instances import as_instances, as_labels
 
 # (x, y, size, generator) -> the bag of each
 Groups = Callable[[Tensor, Tensor, int, torch.Generator], np.ndarray]
@@ -17,17 +18,17 @@ Groups = Callable[[Tensor, Tensor, int, torch.Generator], np.ndarray]
 def make_bags(
     x: Any, y: Any, size: int, n_classes: int, generator: torch.Generator, groups: Groups | None = None
 ) -> tuple[Bags, Tensor]:
-    """Disjoint bags of labelled instances and, apart from them, the hidden labels in the bags' order.
+    """Disjoint bags of labeled instances and, apart from them, the hidden labels in the bags' order.
 
-    The proportions are counted from the labels. Random bags by default; `dirichlet_groups` and
-    `cluster_groups` skew them. Where the bag size does not divide the number of instances, the remainder is
+    The proportions are counted from the labels. Random bags by default; `dirichlet_bag_ids` and
+    `cluster_bag_ids` skew them. Where the bag size does not divide the number of instances, the remainder is
     one smaller bag: no instance is dropped (P13).
     """
     if size < 1:
-        raise BagError(f"a bag size of {size} is not possible; it must be at least 1")
+        raise DataError(f"a bag size of {size} is not possible; it must be at least 1")
     x = as_instances(x)
     y = as_labels(y, len(x), n_classes)
-    number = torch.from_numpy((groups or random_groups)(x, y, size, generator))
+    number = torch.from_numpy((groups or random_bag_ids)(x, y, size, generator))
     order = number.argsort(stable=True)
     sizes = torch.bincount(number)
     hidden = y[order]
@@ -37,14 +38,14 @@ def make_bags(
     return Bags(x[order], sizes, shares, order, list(range(len(sizes)))), hidden
 
 
-def random_groups(x: Tensor, y: Tensor, size: int, generator: torch.Generator) -> np.ndarray:
+def random_bag_ids(x: Tensor, y: Tensor, size: int, generator: torch.Generator) -> np.ndarray:
     """Instances shuffled and cut into bags: the paper's bags."""
     number = torch.empty(len(x), dtype=torch.int64)
     number[torch.randperm(len(x), generator=generator)] = torch.arange(len(x)) // size
     return number.numpy()
 
 
-def dirichlet_groups(
+def dirichlet_bag_ids(
     x: Tensor, y: Tensor, size: int, generator: torch.Generator, concentration: float = 1.0
 ) -> np.ndarray:
     """Bags whose proportions are draws from a symmetric Dirichlet distribution, while the classes last."""
@@ -65,10 +66,10 @@ def dirichlet_groups(
     return number
 
 
-def cluster_groups(
+def cluster_bag_ids(
     x: Tensor, y: Tensor, size: int, generator: torch.Generator, n_clusters: int = 10
 ) -> np.ndarray:
-    """Bags skewed towards k-means clusters: alike instances share a bag, as neighbours do."""
+    """Bags skewed towards k-means clusters: alike instances share a bag, as neighbors do."""
     from sklearn.cluster import MiniBatchKMeans
     from sklearn.decomposition import PCA
 
@@ -77,4 +78,4 @@ def cluster_groups(
     if flat.shape[1] > 50:
         flat = PCA(50, random_state=state).fit_transform(flat)
     found = MiniBatchKMeans(n_clusters, random_state=state, n_init=3).fit_predict(flat)
-    return dirichlet_groups(x, torch.from_numpy(found), size, generator)
+    return dirichlet_bag_ids(x, torch.from_numpy(found), size, generator)

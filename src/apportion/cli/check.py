@@ -19,9 +19,9 @@ def command(
     categorical: tabling.Categorical = "",
     keep: tabling.Keep = "",
     missing: tabling.Missing = None,
-    normalise: tabling.Normalise = False,
+    normalize: tabling.Normalize = False,
     noise: tabling.Noise = None,
-    unlabelled: tabling.Unlabelled = False,
+    unlabeled: tabling.Unlabeled = False,
     fill: tabling.Fill = False,
     given: tabling.Given = "",
     image: tabling.Image = "",
@@ -32,8 +32,8 @@ def command(
     from apportion.tables.pictures import unreadable
 
     asked = tabling.asked(
-        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled, fill, given, keep, image, pixels,
+        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalize,
+        noise, unlabeled, fill, given, keep, image, pixels,
     )  # fmt: skip
     found = check_groupings(asked)[0]
     for note in found.notes:

@@ -22,11 +22,11 @@ def command(
     drop: tabling.Drop = "",
     categorical: tabling.Categorical = "",
     missing: tabling.Missing = None,
-    normalise: tabling.Normalise = False,
+    normalize: tabling.Normalize = False,
     noise: tabling.Noise = None,
-    unlabelled: tabling.Unlabelled = False,
+    unlabeled: tabling.Unlabeled = False,
     fill: tabling.Fill = False,
-    new: Annotated[bool, typer.Option("--new", help="The model has learnt from no bag of TABLE.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="The model has learned from no bag of TABLE.")] = False,
     folds: Annotated[int, typer.Option(min=2, help="Networks to train, if no bag was held out.")] = 4,
     bags_out: Annotated[Path | None, typer.Option(metavar="FILE", help="The error of every bag.")] = None,
     rows_out: Annotated[
@@ -34,7 +34,7 @@ def command(
     ] = None,
     device: tabling.Device = "auto",
 ) -> None:
-    from apportion._device import pick_device
+    from apportion._device import find_device
     from apportion.models import load_model
     from apportion.runs.files import check_place
     from apportion.tables.checking import check, refuse
@@ -48,11 +48,11 @@ def command(
         check_ending(path)
         check_place(path)
     tabling.check_apart([bags_out, rows_out], [table, *(proportions or ()), *(counts or ())])
-    pick_device(device)
+    find_device(device)
     loaded = load_model(model)
     asked = tabling.asked(
-        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled, fill,
+        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalize,
+        noise, unlabeled, fill,
     )  # fmt: skip
     asked = asked_for(loaded, tabling.about_one(asked, "diagnose"))
     found = check(asked)

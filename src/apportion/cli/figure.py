@@ -28,10 +28,10 @@ def command(
 ) -> None:
     import matplotlib
 
+    from apportion.errors import RunError
     from apportion.report.collect import collect
     from apportion.report.curves import STYLE, check_ending, confusion_figure, curves_figure, save_as
     from apportion.report.figures import figure_3, figure_4
-    from apportion.runs import RunError
     from apportion.runs.files import check_place
 
     check_ending(out)

@@ -45,9 +45,9 @@ def command(
     categorical: tabling.Categorical = "",
     keep: tabling.Keep = "",
     missing: tabling.Missing = None,
-    normalise: tabling.Normalise = False,
+    normalize: tabling.Normalize = False,
     noise: tabling.Noise = None,
-    unlabelled: tabling.Unlabelled = False,
+    unlabeled: tabling.Unlabeled = False,
     fill: tabling.Fill = False,
     given: tabling.Given = "",
     image: tabling.Image = "",
@@ -59,14 +59,14 @@ def command(
     first_epochs: Epochs = None,
     second_epochs: Epochs = None,
     rate: Rate = None,
-    instances_per_batch: Rows = None,
+    batch_size: Rows = None,
     held_out: HeldOut = 0.0,
     choose: Choose = "",
     calibrate: Calibrate = False,
     seed: Annotated[int, typer.Option(help="Seed of networks and batches.")] = 0,
     device: tabling.Device = AUTO,
 ) -> None:
-    from apportion._device import pick_device
+    from apportion._device import find_device
     from apportion.models import refuse_taken, save_model
     from apportion.runs.files import check_place
     from apportion.tables.checking import refuse
@@ -75,7 +75,7 @@ def command(
 
     check_place(out, folder=True)
     refuse_taken(out)
-    pick_device(device)
+    find_device(device)
     words = {"first_stage": first_stage, "second_stage": second_stage, "labels": labels}
     settings = {name: None if word == "none" else word for name, word in words.items() if word != AUTO}
     settings |= {"rate": rate} if rate is not None else {}
@@ -83,7 +83,7 @@ def command(
     settings |= {
         "first_epochs": first_epochs,
         "second_epochs": second_epochs,
-        "instances_per_batch": instances_per_batch,
+        "batch_size": batch_size,
         "seed": seed,
         "held_out": held_out,
         "choose": choose or None,
@@ -94,8 +94,8 @@ def command(
     settings = settled(settings, bool(image), device)
     checked(settings)
     asked = tabling.asked(
-        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalise,
-        noise, unlabelled, fill, given, keep, image, pixels,
+        table, bag, proportions, counts, shares, key, classes, drop, categorical, missing, normalize,
+        noise, unlabeled, fill, given, keep, image, pixels,
     )  # fmt: skip
     found = check_groupings(asked)
     for note in found[0].notes:
@@ -122,15 +122,15 @@ def trained(asked: "list[Asked]", found: "list[Found]", settings: dict[str, Any]
         nonlocal relax
         bags, relax = together(groupings, asked, found)
         held_out, seed, choose = (settings[name] for name in ("held_out", "seed", "choose"))
-        learnt, held = part_of(bags, held_out, seed, choose)
-        return [learnt] if held is None else [learnt, held]
+        learned, held = part_of(bags, held_out, seed, choose)
+        return [learned] if held is None else [learned, held]
 
     made, columns = hold_parts(asked, found, divide)
     parts = made[0], made[1] if len(made) > 1 else None
     chosen, printed = Chosen(parts[1], settings["choose"]), -math.inf
-    for moment in train_table(parts[0], device, settings, relax):
-        line = words_of(moment, chosen.see(moment))
-        if moment.epoch.number == 1 or moment.last or time.monotonic() - printed > SECONDS:
+    for epoch_state in train_table(parts[0], device, settings, relax):
+        line = words_of(epoch_state, chosen.see(epoch_state))
+        if epoch_state.epoch.number == 1 or epoch_state.last or time.monotonic() - printed > SECONDS:
             print(line, flush=True)
             printed = time.monotonic()
     return model_of(chosen, parts, columns, asked, found[0], settings, device)

@@ -22,13 +22,13 @@ def command(
     key: tabling.Key = None,
     classes: tabling.Classes = "",
     missing: tabling.Missing = None,
-    normalise: tabling.Normalise = False,
+    normalize: tabling.Normalize = False,
     noise: tabling.Noise = None,
-    unlabelled: tabling.Unlabelled = False,
+    unlabeled: tabling.Unlabeled = False,
     fill: tabling.Fill = False,
     device: tabling.Device = "auto",
 ) -> None:
-    from apportion._device import pick_device
+    from apportion._device import find_device
     from apportion.models import load_model
     from apportion.runs.files import check_place
     from apportion.tables.reading import check_ending, save_table
@@ -37,16 +37,16 @@ def command(
 
     typed = check_ending(out) != ".csv"
     check_place(out)
-    pick_device(device)
+    find_device(device)
     tabling.check_apart([out], [table, *(proportions or ()), *(counts or ())])
     loaded, known, notes = load_model(model), None, list[str]()
     if bag:
         asked = tabling.asked(
-            table, bag, proportions, counts, shares, key, classes, "", "", missing, normalise, noise,
-            unlabelled, fill,
+            table, bag, proportions, counts, shares, key, classes, "", "", missing, normalize, noise,
+            unlabeled, fill,
         )  # fmt: skip
         known = given_shares(loaded, asked, notes, device)
-    elif any((proportions, counts, shares, key, classes, noise, normalise, unlabelled, fill)):
+    elif any((proportions, counts, shares, key, classes, noise, normalize, unlabeled, fill)):
         raise typer.BadParameter("shares are those of bags: name the column of each row's bag with --bag")
     scored = score_table(
         loaded, table, tuple(missing or ()), typed=typed, notes=notes, shares=known, device=device

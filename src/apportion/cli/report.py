@@ -15,7 +15,8 @@ def command(
     data: Annotated[Path | None, typer.Option(help="Folder of the image data sets, for thumbnails.")] = None,
     thumbnails: Annotated[bool, typer.Option(help="Draw images where their data set is at hand.")] = True,
 ) -> None:
-    from apportion.runs import RunError, all_runs, finished
+    from apportion.errors import RunError
+    from apportion.runs import all_runs, finished
     from apportion.runs.files import check_place, whole_file
 
     if not root.is_dir():

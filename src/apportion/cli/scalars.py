@@ -34,7 +34,7 @@ class Scalars:
                 self.writers[folder].add_scalar(name.replace(".", "/"), value, line["epoch"])
 
     def _maker(self) -> Any:
-        from apportion.runs import RunError
+        from apportion.errors import RunError
 
         try:
             from tensorboardX import SummaryWriter

@@ -46,15 +46,15 @@ Missing = Annotated[
         metavar="TEXT", help="A text of a CSV that means missing, as an empty field does; repeatable."
     ),
 ]
-Normalise = Annotated[
-    bool, typer.Option("--normalise", help="Rescale shares, or counts of a larger group, to sum to one.")
+Normalize = Annotated[
+    bool, typer.Option("--normalize", help="Rescale shares, or counts of a larger group, to sum to one.")
 ]
 Noise = Annotated[
     list[str] | None,
     typer.Option(metavar="DEVIATION", help="Of the error of each number, or 'estimate' (for counts)."),
 ]
-Unlabelled = Annotated[
-    bool, typer.Option("--unlabelled", help="Take bags without a row in FILE, or without numbers in it.")
+Unlabeled = Annotated[
+    bool, typer.Option("--unlabeled", help="Take bags without a row in FILE, or without numbers in it.")
 ]
 Fill = Annotated[
     bool, typer.Option("--fill", help="Give classes without a number what is left of their bag.")
@@ -70,7 +70,7 @@ Pixels = Annotated[int | None, typer.Option(min=8, max=4096, help="Resize images
 def asked(
     table: Path, bag: list[str], proportions: list[Path] | None, counts: list[Path] | None, shares: str,
     key: list[str] | None, classes: str, drop: str, categorical: str, missing: list[str] | None,
-    normalise: bool, noise: list[str] | None, unlabelled: bool, fill: bool = False, given: str = "",
+    normalize: bool, noise: list[str] | None, unlabeled: bool, fill: bool = False, given: str = "",
     keep: str = "", image: str = "", pixels: int | None = None,
 ) -> "list[Asked]":  # fmt: skip
     """A question about each grouping of the rows."""
@@ -83,7 +83,7 @@ def asked(
     shared, named, dropped, categories, kept = lists
     rest: dict[str, Any] = {
         "classes": named, "drop": dropped, "categorical": categories, "missing": tuple(missing or ()),
-        "normalise": normalise, "unlabelled": unlabelled, "fill": fill, "given": given,
+        "normalize": normalize, "unlabeled": unlabeled, "fill": fill, "given": given,
         "keep": kept, "image": image, "pixels": pixels or 0,
     }  # fmt: skip
     files = {"proportions": list(proportions or ()), "counts": list(counts or ())}
@@ -131,7 +131,7 @@ def _single(values: list[Any], name: str) -> Any:
 
 def check_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
     """Refuse to write over what is read, by whatever name or link, and two results in one place."""
-    from apportion.tables.columns import TableError
+    from apportion.errors import DataError
 
     seen = [path for path in inputs if path is not None]
     for out in (path for path in outputs if path is not None):
@@ -139,7 +139,7 @@ def check_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -
             there = out.exists() and path.exists()
             if out.samefile(path) if there else out.resolve() == path.resolve():
                 same = f"{out} would be written over {path}" if path != out else f"{out} would be overwritten"
-                raise TableError(f"{same}, which this command reads or writes too; name another file")
+                raise DataError(f"{same}, which this command reads or writes too; name another file")
         seen.append(out)
 
 

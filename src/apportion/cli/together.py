@@ -6,7 +6,8 @@ from typing import Any
 
 from apportion import runs
 from apportion.cli.scalars import Scalars
-from apportion.jobs import Cell, Done, JobError, run_all
+from apportion.errors import RunError
+from apportion.jobs import Cell, Done, run_all
 from apportion.jobs.engines import cluster, processes
 
 
@@ -27,7 +28,7 @@ def run_together(
                 for line in runs.read_log(done.job.folder):
                     scalars.show(done.job.folder, line)
     if failed:
-        raise JobError(f"{failed} runs could not be made, for the reasons above; the others are finished")
+        raise RunError(f"{failed} runs could not be made, for the reasons above; the others are finished")
 
 
 def told(done: Done) -> str:

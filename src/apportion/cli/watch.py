@@ -25,8 +25,8 @@ def command(
     from rich.live import Live
 
     from apportion.cli.stopping import Stopped
+    from apportion.errors import RunError
     from apportion.report.live import statuses
-    from apportion.runs import RunError
 
     if not root.is_dir():
         raise RunError(f"{root} is not a folder; pass the folder that holds the runs, such as runs")

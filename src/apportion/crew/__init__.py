@@ -16,18 +16,19 @@ from torch.optim import Optimizer
 from apportion import pipeline
 from apportion._random import key
 from apportion.bags.bags import Bags
-from apportion.crew.group import MAX, CrewError, Group, joined, own_device
+from apportion.crew.group import MAX, Group, joined, own_device
 from apportion.crew.share import Share, Weighed, own_batch
 from apportion.crew.summing import averaging, summing
+from apportion.errors import RunError
 from apportion.methods import ROT, TwoViews
-from apportion.methods.plot import Memory
+from apportion.methods.plot import LabelHistory
 from apportion.methods.protocol import Learner
-from apportion.pipeline import Moment
+from apportion.pipeline import EpochState
 from apportion.pseudo_labels import SoftLabels
 from apportion.recipes import Recipe
 
 __all__ = [
-    "Crew", "CrewError", "Group", "Share", "joined", "own_batch", "own_device", "own_seed",
+    "Crew", "RunError", "Group", "Share", "joined", "own_batch", "own_device", "own_seed",
     "refuse_strangers",
 ]  # fmt: skip
 
@@ -46,28 +47,28 @@ class Crew:
 
     def first_stage(
         self, learner: Learner, bags: Bags, optimizers: Sequence[Optimizer], **given: Any
-    ) -> Iterator[Moment]:
+    ) -> Iterator[EpochState]:
         if isinstance(learner, TwoViews):
-            raise CrewError("two views are contrasted with all instances of a batch; use one process")
+            raise RunError("two views are contrasted with all instances of a batch; use one process")
         if getattr(learner, "remembered", None) is not None:
-            raise CrewError("scattered batches are remembered by one process; use one, or whole bags")
+            raise RunError("scattered batches are remembered by one process; use one, or whole bags")
         given = _defaults(pipeline.first_stage) | given
         share, given = self._shared(bags, given)
         weighed = Weighed(learner, share)
-        with summing(share, learner.players(), optimizers), averaging(share, learner):
-            for moment in pipeline.first_stage(weighed, cast(Bags, share), optimizers, **given):
+        with summing(share, learner.networks(), optimizers), averaging(share, learner):
+            for epoch_state in pipeline.first_stage(weighed, cast(Bags, share), optimizers, **given):
                 if isinstance(learner, ROT):
                     worst = self.group.reduced(learner.label.worst.clone(), MAX)
                     # the first process alone writes it down, and so forgets it
                     learner.label.worst = torch.zeros_like(worst) if self.group.rank else worst
-                yield replace(self._summed(moment), learner=learner)
+                yield replace(self._summed(epoch_state), learner=learner)
 
     def second_stage(
         self, log_probs: Tensor, student: nn.Module, bags: Bags, optimizers: Sequence[Optimizer], **given: Any
-    ) -> Iterator[Moment]:
+    ) -> Iterator[EpochState]:
         given = _defaults(pipeline.second_stage) | given
         if given["stop"] is not None:
-            raise CrewError("second.stop looks at all predictions at once; leave it out, or use one process")
+            raise RunError("second.stop looks at all predictions at once; leave it out, or use one process")
         share, given = self._shared(bags, given)
         rows, loss, resume, label = share.rows, given["loss"], given["resume"], given["label"]
         given["loss"] = lambda logits, labels: loss(logits, labels) * share.of_rows
@@ -78,31 +79,31 @@ class Crew:
             given["resume"] = resume | tables | {"running": resume["running"][rows.cpu()]}
         own = log_probs[rows], student, cast(Bags, share), optimizers
         with summing(share, [student], optimizers):
-            for moment in pipeline.second_stage(*own, **given):
+            for epoch_state in pipeline.second_stage(*own, **given):
                 if isinstance(label, SoftLabels):
                     label.last = self.group.reduced(label.last.clone(), MAX)
-                yield self._whole(self._summed(moment), share)
+                yield self._whole(self._summed(epoch_state), share)
 
     def _shared(self, bags: Bags, given: dict[str, Any]) -> tuple[Share, dict[str, Any]]:
         """The own share of the bags, and what a stage is told."""
         done = 0 if given["resume"] is None else given["resume"]["epoch"]
-        share = Share(bags, self.group, given["instances_per_batch"], given["epochs"], done)
+        share = Share(bags, self.group, given["batch_size"], given["epochs"], done)
         rate = given["rate"]
         return share, given | {
             "rate": lambda progress: rate(share.progress),
             "seed": own_seed(given["seed"], self.group.rank),
-            "instances_per_batch": share.batch,
+            "batch_size": share.batch,
         }
 
-    def _summed(self, moment: Moment) -> Moment:
-        terms = moment.epoch.terms
-        device = next(moment.learner.classifier.parameters()).device
+    def _summed(self, epoch_state: EpochState) -> EpochState:
+        terms = epoch_state.epoch.terms
+        device = next(epoch_state.learner.classifier.parameters()).device
         total = self.group.reduced(torch.tensor([*terms.values()], dtype=torch.float64, device=device))
         means = dict(zip(terms, total.tolist(), strict=True))
-        return replace(moment, epoch=moment.epoch._replace(terms=means))
+        return replace(epoch_state, epoch=epoch_state.epoch._replace(terms=means))
 
-    def _whole(self, moment: Moment, share: Share) -> Moment:
-        """In the first process the moment of all instances, which is evaluated, and resumed from."""
+    def _whole(self, epoch_state: EpochState, share: Share) -> EpochState:
+        """In the first process the epoch_state of all instances, which is evaluated, and resumed from."""
         before, self.known = self.known, []
 
         def whole(part: Tensor) -> Tensor:
@@ -112,13 +113,13 @@ class Crew:
             self.known.append((part, found[0]))
             return found[0]
 
-        labels = cast(Memory, moment.labels)
+        labels = cast(LabelHistory, epoch_state.labels)
         rounds = [whole(each) for each in labels.rounds]
-        memory = Memory(rounds[0], labels.limit)
+        memory = LabelHistory(rounds[0], labels.limit)
         memory.restore(rounds)
-        log_probs = None if moment.log_probs is None else whole(moment.log_probs)
+        log_probs = None if epoch_state.log_probs is None else whole(epoch_state.log_probs)
         return replace(
-            moment, labels=memory, log_probs=log_probs, running=whole(cast(Tensor, moment.running))
+            epoch_state, labels=memory, log_probs=log_probs, running=whole(cast(Tensor, epoch_state.running))
         )
 
 
@@ -132,8 +133,8 @@ def refuse_strangers(group: Group, here: dict[str, Any], recipe: Recipe) -> None
     # a clip would shorten before the others' gradients are added, a memory would lack the others' rows
     alone = {"clip": recipe.first.clip if recipe.second is None else None, "batches": recipe.first.batches}
     for name in (each for each, value in alone.items() if value is not None):
-        raise CrewError(f"first.{name} is for one process; leave it out, or start one")
+        raise RunError(f"first.{name} is for one process; leave it out, or start one")
     for name in ("apportion", "torch", "exact", "data"):
         said = group.heard(here[name])
         for rank in (rank for rank, value in enumerate(said) if value != said[0]):
-            raise CrewError(f"'{name}' is {said[rank]} in process {rank}, {said[0]} in 0; make them one")
+            raise RunError(f"'{name}' is {said[rank]} in process {rank}, {said[0]} in 0; make them one")

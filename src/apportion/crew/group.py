@@ -10,11 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from apportion.errors import RunError
+
 MAX, SUM = dist.ReduceOp.MAX, dist.ReduceOp.SUM
-
-
-class CrewError(RuntimeError):
-    """What several processes cannot do, with the reason."""
 
 
 class Group:
@@ -70,7 +68,7 @@ def joined(device: torch.device) -> Group | None:
         return None
     if not dist.is_initialized():
         if device.type == "mps":
-            raise CrewError("several processes train on the CPU or on CUDA; add --device cpu")
+            raise RunError("several processes train on the CPU or on CUDA; add --device cpu")
         store, rank, size = next(dist.rendezvous("env://"))
         # after a restart torchrun's store still has the addresses of processes that are dead
         store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
@@ -87,6 +85,6 @@ def own_device(device: torch.device) -> torch.device:
         return device
     if int(local) >= torch.cuda.device_count():
         there = f"{torch.cuda.device_count()} GPUs"
-        raise CrewError(f"process {local} finds {there}; start no more processes than there are GPUs")
+        raise RunError(f"process {local} finds {there}; start no more processes than there are GPUs")
     torch.cuda.set_device(int(local))
     return torch.device("cuda", int(local))

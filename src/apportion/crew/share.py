@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from apportion.bags.bags import BagBatch, Bags
-from apportion.crew.group import CrewError, Group
-from apportion.methods.protocol import Learner, Terms
+from apportion.crew.group import Group
+from apportion.errors import RunError
+from apportion.methods.protocol import Learner, LossTerms
 
 MEANS = {"proportion", "counts", "labels", "consistency", "real", "fake"}  # over rows
 WHOLE = {"matching"}  # made from means over all processes
@@ -21,9 +22,9 @@ class Share:
     A process that has fewer batches than another repeats its last, with no weight.
     """
 
-    def __init__(self, bags: Bags, group: Group, instances_per_batch: int, epochs: int, done: int) -> None:
+    def __init__(self, bags: Bags, group: Group, batch_size: int, epochs: int, done: int) -> None:
         self.group, self.epochs, self.done = group, epochs, done
-        self.batch = own_batch(bags, group.size, instances_per_batch)
+        self.batch = own_batch(bags, group.size, batch_size)
         dealt, outline = deal(bags, group.size), replace(bags, x=bags.x.new_empty(len(bags.x), 0))
         self.bags = bags.select(dealt[group.rank])  # all that is read of instances in a mapped file
         self.outline = outline.select(dealt[group.rank])  # to count without copying
@@ -34,13 +35,13 @@ class Share:
         self.longest = max(int(bags.sizes[which].sum()) for which in dealt)
         self.of_rows = self.progress = 0.0
 
-    def batches(self, instances_per_batch: int, generator: torch.Generator) -> Iterator[BagBatch]:
+    def batches(self, batch_size: int, generator: torch.Generator) -> Iterator[BagBatch]:
         state = generator.get_state()
-        ahead = self.outline.batches(instances_per_batch, generator)
+        ahead = self.outline.batches(batch_size, generator)
         counts = [len(batch.row) for batch in ahead]
         generator.set_state(state)
         table = self.group.rounded_up(counts, self.x.device)
-        own, rows, seen = self.bags.batches(instances_per_batch, generator), int(table.sum()), 0
+        own, rows, seen = self.bags.batches(batch_size, generator), int(table.sum()), 0
         batch = None  # every process has a bag, and so a batch to begin with
         for mine, n_rows in zip(table[self.group.rank].tolist(), table.sum(0).tolist(), strict=True):
             self.of_rows = mine / n_rows
@@ -71,7 +72,7 @@ class Share:
         if name in WHOLE:  # each process has all of its value, and its own part of the gradient
             return term - term.detach() * (1 - 1 / self.group.size)
         if name not in MEANS:
-            raise CrewError(f"the term '{name}' is no known mean over instances; use one process")
+            raise RunError(f"the term '{name}' is no known mean over instances; use one process")
         return term * self.of_rows
 
     def sum_gradients(self, player: nn.Module) -> None:
@@ -94,11 +95,11 @@ class Weighed:
     def __init__(self, learner: Learner, share: Share) -> None:
         self.learner, self.share, self.classifier = learner, share, learner.classifier
 
-    def players(self) -> list[nn.Module]:
-        return self.learner.players()
+    def networks(self) -> list[nn.Module]:
+        return self.learner.networks()
 
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
-        for terms in self.learner.steps(batch, self.share.progress):
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
+        for terms in self.learner.losses(batch, self.share.progress):
             yield {name: self.share.weighed(name, term) for name, term in terms.items()}
 
 
@@ -108,16 +109,16 @@ def deal(bags: Bags, processes: int) -> list[Tensor]:
     return [order[rank::processes].sort().values for rank in range(processes)]
 
 
-def own_batch(bags: Bags, processes: int, instances_per_batch: int) -> int:
+def own_batch(bags: Bags, processes: int, batch_size: int) -> int:
     """Instances that one process adds to a step; the recipe's number is that of all processes."""
-    own = instances_per_batch // processes
+    own = batch_size // processes
     if len(bags.sizes) < processes:
-        raise CrewError(f"{len(bags.sizes)} bags cannot be shared by {processes} processes; start fewer")
-    split = (bags.sizes > own) & (bags.sizes <= instances_per_batch)
+        raise RunError(f"{len(bags.sizes)} bags cannot be shared by {processes} processes; start fewer")
+    split = (bags.sizes > own) & (bags.sizes <= batch_size)
     for i in split.nonzero().flatten().tolist():
-        raise CrewError(
-            f"bag {bags.ids[i]!r} has {int(bags.sizes[i])} instances, but instances_per_batch = "
-            f"{instances_per_batch} leaves each of {processes} processes {own}, and bags are not split; set "
-            f"instances_per_batch to at least {processes * int(bags.sizes.max())}, or start fewer processes"
+        raise RunError(
+            f"bag {bags.ids[i]!r} has {int(bags.sizes[i])} instances, but batch_size = "
+            f"{batch_size} leaves each of {processes} processes {own}, and bags are not split; set "
+            f"batch_size to at least {processes * int(bags.sizes.max())}, or start fewer processes"
         )
     return own

@@ -7,19 +7,19 @@ from functools import partial
 from torch import nn
 from torch.optim import Optimizer
 
-from apportion.crew.group import CrewError
 from apportion.crew.share import Share
+from apportion.errors import RunError
 from apportion.methods import LLPGAN
 from apportion.methods.protocol import Learner
 
 
 @contextmanager
 def summing(share: Share, players: list[nn.Module], optimizers: Sequence[Optimizer]) -> Iterator[None]:
-    """Optimisers sum gradients over processes before they step, and afterwards step as they did before."""
+    """Optimizers sum gradients over processes before they step, and afterwards step as they did before."""
     if any(optimizer._optimizer_step_pre_hooks for optimizer in optimizers):
-        raise CrewError(
-            "an optimiser changes gradients before it steps, as clip does, but they are added over processes "
-            "only then; pass optimisers that do not, or use one process"
+        raise RunError(
+            "an optimizer changes gradients before it steps, as clip does, but they are added over processes "
+            "only then; pass optimizers that do not, or use one process"
         )
     hooks = [
         optimizer.register_step_pre_hook(partial(sum_gradients, share, player))

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from apportion.data import adult, images, synthetic
-from apportion.data.instances import DataError, Instances
+from apportion.data.instances import Instances
+from apportion.errors import DataError
 
 Source = Callable[[Path | None, int], Instances]  # (folder of files, seed of what is random)
 

@@ -9,8 +9,9 @@ import torch
 
 from apportion.data.archives import read_file
 from apportion.data.images import default_folder
-from apportion.data.instances import DataError, Instances
+from apportion.data.instances import Instances
 from apportion.data.sets import Download
+from apportion.errors import DataError
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 ADULT_DOWNLOADS = tuple(
@@ -34,7 +35,7 @@ Rows = list[list[str]]
 
 
 def adult(folder: Path | None = None) -> Instances:
-    """Numbers standardised and categories one-hot, both as the training part has them; `?` is a category."""
+    """Numbers standardized and categories one-hot, both as the training part has them; `?` is a category."""
     folder = (folder or default_folder()) / "adult"
     paths = find_adult(folder)
     if paths is None:

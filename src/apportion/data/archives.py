@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from apportion.data.instances import DataError
+from apportion.errors import DataError
 
 BROKEN = (  # what the standard library raises on damaged files; RecursionError comes from chained tar headers
     *(OSError, EOFError, ValueError, IndexError, KeyError, OverflowError, RuntimeError),

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from apportion.data.adult import ADULT_DOWNLOADS
-from apportion.data.instances import DataError
 from apportion.data.sets import IMAGE_SETS, Download
+from apportion.errors import DataError
 
 DOWNLOADS = {name: spec.downloads for name, spec in IMAGE_SETS.items()} | {"adult": ADULT_DOWNLOADS}
 Report = Callable[[str, int, int], None]  # file, bytes so far, bytes in all

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from apportion.data.archives import BROKEN, read_zip
-from apportion.data.instances import DataError
+from apportion.errors import DataError
 
 HEADER_BYTES = 4096  # of a .npy file; NumPy writes 128
 _NPY_HEADER = re.compile(

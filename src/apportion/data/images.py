@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from apportion.data.copies import Arrays, find
-from apportion.data.instances import DataError, Instances
+from apportion.data.instances import Instances
 from apportion.data.sets import CIFAR10, CIFAR100, FASHION_MNIST, KMNIST, MNIST, ImageSet
+from apportion.errors import DataError
 
 
 def default_folder() -> Path:
@@ -28,12 +29,12 @@ def cache_folder() -> Path:
 
 
 def cifar10(folder: Path | None = None) -> Instances:
-    """50,000 + 10,000 colour images of ten classes, in the published order (Krizhevsky, 2009)."""
+    """50,000 + 10,000 color images of ten classes, in the published order (Krizhevsky, 2009)."""
     return load(CIFAR10, folder)
 
 
 def cifar100(folder: Path | None = None) -> Instances:
-    """50,000 + 10,000 colour images of a hundred classes, in canonical order (Krizhevsky, 2009)."""
+    """50,000 + 10,000 color images of a hundred classes, in canonical order (Krizhevsky, 2009)."""
     return load(CIFAR100, folder)
 
 

@@ -1,12 +1,8 @@
-"""A labelled data set before its training labels are hidden by bagging."""
+"""A labeled data set before its training labels are hidden by bagging."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
-
-
-class DataError(ValueError):
-    """Data that cannot be used; the message says which, why, and what to do."""
 
 
 @dataclass(frozen=True)

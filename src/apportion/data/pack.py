@@ -1,4 +1,4 @@
-"""Packs of image sets: a manifest, and zips of lossless WebP strips (colour) or xz (grey images, labels).
+"""Packs of image sets: a manifest, and zips of lossless WebP strips (color) or xz (gray images, labels).
 
 A strip is one image under the other. The manifest `<set>.json` names the zips and, for each array, its shape,
 codec, parts and sha256 sum; what it says is believed only where it agrees with what is known of the set.
@@ -19,8 +19,8 @@ import numpy as np
 from apportion.data.archives import BROKEN, read_file, read_zip, unxz
 from apportion.data.copies import Arrays
 from apportion.data.images import in_order, verified
-from apportion.data.instances import DataError
 from apportion.data.sets import ImageSet
+from apportion.errors import DataError
 
 
 def import_pack(spec: ImageSet, pack_dir: Path, folder: Path) -> Path:
@@ -110,7 +110,7 @@ def _strip(data: bytes, shape: tuple[int, ...], left: int, what: str) -> bytes:
     try:
         from PIL import Image
     except ImportError:
-        raise DataError("packs of colour images need Pillow: pip install 'apportion[pack]'") from None
+        raise DataError("packs of color images need Pillow: pip install 'apportion[pack]'") from None
     sizes = int.from_bytes(data[21:25], "little")  # VP8L: 14 bits of width less one, then of height less one
     width, height = (sizes & 0x3FFF) + 1, (sizes >> 14 & 0x3FFF) + 1
     lossless = data[:4] == b"RIFF" and data[8:16] == b"WEBPVP8L" and data[20:21] == b"\x2f"

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from apportion.data.formats import planes_last
-from apportion.data.instances import DataError
+from apportion.errors import DataError
 
 _VALUES = {"BININT", "BININT1", "BININT2", "BINSTRING", "SHORT_BINSTRING", "BINUNICODE"}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}

@@ -5,9 +5,9 @@ from pathlib import Path
 from apportion.data.adult import ADULT_COPIES, ADULT_SUMS, check_rows, find_adult, rows
 from apportion.data.archives import read_file
 from apportion.data.copies import find
-from apportion.data.instances import DataError
 from apportion.data.pack import import_pack, write_whole
 from apportion.data.sets import IMAGE_SETS
+from apportion.errors import DataError
 
 
 def at_hand(folder: Path) -> dict[str, Path | None]:

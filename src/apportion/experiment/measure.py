@@ -8,40 +8,44 @@ from torch import Tensor
 from apportion.evaluate import accuracy, confusion, entropy, label_gap, predict, proportion_error
 from apportion.experiment.task import Task
 from apportion.methods import ROT
-from apportion.pipeline import Moment
+from apportion.pipeline import EpochState
 from apportion.pseudo_labels import Labeller, SoftLabels, argmax_labels, hard_labels, soft_labels
 
 
-def evaluated(moment: Moment, task: Task, label: Labeller) -> dict[str, Any]:
+def evaluated(epoch_state: EpochState, task: Task, label: Labeller) -> dict[str, Any]:
     """One line of the log: terms, accuracies in per cent, and the seconds of each part."""
     started = time.perf_counter()
-    line: dict[str, Any] = {"stage": moment.stage, "epoch": moment.epoch.number, "terms": moment.epoch.terms}
-    test = predict(moment.learner.classifier, task.data.test_x, task.prepare)
+    line: dict[str, Any] = {
+        "stage": epoch_state.stage,
+        "epoch": epoch_state.epoch.number,
+        "terms": epoch_state.epoch.terms,
+    }
+    test = predict(epoch_state.learner.classifier, task.data.test_x, task.prepare)
     line["test_accuracy"] = percent(accuracy(test, task.data.test_y))
     if task.held_out is not None:
-        held = predict(moment.learner.classifier, task.held_out.x, task.prepare)
+        held = predict(epoch_state.learner.classifier, task.held_out.x, task.prepare)
         line["held_out_error"] = percent(
             proportion_error(held, task.held_out.sizes, task.held_out.proportions)
         )
-    if moment.log_probs is not None and moment.labels is not None:
+    if epoch_state.log_probs is not None and epoch_state.labels is not None:
         line["label_accuracy"] = {
-            "predicted": percent(accuracy(moment.log_probs, task.hidden)),
-            "labels": percent(accuracy(moment.labels.rounds[-1], task.hidden)),
-            "mean": percent(accuracy(moment.labels.mean, task.hidden)),
+            "predicted": percent(accuracy(epoch_state.log_probs, task.hidden)),
+            "labels": percent(accuracy(epoch_state.labels.rounds[-1], task.hidden)),
+            "mean": percent(accuracy(epoch_state.labels.mean, task.hidden)),
         }
-        line["label_gap"] = label_gap(moment.labels.rounds[-1], task.bags.sizes, task.bags.proportions)
+        line["label_gap"] = label_gap(epoch_state.labels.rounds[-1], task.bags.sizes, task.bags.proportions)
         line["proportion_error"] = percent(
-            proportion_error(moment.log_probs, task.bags.sizes, task.bags.proportions)
+            proportion_error(epoch_state.log_probs, task.bags.sizes, task.bags.proportions)
         )
-    if moment.change is not None:
-        line["change"] = moment.change
-    if isinstance(moment.learner, ROT):
-        line["plan_error"] = moment.learner.label.taken()  # the worst of its batches
-    elif isinstance(label, SoftLabels) and moment.log_probs is not None:
+    if epoch_state.change is not None:
+        line["change"] = epoch_state.change
+    if isinstance(epoch_state.learner, ROT):
+        line["plan_error"] = epoch_state.learner.label.taken()  # the worst of its batches
+    elif isinstance(label, SoftLabels) and epoch_state.log_probs is not None:
         line["plan_error"] = float(label.last)
     line["seconds"] = {
-        "train": round(moment.epoch.seconds, 4),
-        "label": round(moment.label_seconds, 4),
+        "train": round(epoch_state.epoch.seconds, 4),
+        "label": round(epoch_state.label_seconds, 4),
         "evaluate": round(time.perf_counter() - started, 4),
     }
     return line
@@ -56,7 +60,7 @@ def summary(log: list[dict[str, Any]], task: Task, log_probs: Tensor, test: Tens
     labels = {
         "argmax": argmax_labels(scores, sizes, known),
         "exact": hard_labels(scores, sizes, known),
-        "entropic": soft_labels(scores, sizes, known, reg=1.0),
+        "entropic_plan": soft_labels(scores, sizes, known, reg=1.0),
         "relaxed": soft_labels(scores, sizes, known, reg=1.0, relax=1.0),
     }
     result: dict[str, Any] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion import pipeline, runs
-from apportion._device import arithmetic, lengths_of, pick_device, sped_up, unplaced
+from apportion._device import arithmetic, compile_for, find_device, lengths_of, plain_network
 from apportion._random import reseed
 from apportion.augment import PAIRS
 from apportion.crew import Crew, Group, joined, own_batch, own_device, refuse_strangers
@@ -29,36 +29,36 @@ from apportion.recipes.building import (
 from apportion.recipes.checks import check
 
 
-def moments(
+def epoch_states(
     recipe: Recipe,
     task: Task,
     teacher: Path | None,
     resume: dict[str, Any] | None,
     label: Labeller,
     group: Group | None = None,
-) -> Iterator[pipeline.Moment]:
+) -> Iterator[pipeline.EpochState]:
     """The stage that this recipe trains: the first where it has no second, else the second."""
-    shape, k, batch = task.data.x.shape[1:], task.data.n_classes, recipe.instances_per_batch
+    shape, k, batch = task.data.x.shape[1:], task.data.n_classes, recipe.batch_size
     stages = pipeline if group is None else Crew(group)
     own = batch if group is None else own_batch(task.bags, group.size, batch)
     fast, second, pairs = lengths_of(task.bags.sizes, own), recipe.second, augmentation(recipe) in PAIRS
-    place, hasten = sped_up(task.device, fast, parts=pairs)
+    place, hasten = compile_for(task.device, fast, parts=pairs)
     reseed(recipe.seed, "first" if second is None else "second", "weights")
     network = recipe.network if second is None or second.network is None else second.network
     classifier = place(build_network(network, shape, k))
     if second is None:
         learner = build_learner(recipe.first, classifier, shape, place, task.bags, hasten)
-        optimizers = build_optimizers(learner.players(), recipe.first)
-        runs.check_fit(resume, learner.players(), optimizers, None)
+        optimizers = build_optimizers(learner.networks(), recipe.first)
+        runs.check_fit(resume, learner.networks(), optimizers, None)
         return stages.first_stage(
             learner, in_batches(task.bags, recipe.first), optimizers, epochs=recipe.first.epochs,
-            rate=build_rate(recipe.first), seed=recipe.seed, instances_per_batch=batch, resume=resume,
+            rate=build_rate(recipe.first), seed=recipe.seed, batch_size=batch, resume=resume,
             augment=hasten(task.augment),
         )  # fmt: skip
     if teacher is None:
         raise runs.RunError("a second stage needs the run of its first stage; pass its folder as teacher")
     if second.student == "teacher":
-        runs.load_weights(teacher, unplaced(classifier))
+        runs.load_weights(teacher, plain_network(classifier))
     log_probs, optimizers = runs.read_log_probs(teacher), build_optimizers([classifier], second)
     if log_probs.shape != (len(task.bags.x), k):
         raise runs.RunError(f"{teacher} has predictions of other data; run its first stage again")
@@ -69,7 +69,7 @@ def moments(
         rate=build_rate(second), seed=recipe.seed, loss=build_loss(second), mixup=second.mixup,
         weights=bag_weights(task.bags.sizes, seen).to(task.device) if second.weighting == "bag" else None,
         memory=second.memory, hold=second.hold, running=second.running, stop=second.stop, resume=resume,
-        instances_per_batch=batch, scatter=scatter, augment=task.augment, prepare=task.prepare,
+        batch_size=batch, scatter=scatter, augment=task.augment, prepare=task.prepare,
     )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def run(
     """
     check(recipe)
     refuse_finished(folder)
-    place = own_device(pick_device(device))
+    place = own_device(find_device(device))
     runs.refuse_other(folder, to_json(recipe), force)
     # before the folder is made: what cannot start leaves nothing behind
     task, group = load_task(recipe, place, data), joined(place)
@@ -102,24 +102,24 @@ def run(
             return follow(recipe, task, teacher, exact, group)
     with arithmetic(exact), runs.opened(folder) as keeper:
         refuse_finished(folder)  # by another process, while this one read its data
-        state, moment = runs.start(folder, to_json(recipe), here, force), None
+        state, epoch_state = runs.start(folder, to_json(recipe), here, force), None
         state = state if group is None else group.told(state)
         sample.begin(folder, recipe, task, 0 if state is None else state["epoch"])
         label = build_labeller(recipe.second or Second())
-        for moment in moments(recipe, task, teacher, state, label, group):
-            line = evaluated(moment, task, label)
+        for epoch_state in epoch_states(recipe, task, teacher, state, label, group):
+            line = evaluated(epoch_state, task, label)
             runs.append(folder, line)
-            sample.add(folder, recipe, task, moment)
-            if not moment.last:
-                keeper.keep(moment.state())
+            sample.add(folder, recipe, task, epoch_state)
+            if not epoch_state.last:
+                keeper.keep(epoch_state.state())
             yield line
-        if moment is None:
+        if epoch_state is None:
             raise runs.RunError(f"{folder}: no epoch is left to train; set epochs to more than are done")
-        log_probs = predict(moment.learner.classifier, task.bags.x, task.prepare, recipe.instances_per_batch)
-        test = predict(moment.learner.classifier, task.data.test_x, task.prepare)
+        log_probs = predict(epoch_state.learner.classifier, task.bags.x, task.prepare, recipe.batch_size)
+        test = predict(epoch_state.learner.classifier, task.data.test_x, task.prepare)
         result = summary(runs.read_log(folder), task, log_probs, test)
-        sample.finish(folder, recipe, task, moment, test, result["seconds"])
-        runs.finish(folder, result, unplaced(moment.learner.classifier).state_dict(), log_probs)
+        sample.finish(folder, recipe, task, epoch_state, test, result["seconds"])
+        runs.finish(folder, result, plain_network(epoch_state.learner.classifier).state_dict(), log_probs)
     if group is not None:
         group.wait()  # so that all find the run finished
 
@@ -128,7 +128,7 @@ def follow(recipe: Recipe, task: Task, teacher: Path | None, exact: bool, group:
     """Train as a process that writes nothing: the first one does."""
     with arithmetic(exact):
         label = build_labeller(recipe.second or Second())
-        for _ in moments(recipe, task, teacher, group.told(None), label, group):
+        for _ in epoch_states(recipe, task, teacher, group.told(None), label, group):
             pass
     group.wait()
 

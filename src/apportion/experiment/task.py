@@ -12,7 +12,8 @@ from apportion.augment import views
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.data import SOURCES, Instances
-from apportion.recipes import Recipe, RecipeError
+from apportion.errors import SettingsError
+from apportion.recipes import Recipe
 from apportion.recipes.checks import BAGGINGS
 from apportion.training import View
 
@@ -47,7 +48,7 @@ def load_task(recipe: Recipe, device: torch.device, folder: Path | None = None) 
         order = torch.randperm(len(bags.sizes), generator=generator)
         cut = max(1, round(recipe.data.held_out * len(order)))
         if cut == len(order):
-            raise RecipeError(f"data.held_out is {recipe.data.held_out}; of {cut} bags it leaves none")
+            raise SettingsError(f"data.held_out is {recipe.data.held_out}; of {cut} bags it leaves none")
         kept_out, bags = bags.select(order[:cut]), bags.select(order[cut:])
         hidden = data.y[bags.source]
     augment, prepare = views(data.mean, data.std, device, augmentation(recipe))

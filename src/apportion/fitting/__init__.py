@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from apportion._device import lengths_of, sped_up
+from apportion._device import compile_for, lengths_of
 from apportion._random import reseed
 from apportion.bags.bags import Bags
+from apportion.errors import SettingsError
 from apportion.evaluate import predict
 from apportion.fitting.auto import kind_of
 from apportion.fitting.lengths import usual_size
@@ -19,17 +20,13 @@ from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags, on_belief
 from apportion.intake.weights import Relax
 from apportion.methods import METHODS
-from apportion.networks import BACKBONES
-from apportion.pipeline import Moment, first_stage, second_stage
+from apportion.networks import NETWORKS
+from apportion.pipeline import EpochState, first_stage, second_stage
 from apportion.pseudo_labels import Labeller
 from apportion.recipes import Second
 from apportion.recipes.building import build_labeller, build_learner, build_optimizers, build_rate, in_batches
 from apportion.recipes.checks import LABELS
 from apportion.recipes.ranges import wrong_settings
-
-
-class SettingError(ValueError):
-    """A setting that cannot be; the message lists those that can."""
 
 
 def stage_settings(
@@ -49,18 +46,18 @@ def stage_settings(
     }
     if isinstance(backbone, nn.Module):
         what, k = f"backbone is a network, {type(backbone).__name__}", "(shape of an instance, n_classes)"
-        raise SettingError(f"{what}; pass a function {k} -> nn.Module: every stage makes a new one")
+        raise SettingsError(f"{what}; pass a function {k} -> nn.Module: every stage makes a new one")
     if not callable(backbone):
-        words["backbone"] = (backbone, BACKBONES)
+        words["backbone"] = (backbone, NETWORKS)
     for name, (word, known) in words.items():
         if not isinstance(word, str | None) or word not in known:  # what cannot be hashed is no word
-            raise SettingError(f"{name} is {word!r}; there are {', '.join(map(str, known))}")
+            raise SettingsError(f"{name} is {word!r}; there are {', '.join(map(str, known))}")
     if not isinstance(others.get("mirror", True), bool | np.bool_):
-        raise SettingError(f"mirror is {others['mirror']!r}; it must be True or False")
+        raise SettingsError(f"mirror is {others['mirror']!r}; it must be True or False")
     for problem in wrong_settings(others | {"reg": reg}):
-        raise SettingError(problem)
+        raise SettingsError(problem)
     label = build_labeller(Second(labels=labels, reg=reg))
-    made = backbone if callable(backbone) else BACKBONES[backbone]
+    made = backbone if callable(backbone) else NETWORKS[backbone]
     return {
         "backbone": made,
         "method": first_stage,
@@ -79,38 +76,38 @@ def two_stages(
     second_epochs: int | None = None,
     rate: float | None = None,
     second_rate: float | None = None,
-    instances_per_batch: int | None = None,
+    batch_size: int | None = None,
     relax: Relax = math.inf,
     mirror: bool = True,
     seed: int = 0,
-) -> Iterator[Moment]:
+) -> Iterator[EpochState]:
     """Train a teacher on the bags and, unless `label` is None, a student on its labels.
 
-    The last moment's learner holds the classifier. Settings of None follow the instances, their device and
-    the sizes of bags. Bags without proportions (NaN) teach the student alone; `relax` is for noisy ones.
+    The learner of the last state holds the classifier. Settings of None follow the instances, their device
+    and the sizes of bags. Bags without proportions (NaN) teach the student alone; `relax` is for noisy ones.
     """
     shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
     kind = kind_of(bags.x, device)
-    scattered, batch = kind.batches(method, taught, bags, instances_per_batch)
+    scattered, batch = kind.batches(method, taught, bags, batch_size)
     if first_epochs is None:
-        first_epochs = kind.first_epochs(taught, bags, batch, scattered, instances_per_batch)
+        first_epochs = kind.first_epochs(taught, bags, batch, scattered, batch_size)
     second_epochs = kind.second_epochs(bags, batch, scattered) if second_epochs is None else second_epochs
     fast, pairs = lengths_of(bags.sizes, batch), method == "two-views"
 
     def new_network(stage: str, pairs: bool = False) -> nn.Module:
         reseed(seed, stage, "weights")
-        network = sped_up(device, fast, pairs)[0](backbone(shape, bags.n_classes))
+        network = compile_for(device, fast, pairs)[0](backbone(shape, bags.n_classes))
         check_network(network, backbone, as_floats(bags.x[:1]), bags.n_classes, batch, mirror)
         return starting_at(overall_shares(taught), network)
 
-    network, (place, hasten) = new_network("first", pairs), sped_up(device, fast, parts=pairs)
+    network, (place, hasten) = new_network("first", pairs), compile_for(device, fast, parts=pairs)
     first = suited(kind.teacher(method, first_epochs, scattered), backbone, network)
     first = at_rate(first, rate, first_epochs * len(taught.x) / batch, usual_size(taught.sizes))
     learner = build_learner(first, network, shape, place, taught, hasten)
     yield from first_stage(
-        learner, in_batches(taught, first), build_optimizers(learner.players(), first), epochs=first_epochs,
+        learner, in_batches(taught, first), build_optimizers(learner.networks(), first), epochs=first_epochs,
         rate=build_rate(first), augment=hasten(kind.seen(method, mirror)), seed=seed,
-        instances_per_batch=batch,
+        batch_size=batch,
     )  # fmt: skip
     if label is None:
         return
@@ -122,7 +119,7 @@ def two_stages(
         log_probs, student, bags, build_optimizers([student], second), epochs=second_epochs,
         rate=build_rate(second), label=on_belief(label, bags, relax), mixup=second.mixup,
         hold=math.ceil(kind.hold * second_epochs), running=second.running, prepare=as_floats,
-        augment=kind.seen("plot", mirror), seed=seed, instances_per_batch=batch, scatter=scattered,
+        augment=kind.seen("plot", mirror), seed=seed, batch_size=batch, scatter=scattered,
     )  # fmt: skip
 
 

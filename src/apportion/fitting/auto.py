@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from apportion.errors import DataError
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS, Kind
 from apportion.fitting.shapes import is_images, misfits
-from apportion.intake.instances import BagError
 
 
 def kind_of(x: Tensor, device: torch.device) -> Kind:
@@ -20,6 +20,6 @@ def kind_of(x: Tensor, device: torch.device) -> Kind:
 def told(settings: Mapping[str, Any], x: Tensor, device: torch.device) -> dict[str, Any]:
     """The settings with what goes with these instances in place of every "auto"."""
     for problem in misfits(x, settings["backbone"]):
-        raise BagError(f"instances have shape {tuple(x.shape[1:])}{problem}")
+        raise DataError(f"instances have shape {tuple(x.shape[1:])}{problem}")
     words = kind_of(x, device).words
     return dict(settings) | {name: word for name, word in words.items() if settings[name] == "auto"}

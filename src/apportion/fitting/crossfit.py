@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apportion._device import room_for
-from apportion._random import kept_randomness, stream
+from apportion._device import catch_out_of_memory
+from apportion._random import preserve_random_state, stream
 from apportion.bags.bags import Bags
 from apportion.evaluate import predict
 from apportion.fitting import two_stages
 from apportion.fitting.telling import words_of
 from apportion.intake.instances import as_floats
-from apportion.pipeline import Moment
+from apportion.pipeline import EpochState
 
 SILENCE = 5.0  # seconds between lines
 
@@ -36,22 +36,22 @@ def unseen_log_probs(
     part[torch.randperm(m, generator=stream(seed, "folds"))] = torch.arange(m) % folds
     row = torch.repeat_interleave(part, bags.sizes)
     found = torch.empty(len(bags.x), bags.n_classes)
-    with kept_randomness(bags.x.device), room_for(bags.x, bags.x.device):
+    with preserve_random_state(bags.x.device), catch_out_of_memory(bags.x, bags.x.device):
         for fold in range(folds):
             others, name = bags.select((part != fold).nonzero().flatten()), f"network {fold + 1} of {folds}"
-            moments = two_stages(others, **settings)
-            moment = deque(_told(moments, name) if verbose else moments, maxlen=1).pop()
+            epoch_states = two_stages(others, **settings)
+            epoch_state = deque(_told(epoch_states, name) if verbose else epoch_states, maxlen=1).pop()
             mine = bags.x[(row == fold).to(bags.x.device)]
-            found[row == fold] = predict(moment.learner.classifier, mine, as_floats).cpu()
+            found[row == fold] = predict(epoch_state.learner.classifier, mine, as_floats).cpu()
     return found
 
 
-def _told(moments: Iterable[Moment], name: str) -> Iterator[Moment]:
-    """The same moments, with a line about one of them now and then; none of a training of seconds."""
+def _told(epoch_states: Iterable[EpochState], name: str) -> Iterator[EpochState]:
+    """The same epoch_states, with a line about one of them now and then; none of a training of seconds."""
     said = time.monotonic()
-    for moment in moments:
+    for epoch_state in epoch_states:
         if time.monotonic() - said > SILENCE:
-            sys.stdout.write(f"{name}, {words_of(moment, {})}\n")
+            sys.stdout.write(f"{name}, {words_of(epoch_state, {})}\n")
             sys.stdout.flush()
             said = time.monotonic()
-        yield moment
+        yield epoch_state

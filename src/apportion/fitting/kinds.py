@@ -24,7 +24,7 @@ from apportion.fitting.lengths import (
 from apportion.grid.beyond import MUON
 from apportion.grid.images import GAN
 from apportion.grid.others import FAST_MUON, MUON_SECOND
-from apportion.intake.instances import as_floats, centred
+from apportion.intake.instances import as_floats, centered
 from apportion.methods import SCATTERED
 from apportion.networks import resnet9
 from apportion.recipes import First, Second
@@ -37,7 +37,7 @@ class Kind:
     first: First
     own: Mapping[str, First]  # of methods for which that is another
     second: Second
-    hold: float  # the share of a student's epochs before the first relabelling
+    hold: float  # the share of a student's epochs before the first relabeling
     batch: int  # instances, unless a bag is larger
     needed: Callable[[Bags], int]  # instances, unless these are fewer
     fewest: float  # whole bags in a batch; where it would hold fewer, its rows are scattered
@@ -47,7 +47,7 @@ class Kind:
     view: Callable[[Tensor, bool], Tensor]  # what a stage sees of raw instances; mirrored?
     both_views: Callable[[Tensor, bool], Tensor]
 
-    def instances_per_batch(self, known: Bags, bags: Bags) -> int:
+    def batch_size(self, known: Bags, bags: Bags) -> int:
         """`known` are those of the bags that have proportions."""
         return max(batch_of(bags.sizes, self.batch), self.needed(known))
 
@@ -62,7 +62,7 @@ class Kind:
     def batches(self, method: str, known: Bags, bags: Bags, asked: int | None) -> tuple[bool, int]:
         """Whether they are scattered, and their instances."""
         scattered = self.scatters(method, known, asked)
-        return scattered, asked or (self.batch if scattered else self.instances_per_batch(known, bags))
+        return scattered, asked or (self.batch if scattered else self.batch_size(known, bags))
 
     def teacher(self, method: str, epochs: int, scattered: bool = False) -> First:
         """The settings of a first stage, before anything is known of its bags and its network."""
@@ -103,7 +103,7 @@ ROWS = Kind(
     batch=256,
     needed=instances_needed,
     fewest=0.0,
-    first_steps=lambda size, known: 1000 * known**0.5,  # fewer bags are sooner learnt by heart
+    first_steps=lambda size, known: 1000 * known**0.5,  # fewer bags are sooner learned by heart
     second_steps=500,
     epochs=epochs_for,
     view=lambda x, mirror: as_floats(x),
@@ -129,8 +129,8 @@ IMAGES = Kind(
     first_steps=lambda size, known: 2400 * size**0.5,
     second_steps=8000,
     epochs=lambda k, sizes, batch, steps: epochs_of(sizes, batch, steps, most=400),
-    view=lambda x, mirror: centred(crop_flip(x, mirror=mirror)),
-    both_views=lambda x, mirror: centred(weak_and_strong(x, mirror)),
+    view=lambda x, mirror: centered(crop_flip(x, mirror=mirror)),
+    both_views=lambda x, mirror: centered(weak_and_strong(x, mirror)),
 )
 # what one core learns in minutes: a sixty-fourth of the arithmetic; as on MNIST (docs/results.md)
 CPU_IMAGES = replace(

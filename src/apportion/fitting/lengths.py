@@ -17,21 +17,19 @@ def batch_of(sizes: Tensor, least: int = 256) -> int:
     return min(LARGEST, max(least, int(sizes.max())))
 
 
-def epochs_of(
-    sizes: Tensor, instances_per_batch: int, steps: float = 1000, least: int = 5, most: int = 10**6
-) -> int:
+def epochs_of(sizes: Tensor, batch_size: int, steps: float = 1000, least: int = 5, most: int = 10**6) -> int:
     """Epochs that make about `steps` steps, `least` to `most`: small data is gone over more often."""
-    batches = math.ceil(int(sizes.clamp_max(instances_per_batch).sum()) / instances_per_batch)
+    batches = math.ceil(int(sizes.clamp_max(batch_size).sum()) / batch_size)
     return min(most, max(least, math.ceil(steps / batches)))
 
 
-def epochs_for(times: float, sizes: Tensor, instances_per_batch: int, steps: float) -> int:
+def epochs_for(times: float, sizes: Tensor, batch_size: int, steps: float) -> int:
     """`epochs_of`, where `times` as many classes as `steps` do for need as many times more.
 
     They have fewer rows each. But where rows have been seen 20 times, more epochs may as well teach them by
     heart: beyond that no epoch is for the sake of the classes (docs/log.md).
     """
-    usual, more = (epochs_of(sizes, instances_per_batch, each) for each in (steps, steps * times))
+    usual, more = (epochs_of(sizes, batch_size, each) for each in (steps, steps * times))
     return max(usual, min(SEEN, more))
 
 
@@ -45,7 +43,7 @@ def two_usual(sizes: Tensor) -> int:
     """Instances of two bags of the usual size.
 
     A batch holds the largest bag, however few are so large. Steps of such batches are fewer: as many would go
-    over the rows so often that the small bags are learnt by heart (docs/log.md).
+    over the rows so often that the small bags are learned by heart (docs/log.md).
     """
     return math.ceil(2 * usual_size(sizes))
 

@@ -8,13 +8,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from apportion._device import unplaced
+from apportion._device import plain_network
 from apportion.grid.beyond import TWO_VIEWS, muon_rate
 from apportion.grid.images import FAST, FAST_SECOND
 from apportion.grid.others import bag_rate
-from apportion.methods.protocol import still_batchnorm
-from apportion.networks import BACKBONES
-from apportion.networks.resnet import BothWays
+from apportion.methods.protocol import frozen_batch_norm
+from apportion.networks import NETWORKS
+from apportion.networks.resnet import FlipAveraged
 from apportion.recipes import First, Second
 
 Stage = TypeVar("Stage", First, Second)
@@ -22,12 +22,12 @@ Backbone = Callable[[Sequence[int], int], nn.Module]  # (shape of an instance, c
 
 
 def is_ours(backbone: Backbone) -> bool:
-    return (backbone.func if isinstance(backbone, partial) else backbone) in BACKBONES.values()
+    return (backbone.func if isinstance(backbone, partial) else backbone) in NETWORKS.values()
 
 
 def suited(first: First, backbone: Backbone, network: nn.Module) -> First:
     """The settings of a first stage, with SGD (two views) or Adam in place of Muon for networks that are not
-    ours, which may have learnt before, and for those of ours in which lengths of filters matter."""
+    ours, which may have learned before, and for those of ours in which lengths of filters matter."""
     if first.optimizer != "muon" or suits_muon(backbone, network):
         return first
     other = TWO_VIEWS if first.method == "two-views" else FAST.first
@@ -78,9 +78,13 @@ def check_network(
     check_scores(network, x, k)
     if batch == 1:  # of larger ones none has one instance alone
         check_lone(network, x)
-    if not mirror and any(isinstance(layer, BothWays) for layer in network.modules()):
-        what = "mirror=False says that mirror images are of another class, and both_ways=True asks them too"
-        raise ValueError(f"{what} at test time; leave both_ways out of the backbone, or pass mirror=True")
+    if not mirror and any(isinstance(layer, FlipAveraged) for layer in network.modules()):
+        what = (
+            "mirror=False says that mirror images are of another class, and test_time_flip=True asks them too"
+        )
+        raise ValueError(
+            f"{what} at test time; leave test_time_flip out of the backbone, or pass mirror=True"
+        )
 
 
 def check_new(network: nn.Module, backbone: Backbone, shape: Sequence[int], k: int) -> None:
@@ -90,8 +94,8 @@ def check_new(network: nn.Module, backbone: Backbone, shape: Sequence[int], k: i
         return
     with torch.random.fork_rng(devices=[]):
         other = backbone(shape, k)
-    learnt = {id(weight) for weight in network.parameters() if weight.requires_grad}
-    if any(id(weight) in learnt for weight in other.parameters()):
+    learned = {id(weight) for weight in network.parameters() if weight.requires_grad}
+    if any(id(weight) in learned for weight in other.parameters()):
         remedy = "return new ones each time, such as copy.deepcopy(network), or freeze what is shared"
         raise ValueError(f"the backbone's networks share weights; {remedy}")
 
@@ -115,12 +119,12 @@ def check_scores(network: nn.Module, x: Tensor, k: int) -> None:
 def check_lone(network: nn.Module, x: Tensor) -> None:
     """Refuse batches of the one instance in x where a batch-norm is left with one value a channel, which has
     no variance. It is tried: where images are still several pixels there, one of them is enough."""
-    before, plain = network.training, unplaced(network)
+    before, plain = network.training, plain_network(network)
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), still_batchnorm(plain):
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), frozen_batch_norm(plain):
             plain.train()(x)
     except ValueError as problem:
         what = f"the network's batch-norm cannot learn from one instance of shape {tuple(x.shape[1:])}"
-        raise ValueError(f"instances_per_batch is 1, and {what}; pass 2 or more") from problem
+        raise ValueError(f"batch_size is 1, and {what}; pass 2 or more") from problem
     finally:
         network.train(before)

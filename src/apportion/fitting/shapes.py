@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.intake.instances import BagError
+from apportion.errors import DataError
 from apportion.intake.pictures import stacked
-from apportion.networks import BACKBONES
+from apportion.networks import NETWORKS
 
-CHANNELS = (1, 3, 4)  # grey, colour, colour and transparency
+CHANNELS = (1, 3, 4)  # gray, color, color and transparency
 
 
 def is_images(x: Tensor) -> bool:
@@ -22,14 +22,14 @@ def is_images(x: Tensor) -> bool:
 def misfits(x: Tensor, backbone: Any) -> Iterator[str]:
     """Why instances are not what the network takes, each with its remedy."""
     wanted = "images are (n, channels, height, width)"
-    convolves = isinstance(backbone, str) and backbone in BACKBONES and backbone != "mlp"
+    convolves = isinstance(backbone, str) and backbone in NETWORKS and backbone != "mlp"
     square_last = x.ndim == 4 and x.shape[1] == x.shape[2] > x.shape[3] > 0  # n x n pixels of few channels
     if is_images(x) and x.shape[1] not in CHANNELS and (x.shape[3] in CHANNELS or square_last):
         yield f", their channels last, but {wanted}; pass numpy.moveaxis(numpy.asarray(X), 3, 1)"
     if x.ndim > 2 and backbone == "mlp":
         yield ", but an mlp takes rows of values; pass X.reshape(len(X), -1), or name another backbone"
     if x.ndim == 3 and (convolves or backbone == "auto"):
-        yield f", but {wanted}; pass X[:, None] where they are grey, or a backbone of your own"
+        yield f", but {wanted}; pass X[:, None] where they are gray, or a backbone of your own"
     if x.ndim != 4 and convolves:
         yield f", but {wanted} for the backbone {backbone}; name another, such as mlp for rows of values"
     if x.ndim > 4 and x.dtype == torch.uint8 and backbone == "auto":
@@ -43,7 +43,7 @@ def misfits(x: Tensor, backbone: Any) -> Iterator[str]:
 
 
 def check_alike(x: Tensor, shape: tuple[int, ...], bytes_: bool) -> None:
-    """Refuse instances that are not such as those of `fit`: bytes are centred and floats are not."""
+    """Refuse instances that are not such as those of `fit`: bytes are centered and floats are not."""
     if tuple(x.shape[1:]) != shape:
         raise ValueError(f"X has instances of shape {tuple(x.shape[1:])}, fit had {shape}")
     if bytes_ and x.dtype != torch.uint8:
@@ -58,15 +58,15 @@ def as_fitted(estimator: Any, x: Any) -> Any:
     found: tuple[int, ...] = tuple(getattr(x, "shape", ()))
     if len(shape) == 3 and found and found[1:] != shape:
         if found in (shape, shape[1:]):
-            raise BagError(
+            raise DataError(
                 f"X is one image of shape {found}; pass X[{', '.join(['None'] * (4 - len(found)))}]"
             )
         remedies: dict[tuple[int, ...], str] = {
             (*shape[1:], shape[0]): "; pass numpy.moveaxis(numpy.asarray(X), 3, 1)"
         }
         remedies |= {shape[1:]: "; pass X[:, None]"} if shape[0] == 1 else {}
-        raise BagError(f"X has instances of shape {found[1:]}, fit had {shape}{remedies.get(found[1:], '')}")
+        raise DataError(f"X has instances of shape {found[1:]}, fit had {shape}{remedies.get(found[1:], '')}")
     if estimator.bytes_ and isinstance(x, np.ndarray) and x.dtype.kind in "iu" and x.dtype != np.uint8:
         bits = "(X >> 8)" if x.size and x.max() > 255 else "X"  # of 16 bits
-        raise BagError(f"X has numbers of type {x.dtype}, fit had bytes; pass {bits}.astype(numpy.uint8)")
+        raise DataError(f"X has numbers of type {x.dtype}, fit had bytes; pass {bits}.astype(numpy.uint8)")
     return x

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from apportion._device import unplaced
+from apportion._device import plain_network
 from apportion.bags.bags import Bags
 
 RARE = 0.2  # of an even share, 1/k
@@ -18,7 +18,7 @@ def starting_at(shares: Tensor, network: nn.Module) -> nn.Module:
     """
     if float(shares.min()) >= RARE / len(shares):
         return network
-    plain = unplaced(network)
+    plain = plain_network(network)
     head = plain[-1] if isinstance(plain, nn.Sequential) and len(plain) else plain
     if isinstance(head, nn.Linear) and head.bias is not None:
         with torch.no_grad():

@@ -9,7 +9,8 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data  # type: ignore[attr-defined]
 
-from apportion.intake.instances import BagError, library_of
+from apportion.errors import DataError
+from apportion.intake.instances import library_of
 
 LARGE, SMALL = 30.0, 0.003  # sizes of features: beyond them an mlp learns little or nothing (docs/log.md)
 _ACCEPTED: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # bytes of images stay so
@@ -35,17 +36,17 @@ def _checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     if issparse(X):
         few = X.shape[1] <= 1000
         remedy = f"pass {'X.toarray()' if few else 'it through TruncatedSVD(50), as a pipeline does'}"
-        raise BagError(f"X is a sparse matrix of {X.shape[1]:,} columns, networks take dense rows; {remedy}")
+        raise DataError(f"X is a sparse matrix of {X.shape[1]:,} columns, networks take dense rows; {remedy}")
     column = getattr(X, "ndim", 0) == 1 or (library_of(X) == "polars" and type(X).__name__ == "Series")
     first = next(iter(X), None) if column or isinstance(X, list | tuple) else None
     if isinstance(first, str) and first.lower().endswith((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")):
         remedy = "open them, [PIL.Image.open(name).convert('RGB') for name in X]"
-        raise BagError(f"X has names of files, such as {first[-40:]!r}; {remedy}")
+        raise DataError(f"X has names of files, such as {first[-40:]!r}; {remedy}")
     if isinstance(first, str):
         steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
-        raise BagError(f"X has texts, such as {first[:40]!r}; make numbers of them, make_pipeline({steps})")
+        raise DataError(f"X has texts, such as {first[:40]!r}; make numbers of them, make_pipeline({steps})")
     if column and first is not None and np.ndim(first) == 1:
-        raise BagError(f"X is a column of vectors of {np.size(first)} numbers; pass numpy.stack(X)")
+        raise DataError(f"X is a column of vectors of {np.size(first)} numbers; pass numpy.stack(X)")
     try:
         return validate_data(estimator, X, *y, **options, **_ACCEPTED)
     except (TypeError, ValueError):  # which do not say in which column
@@ -53,7 +54,9 @@ def _checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
         for name, values in X.items() if frame else ():
             if not _is_numeric(values.dropna().to_numpy()):
                 remedy = "encode it, by scikit-learn's ColumnTransformer or in apportion fit, or leave it out"
-                raise BagError(f"column {name!r} of X has {values.dtype}, and no numbers; {remedy}") from None
+                raise DataError(
+                    f"column {name!r} of X has {values.dtype}, and no numbers; {remedy}"
+                ) from None
         raise
 
 
@@ -71,19 +74,19 @@ def _refuse_gaps(y: Any) -> None:
         return
     for row in (i for i, label in enumerate(y) if label is None):
         remedy = "leave such rows out, or pass bags and their proportions instead of y"
-        raise BagError(f"y has no label in row {row}; {remedy}")
+        raise DataError(f"y has no label in row {row}; {remedy}")
 
 
 def _refuse_one_share(y: np.ndarray) -> None:
     """The share of one class on every row: shares are those of all classes."""
     if y.dtype.kind == "f" and ((y >= 0) & (y <= 1)).all() and (y % 1 != 0).any():
         remedy = "pass those of both, numpy.column_stack([1 - y, y])"
-        raise BagError(f"y has numbers from {y.min():g} to {y.max():g}, the shares of one class; {remedy}")
+        raise DataError(f"y has numbers from {y.min():g} to {y.max():g}, the shares of one class; {remedy}")
 
 
 def warn_of_sizes(X: np.ndarray, names: Any = None) -> None:
-    """Features so large that they drown the others, or all so small that nothing is learnt in time."""
-    if X.dtype == np.uint8:  # bytes are centred
+    """Features so large that they drown the others, or all so small that nothing is learned in time."""
+    if X.dtype == np.uint8:  # bytes are centered
         return
     sizes = np.sqrt(np.einsum("ij,ij->j", X, X, dtype=np.float64) / len(X))
     if SMALL <= sizes.max() <= LARGE or not sizes.max():
@@ -105,4 +108,4 @@ def check_labels(y: Any) -> None:
     shape = np.shape(y)
     if len(shape) == 2 and shape[1] > 1:
         remedy = "pass scoring=BagScore() to a search, or score held-out bags with it"
-        raise BagError(f"y has shares of {shape[1]} classes, and accuracy wants labels; {remedy}")
+        raise DataError(f"y has shares of {shape[1]} classes, and accuracy wants labels; {remedy}")

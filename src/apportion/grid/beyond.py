@@ -16,8 +16,8 @@ TWO_VIEWS = First(
 MUON = replace(TWO_VIEWS, optimizer="muon", rate=0.05)
 # no dropout: strong views are enough of a burden
 PLAIN13 = Network("conv13", {"dropout": 0.0})
-BOTH13 = Network("conv13", {"dropout": 0.0, "both_ways": True})
-BOTH9 = Network("resnet9", {"dropout": 0.0, "both_ways": True})
+BOTH13 = Network("conv13", {"dropout": 0.0, "test_time_flip": True})
+BOTH9 = Network("resnet9", {"dropout": 0.0, "test_time_flip": True})
 WIDE9 = replace(BOTH9, options={**BOTH9.options, "width": 96})
 STUDENT = replace(FAST_SECOND, epochs=70, network=CONV13, augment="crop+flip")
 STUDENT9 = replace(STUDENT, epochs=80, network=BOTH9)
@@ -52,7 +52,7 @@ def beyond(
     whole: bool = False,
     muon: Mapping[int, float] | None = None,  # rates by bag size, where they are not as usual
 ) -> Recipe:
-    # at 128 scattered batches learnt as much in the one trial, and no step waits for transport
+    # at 128 scattered batches learned as much in the one trial, and no step waits for transport
     batches = None if whole else in_batches(size, LARGE if muon is None else LARGE // 2)
     stage = TWO_VIEWS if muon is None else replace(MUON, rate=muon.get(size, MUON.rate))
     return replace(
@@ -60,7 +60,7 @@ def beyond(
         data=Data(data, size),
         network=network,
         first=replace(stage, epochs=epochs, options=labels(transport), batches=batches),
-        instances_per_batch=max(batch, size) if whole else batch,
+        batch_size=max(batch, size) if whole else batch,
         augment="weak+strong",
     )
 
@@ -72,7 +72,7 @@ def digits(size: int, data: str, transport: bool) -> Recipe:
         data=Data(data, size),
         network=Network("resnet9", {"width": 8}),
         first=replace(TWO_VIEWS, epochs=DIGIT_EPOCHS[size], options=options, batches=batches),
-        instances_per_batch=256,
+        batch_size=256,
         augment="weak+strong" if data == "fashion_mnist" else "weak+strong-unmirrored",
     )
 

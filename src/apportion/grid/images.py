@@ -17,7 +17,7 @@ FAST = Recipe(
     data=Data("cifar10", 64),
     network=CONV13,
     first=First(epochs=100, rate=1e-3),
-    instances_per_batch=1024,
+    batch_size=1024,
     augment="crop+flip",
 )
 # labels from a running mean of log-probabilities: after any one epoch at a high rate they are poor
@@ -96,7 +96,7 @@ MNIST = {
         network=Network("mlp", {"widths": MNIST_WIDTHS}),
         first=First(method, epochs=60, rate=1e-3),
         second=second,
-        instances_per_batch=1024,
+        batch_size=1024,
     )
     for data in ("mnist", "fashion_mnist", "kmnist")
     for method in ("dllp", "counts")

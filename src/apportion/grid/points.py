@@ -8,7 +8,7 @@ MOONS = Recipe(
     data=Data("moons", 50),
     network=Network("mlp", {"widths": (64, 64, 64)}),
     first=First(epochs=150, rate=2e-3),
-    instances_per_batch=100,
+    batch_size=100,
 )
 MOONS_SECOND = Second(epochs=80, hold=10, rate=1e-3)
 GAN_POINTS = First("gan", epochs=150, rate=5e-3, options={"noise": 8})  # 100 values are for images
@@ -34,7 +34,7 @@ DIGITS = Recipe(
     data=Data("digits", 16),
     network=Network("mlp", {"widths": (128, 128, 128)}),
     first=First(epochs=100, rate=2e-3),
-    instances_per_batch=128,
+    batch_size=128,
 )
 
 # apportion run digits --seeds 4-6     every first stage and PLOT after it: about 5 s a run on one core

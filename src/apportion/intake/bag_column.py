@@ -3,7 +3,8 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from apportion.intake.instances import BagError, library_of
+from apportion.errors import DataError
+from apportion.intake.instances import library_of
 
 LEAST = 3  # bags from which on a column of their ids is no accident: of two, 0 and 1 may be the shares
 
@@ -17,7 +18,7 @@ def bag_column(
     """
     index, columns = [] if library == "polars" else list(table.index), list(table.columns)
     for name in (name for i, name in enumerate(columns) if name in columns[:i]):
-        raise BagError(f"the column {name!r} stands twice in the table; keep one")
+        raise DataError(f"the column {name!r} stands twice in the table; keep one")
     columns = [name for name in columns if name not in classes]
     found = [name for name in columns if _holds(table[name], names)]
     counting = library == "pandas" and type(table.index).__name__ == "RangeIndex"
@@ -29,15 +30,15 @@ def bag_column(
             return whole[0]
     for name in found if counting and subset and not classes and len(names) < min(LEAST, len(index)) else ():
         remedy = f"pass table.set_index({name!r}), or classes= if it is one of them"
-        raise BagError(f"the column {name!r} or the rows' numbers may name the bags; {remedy}")
+        raise DataError(f"the column {name!r} or the rows' numbers may name the bags; {remedy}")
     for name in (name for name in found if library == "pandas" and _values(table[name]) == index):
-        raise BagError(f"the column {name!r} repeats the names of the bags; pass table.set_index({name!r})")
+        raise DataError(f"the column {name!r} repeats the names of the bags; pass table.set_index({name!r})")
     if library == "pandas" and set(index) & names:
         return None
     found = found or [name for name in columns if _some(table[name], names)]
     if not found and library == "polars":
         remedy = f"one must have all bags of the instances in it, such as {next(iter(names))!r}"
-        raise BagError(f"no column of the polars table names the bags; {remedy}")
+        raise DataError(f"no column of the polars table names the bags; {remedy}")
     return min(found, key=lambda name: not _once(table[name], names, subset), default=None)
 
 

@@ -121,10 +121,10 @@ def denoised(
     error = level**2 * (1 - seen) / unit**2  # (m, 1) variance of a share's error
     overall = np.clip((shares * n).sum(0) / n.sum(), least, None)
     overall /= overall.sum()
-    centre, chance = told or (overall, overall * (1 - overall) / n)
-    beyond = _beyond((shares - centre) ** 2, chance + error, overall * (1 - overall))
+    center, chance = told or (overall, overall * (1 - overall) / n)
+    beyond = _beyond((shares - center) ** 2, chance + error, overall * (1 - overall))
     weight = (chance + beyond) / np.maximum(chance + beyond + error, 1e-30)
-    clean = np.clip(centre + weight * (shares - centre), least, None)
+    clean = np.clip(center + weight * (shares - center), least, None)
     left = (weight * error).sum(1)  # variance that remains
     relax = np.full(len(left), math.inf)
     np.divide((chance + beyond).sum(1), left, out=relax, where=left > 0)

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 
 from apportion.bags.bags import Bags
+from apportion.errors import DataError
 from apportion.intake.filling import without_residue
 from apportion.intake.grouping import bags_of, table_rows
 from apportion.intake.ids import Groups, groups_of
-from apportion.intake.instances import BagError, as_instances, check_classes, library_of, unmasked
+from apportion.intake.instances import as_instances, check_classes, library_of, unmasked
 from apportion.intake.named import column_names, framed
 from apportion.intake.remedies import ESTIMATOR, EXPANDING, Way
 from apportion.intake.sound import checked_shares
@@ -31,7 +32,7 @@ def bags_from(
     labels = None if y is None else np.asarray(y)
     one_source(labels, proportions if counts is None else counts)
     if ids is None and (labels is None or labels.ndim > 1):
-        raise BagError("proportions are those of bags; pass bags=, the bag id of every row")
+        raise DataError("proportions are those of bags; pass bags=, the bag id of every row")
     groups = groups_of(ids, len(x))
     if labels is None:
         shares, classes = table_shares(proportions, counts, groups, classes, way=way)
@@ -46,17 +47,19 @@ def one_source(y: Any, table: Any) -> None:
     """Refuse labels beside a table, and neither of them."""
     if (y is None) == (table is None):
         what = "neither" if y is None else "both"
-        raise BagError(f"{what} of y and a table is given; pass y, or bags with proportions or counts")
+        raise DataError(f"{what} of y and a table is given; pass y, or bags with proportions or counts")
 
 
-def expand(proportions: Any = None, bags: Any = None, *, counts: Any = None, classes: Any = None) -> Any:
+def expand_proportions(
+    proportions: Any = None, bags: Any = None, *, counts: Any = None, classes: Any = None
+) -> Any:
     """The proportions of each row's own bag, (N, k): the form that cross-validation can cut into folds.
 
     The columns follow the sorted classes; of a DataFrame it is a DataFrame, which keeps their names, and has
     the index of the bags where these are a pandas Series. The table may be one of `counts`.
     """
     if bags is None:
-        raise BagError("bags is missing; pass bags=, the bag id of every row")
+        raise DataError("bags is missing; pass bags=, the bag id of every row")
     groups = groups_of(bags, len(bags))
     shares, classes = table_shares(proportions, counts, groups, classes, way=EXPANDING)
     rows = checked_shares(shares, groups, False, classes, EXPANDING)[groups[1]]
@@ -94,7 +97,7 @@ def by_columns(frame: Any, classes: Any, what: str) -> tuple[Any, Any]:
     asked = names if classes is None else np.asarray(classes, dtype=object).tolist()
     if len(set(names)) < len(names) or set(asked) != set(names):
         remedy = "name the same, each once, or pass its to_numpy(), a column a class in their order"
-        raise BagError(f"{what} has the columns {names}, but the classes are {asked}; {remedy}")
+        raise DataError(f"{what} has the columns {names}, but the classes are {asked}; {remedy}")
     places = [names.index(name) for name in asked]
     return frame.iloc[:, places] if library_of(frame) == "pandas" else frame[:, places], asked
 
@@ -103,15 +106,15 @@ def _counted(y: np.ndarray, groups: Groups, classes: Any) -> tuple[np.ndarray, n
     """Shares (m, k) counted from labels, and the sorted classes; `classes` may hold some that y lacks."""
     names, number, sizes = groups
     if len(y) != len(number):
-        raise BagError(f"there are {len(number)} instances but {len(y)} labels; pass one label an instance")
+        raise DataError(f"there are {len(number)} instances but {len(y)} labels; pass one label an instance")
     found, code = np.unique(y, return_inverse=True)
     if classes is not None:
         known = np.unique(np.asarray(classes))
         for name in np.setdiff1d(found, known).tolist():
-            raise BagError(f"the label {name!r} is not among the classes {known.tolist()}; add it")
+            raise DataError(f"the label {name!r} is not among the classes {known.tolist()}; add it")
         found, code = known, np.searchsorted(known, found)[code]
     if len(found) < 2:
-        raise BagError(f"all labels are of one class, {found.tolist()}; pass classes= with all there are")
+        raise DataError(f"all labels are of one class, {found.tolist()}; pass classes= with all there are")
     counts = np.bincount(number * len(found) + code, minlength=len(names) * len(found))
     return counts.reshape(len(names), -1) / sizes[:, None], found
 
@@ -120,13 +123,13 @@ def _agreed(rows: np.ndarray, groups: Groups) -> np.ndarray:
     """One row of shares a bag, where all rows of the bag say the same."""
     names, number, _ = groups
     if len(rows) != len(number):
-        raise BagError(f"there are {len(number)} instances but {len(rows)} rows of shares; pass one each")
+        raise DataError(f"there are {len(number)} instances but {len(rows)} rows of shares; pass one each")
     shares = without_residue(rows[np.unique(number, return_index=True)[1]].astype(np.float64))
     for i in np.flatnonzero((np.abs(rows - shares[number]) > 1e-6).any(1))[:1].tolist():
         one, other = (np.round(each.astype(float), 6).tolist() for each in (shares[number[i]], rows[i]))
         both = f"{one} and, in row {i}, {other}"
-        remedy = "every row holds the proportions of its whole bag, see expand"
-        raise BagError(f"bag {names[number[i]]!r} has rows that disagree: {both}; {remedy}")
+        remedy = "every row holds the proportions of its whole bag, see expand_proportions"
+        raise DataError(f"bag {names[number[i]]!r} has rows that disagree: {both}; {remedy}")
     return shares
 
 
@@ -134,7 +137,7 @@ def _sorted_classes(classes: Any, k: int) -> np.ndarray:
     found = np.arange(k) if classes is None else _checked_classes(classes, k)
     if (found[1:] < found[:-1]).any():
         remedy = f"order columns and classes as {np.sort(found).tolist()}, as expand does"
-        raise BagError(f"the classes {found.tolist()} are not sorted, and scorers could not know; {remedy}")
+        raise DataError(f"the classes {found.tolist()} are not sorted, and scorers could not know; {remedy}")
     return found
 
 
@@ -142,5 +145,5 @@ def _checked_classes(classes: Any, k: int) -> np.ndarray:
     check_classes(classes)
     found = np.asarray(classes)
     if len(found) != k or len(np.unique(found)) != k:
-        raise BagError(f"there are {k} columns of shares but the classes {found.tolist()}; name each once")
+        raise DataError(f"there are {k} columns of shares but the classes {found.tolist()}; name each once")
     return found

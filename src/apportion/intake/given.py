@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from apportion.bags.bags import Bags
-from apportion.intake.instances import BagError, library_of
+from apportion.errors import DataError
+from apportion.intake.instances import library_of
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ def placed_labels(given: Any, x: Any, bags: Any = None) -> Any:
         rows = _places(given.index, there, *indexed[0])
     elif len(rows) == len(x) and rows != list(range(len(x))):
         remedy = "pass X as a DataFrame with this index, or given.reset_index(drop=True) if rows are in order"
-        raise BagError(f"given has all {len(x)} rows, but X has no index to find {rows[0]!r} by; {remedy}")
+        raise DataError(f"given has all {len(x)} rows, but X has no index to find {rows[0]!r} by; {remedy}")
     found: dict[Any, Hashable] = {}
     for i in np.flatnonzero(there).tolist():
         if rows[i] in found:
-            raise BagError(
+            raise DataError(
                 f"given has row {given.index.tolist()[i]!r} twice in its index; keep one label a row"
             )
         found[rows[i]] = names[i]
@@ -68,7 +69,7 @@ def refuse_another_order(
     if x.index.is_unique and bags.index.isin(x.index).all() and bags.index.is_unique:
         remedy = f"pass {called}.loc[{who}.index], or {called}.to_numpy() if it is in the order of {who}"
         first = bags.index[:1].tolist()[0]
-        raise BagError(f"{called} has the rows of {who} in another order, {first!r} first; {remedy}")
+        raise DataError(f"{called} has the rows of {who} in another order, {first!r} first; {remedy}")
 
 
 def _has_index(values: Any) -> bool:
@@ -79,11 +80,11 @@ def _places(index: Any, there: np.ndarray, frame: Any, who: str) -> list[int]:
     """The place of each row of an index in that of a frame, where it is `there`."""
     for row in frame.index[frame.index.duplicated()][:1].tolist():
         remedy = "pass reset_index(drop=True) of it, and given by the places of its rows"
-        raise BagError(f"the index of {who} has {row!r} twice, and given is found by it; {remedy}")
+        raise DataError(f"the index of {who} has {row!r} twice, and given is found by it; {remedy}")
     places = frame.index.get_indexer(index)
     for i in np.flatnonzero((places < 0) & there)[:1].tolist():
         remedy = "drop it, or pass {row: class}, rows counted from 0"
-        raise BagError(
+        raise DataError(
             f"a label is given for row {index.tolist()[i]!r}, which is not in the index of {who}; {remedy}"
         )
     return places.tolist()
@@ -92,15 +93,15 @@ def _places(index: Any, there: np.ndarray, frame: Any, who: str) -> list[int]:
 def given_rows(given: Any, n: int) -> dict[int, Hashable]:
     """{row: class} from a dict, rows as whole numbers of any type."""
     if not isinstance(given, Mapping | None):
-        raise BagError(f"given is a {type(given).__name__}; pass {{row: class}}, rows counted from 0")
+        raise DataError(f"given is a {type(given).__name__}; pass {{row: class}}, rows counted from 0")
     found = {}
     for row, name in (given or {}).items():
         number = isinstance(row, int | float | np.number) and not isinstance(row, bool)
         if not number or not float(row).is_integer():
             remedy = "name rows by their place, from 0, such as X.index.get_loc(row) of a DataFrame"
-            raise BagError(f"a label is given for row {row!r}; {remedy}")
+            raise DataError(f"a label is given for row {row!r}; {remedy}")
         if not 0 <= row < n:
-            raise BagError(f"a label is given for row {row}, but there are {n} rows")
+            raise DataError(f"a label is given for row {row}, but there are {n} rows")
         found[int(row)] = name
     return found
 
@@ -117,7 +118,7 @@ def with_given(bags: Bags, given: Mapping[int, Hashable], classes: np.ndarray, *
     given = given_rows(given, n)
     for row, name in given.items():
         if name not in code:
-            raise BagError(
+            raise DataError(
                 f"row {row} is given the class {name!r}, which is not among {list(code)}; mend it or drop it"
             )
     rows = place[torch.tensor(list(given))]
@@ -127,7 +128,7 @@ def with_given(bags: Bags, given: Mapping[int, Hashable], classes: np.ndarray, *
     left = bags.proportions.double() * bags.sizes.unsqueeze(1) - taken
     for b, c in (left < -0.5).nonzero().tolist() if sure else ():
         what = f"has {int(taken[b, c])} rows that are given as {list(code)[c]!r}, more than its share allows"
-        raise BagError(f"bag {bags.ids[b]!r} {what}; mend them, or pass noise= if shares are noisy")
+        raise DataError(f"bag {bags.ids[b]!r} {what}; mend them, or pass noise= if shares are noisy")
     left, sizes = left.clamp_min(0), bags.sizes - taken.sum(1).long()
     shares = torch.where(left.sum(1, keepdim=True) > 0, left / left.sum(1, keepdim=True), 1 / k)
     shares = torch.where(bags.proportions.isnan(), math.nan, shares)

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from apportion.bags.bags import Bags
+from apportion.errors import DataError
 from apportion.intake.filling import without_residue
 from apportion.intake.given import refuse_another_order
 from apportion.intake.ids import Groups, groups_of
-from apportion.intake.instances import BagError, as_instances, library_of
+from apportion.intake.instances import as_instances, library_of
 from apportion.intake.matching import check_names, check_order
 from apportion.intake.named import by_name
 from apportion.intake.remedies import ESTIMATOR, GROUPING, Way
@@ -21,12 +22,12 @@ from apportion.intake.strangers import refuse_beside, refuse_sum, refuse_total
 
 
 def _refuse(name: Hashable, what: str) -> NoReturn:
-    raise BagError(f"bag {name!r} {what}")
+    raise DataError(f"bag {name!r} {what}")
 
 
-def group_bags(
+def build_bags(
     x: Any, ids: Any, proportions: Any = None, *, counts: Any = None, bag_column: str | None = None,
-    normalise: bool = False,
+    normalize: bool = False,
 ) -> Bags:  # fmt: skip
     """Bags from instances, the bag id of each, and a table with the proportions or the counts of every bag.
 
@@ -37,11 +38,11 @@ def group_bags(
     refuse_another_order(x, ids, "x")
     x = as_instances(x)
     groups = groups_of(ids, len(x))
-    scaled, whole = not normalise, counts is not None
+    scaled, whole = not normalize, counts is not None
     rows, classes = table_rows(proportions, counts, groups, key=bag_column, scaled=scaled, way=GROUPING)
-    if whole and normalise:
+    if whole and normalize:
         check_numbers(rows, groups[0], classes, GROUPING, whole=True)
-    return bags_of(x, groups, checked_shares(rows, groups, normalise, classes, GROUPING))
+    return bags_of(x, groups, checked_shares(rows, groups, normalize, classes, GROUPING))
 
 
 def bags_of(x: Tensor, groups: Groups, shares: np.ndarray) -> Bags:
@@ -62,12 +63,12 @@ def table_rows(
     class that a bag of {bag: {class: number}} does not name has `gap`."""
     names, _, sizes = groups
     if (proportions is None) == (counts is None):
-        raise BagError("pass either proportions or counts, one row a bag")
+        raise DataError("pass either proportions or counts, one row a bag")
     table = counts if proportions is None else proportions
     if isinstance(table, dict):
         table = {name: row for name, row in table.items() if row is not None}
         if not table:
-            raise BagError("no bag has proportions, so that there is nothing to learn from")
+            raise DataError("no bag has proportions, so that there is nothing to learn from")
     table, found, key = by_name(table, names, classes, gap=gap, key=key, subset=way.subset)
     rows = without_residue(rows_by_id(table, list(names), key, way))
     if rows.ndim != 2:
@@ -99,7 +100,7 @@ def rows_by_id(table: Any, names: list[Hashable], bag_column: str | None, way: W
     else:
         values = numbers_of(table, "the table")
         if len(values) != len(names):
-            raise BagError(f"there are {len(names)} bags but {len(values)} rows; pass a dict to name them")
+            raise DataError(f"there are {len(names)} bags but {len(values)} rows; pass a dict to name them")
         check_order(names)
         return values
     check_names(keys, names, way)
@@ -113,7 +114,7 @@ def _refuse_default_index(index: Any, names: list[Hashable]) -> None:
     counting = type(index).__name__ == "RangeIndex" and index.name is None and index[:1].tolist() == [0]
     for name in set(names).symmetric_difference(index) if counting else ():
         what = f"the table's rows are numbered 0 to {len(index) - 1}, and the bags are not, such as {name!r}"
-        raise BagError(f"{what}; name the bags by table.set_index(...)")
+        raise DataError(f"{what}; name the bags by table.set_index(...)")
 
 
 def _rows(table: Mapping[Hashable, Any]) -> np.ndarray:
@@ -138,5 +139,5 @@ def _vectors(series: Any, library: str) -> dict[Hashable, Any]:
     """The vectors of a pandas series by bag; one number a bag would say nothing of the other classes."""
     if library == "polars" or series.dtype != object:
         remedy = "pass a table with a column a class, such as pandas.DataFrame({'no': 1 - s, 'yes': s})"
-        raise BagError(f"a series has one number a bag; {remedy}")
+        raise DataError(f"a series has one number a bag; {remedy}")
     return dict(zip(series.index, series, strict=True))

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from apportion.intake.instances import BagError, is_missing, library_of, unmasked
+from apportion.errors import DataError
+from apportion.intake.instances import is_missing, library_of, unmasked
 
 Groups = tuple[Sequence[Hashable], np.ndarray, np.ndarray]  # names of bags, each row's bag, sizes
 
@@ -17,7 +18,7 @@ def groups_of(ids: Any, n: int) -> Groups:
         return range(n), np.arange(n), np.ones(n, np.int64)
     keys = keys_of(ids)
     if len(keys) != n:
-        raise BagError(f"there are {n} instances but {len(keys)} bag ids; pass one id an instance")
+        raise DataError(f"there are {n} instances but {len(keys)} bag ids; pass one id an instance")
     return numbered(keys)
 
 
@@ -33,19 +34,19 @@ def keys_of(ids: Any) -> Sequence[Hashable] | np.ndarray:
             hash(value)
         except TypeError as problem:
             what = f"instance {i} has a bag id that cannot be hashed ({value!r}); use a string or a number"
-            raise BagError(what) from problem
+            raise DataError(what) from problem
         if is_missing(value):
-            raise BagError(f"instance {i} has no bag id ({value!r}); name its bag or drop the instance")
+            raise DataError(f"instance {i} has no bag id ({value!r}); name its bag or drop the instance")
     return values
 
 
 def _one_each(ids: Any) -> Any:
     """Ids in one column, as a vector; errors for what would be taken for other ids than it has."""
     if isinstance(ids, str):
-        raise BagError(f"bags is the text {ids!r}; pass the ids themselves, such as X.pop({ids!r})")
+        raise DataError(f"bags is the text {ids!r}; pass the ids themselves, such as X.pop({ids!r})")
     if isinstance(ids, Mapping):
         what = f"bags is a dict, which names several groupings, {list(ids)[:3]}; only fit and meet take those"
-        raise BagError(f"{what}, with a table of each: pass one of them here, or the bag id of every row")
+        raise DataError(f"{what}, with a table of each: pass one of them here, or the bag id of every row")
     shape = tuple(getattr(ids, "shape", ()))
     if len(shape) < 2:
         return ids
@@ -54,7 +55,7 @@ def _one_each(ids: Any) -> Any:
         remedy = "a column of them, or pandas.MultiIndex.from_frame(bags)" if frame else "one id an instance"
         apart = "bags.to_dict()" if library_of(ids) == "polars" else "dict(bags)"
         remedy += f"; {apart}, with a table of each, if rows lie in a bag of every column" if frame else ""
-        raise BagError(f"bags have shape {shape}; pass {remedy}")
+        raise DataError(f"bags have shape {shape}; pass {remedy}")
     if library_of(ids) == "polars":
         return ids.to_series()
     return ids.iloc[:, 0] if library_of(ids) == "pandas" else ids.reshape(-1)

@@ -8,9 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
-class BagError(ValueError):
-    """Bags that cannot be used; the message names the bag or the row, the value and the remedy."""
+from apportion.errors import DataError
 
 
 def as_instances(x: Any) -> Tensor:
@@ -25,14 +23,14 @@ def as_instances(x: Any) -> Tensor:
             array = array.astype(np.float32)  # numpy's types that torch does not have
         x = _shared(array) if isinstance(x, np.memmap) else torch.from_numpy(_writeable(array))
     if x.ndim < 2:
-        raise BagError(f"instances have shape {tuple(x.shape)}; pass a row each, such as x.reshape(-1, 1)")
+        raise DataError(f"instances have shape {tuple(x.shape)}; pass a row each, such as x.reshape(-1, 1)")
     if x.dtype == torch.uint8 and x.ndim > 2:
         return x
     x = x.float()
     if not bool(x.sum().isfinite()):  # a sum alone may overflow: then every value is looked at
         for i in (~x.flatten(1).isfinite().all(1)).nonzero().flatten()[:1].tolist():
             value = x[i].flatten()[~x[i].flatten().isfinite()][0]
-            raise BagError(f"instance {i} has the value {value:g}; fill it in, or drop the instance")
+            raise DataError(f"instance {i} has the value {value:g}; fill it in, or drop the instance")
     return x
 
 
@@ -45,7 +43,7 @@ def unmasked(x: Any) -> Any:
     """The same; numpy's masked values, of which nothing is left in an array, are refused."""
     if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
         i = int(np.argwhere(np.ma.getmaskarray(x))[0][0])
-        raise BagError(f"row {i} has a masked value; fill it in, such as by x.filled(0), or drop the row")
+        raise DataError(f"row {i} has a masked value; fill it in, such as by x.filled(0), or drop the row")
     return x
 
 
@@ -58,20 +56,20 @@ def is_missing(value: Any) -> bool:
 def check_classes(names: Sequence[Any]) -> None:
     """Refuse columns without a name, and names of several types, which have no common order."""
     for name in (name for name in names if isinstance(name, tuple) or is_missing(name)):
-        raise BagError(f"a class is named {name!r}; give every column a name, and one alone")
+        raise DataError(f"a class is named {name!r}; give every column a name, and one alone")
     kinds = {np.asarray(name).dtype.kind for name in names}
     if len({"n" if kind in "iuf" else kind for kind in kinds}) > 1:
-        raise BagError(
+        raise DataError(
             f"the classes {list(names)} are of several types; write all alike, such as by map(str)"
         )
 
 
 def as_floats(x: Tensor) -> Tensor:
     """What a network takes, batch by batch: bytes of images about nought and of about unit size."""
-    return centred(x) if x.dtype == torch.uint8 else x.float()
+    return centered(x) if x.dtype == torch.uint8 else x.float()
 
 
-def centred(x: Tensor) -> Tensor:
+def centered(x: Tensor) -> Tensor:
     """Pixels from 0 to 255 as floats from -2 to 2: the same for all data, so that no model has to keep it."""
     return x.float().sub(127.5).div(63.75)
 
@@ -100,23 +98,23 @@ def _numbers(array: np.ndarray) -> np.ndarray:
         except (TypeError, ValueError):
             remedy = "encode texts and dates as numbers, such as with scikit-learn's OneHotEncoder"
             what = f"instance {place[0]} has the value {value!r}, which is no number"
-            raise BagError(f"{what}; {remedy}") from None
-    raise BagError(f"instances have values of type {array.dtype}; pass numbers, such as x.astype(float)")
+            raise DataError(f"{what}; {remedy}") from None
+    raise DataError(f"instances have values of type {array.dtype}; pass numbers, such as x.astype(float)")
 
 
 def as_labels(y: Any, n: int, n_classes: int) -> Tensor:
     """Labels (n,) int64 from whole numbers of any type, checked to be classes."""
     labels = y if isinstance(y, Tensor) else torch.from_numpy(np.array(y))
     if labels.ndim != 1:
-        raise BagError(f"labels have shape {tuple(labels.shape)}; pass one label an instance")
+        raise DataError(f"labels have shape {tuple(labels.shape)}; pass one label an instance")
     if len(labels) != n:
-        raise BagError(f"there are {n} instances but {len(labels)} labels; pass one label an instance")
+        raise DataError(f"there are {n} instances but {len(labels)} labels; pass one label an instance")
     if n_classes < 2:
-        raise BagError("one class leaves nothing to learn; n_classes must be at least two")
+        raise DataError("one class leaves nothing to learn; n_classes must be at least two")
     for i in (labels != labels.long()).nonzero().flatten()[:1].tolist():
-        raise BagError(f"instance {i} has label {labels[i].item()}; labels are whole numbers from 0")
+        raise DataError(f"instance {i} has label {labels[i].item()}; labels are whole numbers from 0")
     labels = labels.long()
     for i in ((labels < 0) | (labels >= n_classes)).nonzero().flatten()[:1].tolist():
         known = f"with n_classes={n_classes} labels are 0 to {n_classes - 1}"
-        raise BagError(f"instance {i} has label {int(labels[i])}; {known}")
+        raise DataError(f"instance {i} has label {int(labels[i])}; {known}")
     return labels

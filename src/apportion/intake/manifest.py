@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from apportion.bags.bags import Bags
-from apportion.intake.instances import BagError, as_instances
+from apportion.errors import DataError
+from apportion.intake.instances import as_instances
 from apportion.intake.sound import checked_shares
 
 
@@ -20,7 +21,7 @@ def save_manifest(bags: Bags, path: Path | str) -> None:
     rows = [part.tolist() for part in bags.source.split(bags.sizes.tolist())]
     keep = [i.item() if isinstance(i, np.generic) else i for i in bags.ids]
     if any(not isinstance(i, str | int | float | bool) for i in keep):
-        raise BagError("a manifest can name bags by strings and numbers only; rename the bags")
+        raise DataError("a manifest can name bags by strings and numbers only; rename the bags")
     entries = [
         {"id": i, "rows": r, "proportions": p}
         for i, r, p in zip(keep, rows, bags.proportions.cpu().double().tolist(), strict=True)
@@ -39,25 +40,25 @@ def load_manifest(path: Path | str, x: Any) -> Bags:
         shares = np.array([entry["proportions"] for entry in entries], dtype=np.float64)
         ids, source = [_name(entry["id"]) for entry in entries], torch.cat(rows)
     except OSError as problem:
-        raise BagError(f"{path} cannot be read: {problem.strerror}") from None
+        raise DataError(f"{path} cannot be read: {problem.strerror}") from None
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as problem:
-        raise BagError(f"{path} is not a bag manifest: {problem}") from None
+        raise DataError(f"{path} is not a bag manifest: {problem}") from None
     if not known or shares.ndim != 2:
-        raise BagError(f"{path} is not a bag manifest of format 1")
+        raise DataError(f"{path} is not a bag manifest of format 1")
     for row in source[(source < 0) | (source >= len(x))].tolist():
-        raise BagError(f"{path} names row {row}, but the data has {len(x)} rows")
+        raise DataError(f"{path} names row {row}, but the data has {len(x)} rows")
     for name in (name for name, times in Counter(ids).items() if times > 1):
-        raise BagError(f"{path} has the bag {name!r} more than once; give each a name of its own")
+        raise DataError(f"{path} has the bag {name!r} more than once; give each a name of its own")
     for row in (source.bincount() > 1).nonzero().flatten().tolist():
-        raise BagError(f"{path} names row {row} more than once; a row is in one bag")
+        raise DataError(f"{path} names row {row} more than once; a row is in one bag")
     sizes = torch.tensor([len(r) for r in rows])
     # the values as they are, since rescaling would change their last bit
     checked_shares(shares, (ids, np.empty(0), sizes.numpy()), False)
     for name in (name for name, size in zip(ids, sizes.tolist(), strict=True) if not size):
-        raise BagError(f"bag {name!r} has no instance; drop it from {path}")
+        raise DataError(f"bag {name!r} has no instance; drop it from {path}")
     bags = Bags(x[source], sizes, torch.from_numpy(shares).float(), source, ids)
     if _fingerprint(bags.x, source) != mark:
-        raise BagError(f"{path} was made for other data; the same instances in the same order are needed")
+        raise DataError(f"{path} was made for other data; the same instances in the same order are needed")
     return bags
 
 

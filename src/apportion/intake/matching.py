@@ -3,7 +3,7 @@
 import re
 from collections.abc import Hashable, Sequence
 
-from apportion.intake.instances import BagError
+from apportion.errors import DataError
 from apportion.intake.remedies import ESTIMATOR, ONE_ROW, Way
 from apportion.intake.twins import written_otherwise
 
@@ -15,13 +15,13 @@ def check_names(keys: Sequence[Hashable], names: Sequence[Hashable], way: Way = 
     if keys and known.isdisjoint(keys):
         one, other = (f"{each[0]!r} ({type(each[0]).__name__})" for each in (keys, names))
         remedy = "write both alike, such as by map(str, ...)"
-        raise BagError(f"no bag of the table is one of the instances': {one} there, {other} here; {remedy}")
+        raise DataError(f"no bag of the table is one of the instances': {one} there, {other} here; {remedy}")
     for name in keys:
         if name in seen and name in known:
-            raise BagError(f"bag {name!r} stands twice in the table; {ONE_ROW}")
+            raise DataError(f"bag {name!r} stands twice in the table; {ONE_ROW}")
         seen.add(name)
     for name in (name for name in names if name not in seen and not way.absent):
-        raise BagError(f"bag {name!r} has instances but no row in the table; {way.lost}")
+        raise DataError(f"bag {name!r} has instances but no row in the table; {way.lost}")
 
 
 def check_order(names: Sequence[Hashable]) -> None:
@@ -35,7 +35,7 @@ def check_order(names: Sequence[Hashable]) -> None:
             if before > number:
                 what = f"and the bags are texts, of which {other!r} comes before {name!r}"
                 remedy = "pass a dict, a DataFrame with the bags in its index, or ids as numbers"
-                raise BagError(f"the table has no names, {what}; {remedy}")
+                raise DataError(f"the table has no names, {what}; {remedy}")
             last[kind] = number, name
 
 
@@ -43,4 +43,4 @@ def _refuse_other_form(keys: Sequence[Hashable], known: set[Hashable]) -> None:
     lost = [name for name in known.difference(keys) if isinstance(name, str)]
     strange = [key for key in keys if isinstance(key, str) and key not in known]
     for key, how in written_otherwise(lost, strange)[:1]:
-        raise BagError(f"bag {key!r} of the table {how} among the instances; write both alike")
+        raise DataError(f"bag {key!r} of the table {how} among the instances; write both alike")

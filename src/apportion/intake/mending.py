@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 
 from apportion.bags.bags import Bags, exact_means
+from apportion.errors import DataError
 from apportion.intake.filling import Foretold, denoised
 from apportion.intake.forms import bags_from, one_source, table_shares
 from apportion.intake.gaps import check_noise, check_table, complete, refuse_alike, refuse_far, rescaling
 from apportion.intake.given import given_rows, placed_labels, with_given
 from apportion.intake.grouping import bags_of
 from apportion.intake.ids import groups_of
-from apportion.intake.instances import BagError, as_instances
+from apportion.intake.instances import as_instances
 from apportion.intake.remedies import ESTIMATOR
 from apportion.intake.sound import check_numbers, check_shape, checked_shares, shares_of_counts
 from apportion.intake.weights import Relax, weights_by, weights_of
 from apportion.pseudo_labels import Labeller, hard_labels
-from apportion.transport import entropic
+from apportion.transport import entropic_plan
 
 Noise = float | str | None
 
@@ -34,38 +35,38 @@ class Mended(NamedTuple):
 
 def mended_bags(
     x: Any, y: Any = None, ids: Any = None, *, proportions: Any = None, counts: Any = None,
-    classes: Any = None, noise: Noise = None, normalise: bool = False, unlabelled: bool = False,
+    classes: Any = None, noise: Noise = None, normalize: bool = False, unlabeled: bool = False,
     fill: bool = False, given: Any = None, differ: bool = True,
 ) -> Mended:  # fmt: skip
     """`bags_from` for tables that need an option; without any it is the same.
 
-    `noise` is the standard deviation of the error of each number in the table, or "estimate". `normalise`
-    rescales numbers of another total, and their noise. `unlabelled` takes bags whose row is all NaN, is None
+    `noise` is the standard deviation of the error of each number in the table, or "estimate". `normalize`
+    rescales numbers of another total, and their noise. `unlabeled` takes bags whose row is all NaN, is None
     or is not there. `fill` takes rows of which some are: these classes have what is left. `given` are classes
     of single rows: {row: class}, or a pandas series by the index of `x`. Bags that do not `differ` are
     refused, unless others stand beside them.
     """
     relax, known = math.inf, None
     table = counts if proportions is None else proportions
-    check_table(table, normalise=normalise, unlabelled=unlabelled, fill=fill)
+    check_table(table, normalize=normalize, unlabeled=unlabeled, fill=fill)
     given = given_rows(placed_labels(given, x, ids), len(x))
-    if noise is not None or normalise or unlabelled or fill:
+    if noise is not None or normalize or unlabeled or fill:
         if table is None or ids is None:
-            raise BagError("noise, normalise, unlabelled, fill are for tables; pass proportions= or counts=")
+            raise DataError("noise, normalize, unlabeled, fill are for tables; pass proportions= or counts=")
         one_source(y, table)
         names, _, sizes = groups = groups_of(ids, len(x))
-        gap, way = math.nan if fill else 0.0, ESTIMATOR._replace(absent=unlabelled)
+        gap, way = math.nan if fill else 0.0, ESTIMATOR._replace(absent=unlabeled)
         values, classes = table_shares(proportions, counts, groups, classes, gap=gap, scaled=False, way=way)
         check_shape(values)
         if fill:
-            values = complete(values, sizes, names, whole=counts is not None, normalise=normalise)
-        known = ~np.isnan(values).all(1) if unlabelled else np.ones(len(values), bool)
+            values = complete(values, sizes, names, whole=counts is not None, normalize=normalize)
+        known = ~np.isnan(values).all(1) if unlabeled else np.ones(len(values), bool)
         if not known.any():
-            raise BagError("no bag has proportions, so that there is nothing to learn from")
+            raise DataError("no bag has proportions, so that there is nothing to learn from")
         shares, there = np.full_like(values, 1 / values.shape[1]), np.flatnonzero(known)
         names = [names[i] for i in there.tolist()]
         shares[there], relax = mended_shares(
-            values[there], sizes[there], names, noise, classes, normalise=normalise, whole=counts is not None
+            values[there], sizes[there], names, noise, classes, normalize=normalize, whole=counts is not None
         )
         bags = bags_of(as_instances(x), groups, checked_shares(shares, groups, False, classes))
     else:
@@ -81,7 +82,7 @@ def mended_bags(
 
 def mended_shares(
     values: np.ndarray, sizes: np.ndarray, names: Sequence[Hashable], noise: Noise, classes: Any = None, *,
-    normalise: bool, whole: bool, told: Foretold | None = None,
+    normalize: bool, whole: bool, told: Foretold | None = None,
 ) -> tuple[np.ndarray, Relax]:  # fmt: skip
     """Shares (m, k) of numbers that are noisy or of other totals, and what each bag's weigh in transport;
     noisy ones are drawn to what predictions have `told`, if any have."""
@@ -89,7 +90,7 @@ def mended_shares(
     totals, level = sizes.astype(float) if whole else np.ones(len(sizes)), noise
     if noise is None:
         check_numbers(values, names, classes, whole=whole)
-    if normalise:
+    if normalize:
         scale = rescaling(values, totals, names, noise)
         values, level = values * scale, None if noise is None else noise * scale
     if noise is None and whole:
@@ -128,7 +129,7 @@ def believed(
     filled = filled / filled.sum(1, keepdim=True)
     if exact:
         return filled
-    mass = entropic(log_probs, sizes, filled, reg=1.0, relax=relax).mass.to(filled)
+    mass = entropic_plan(log_probs, sizes, filled, reg=1.0, relax=relax).mass.to(filled)
     return exact_means(mass, sizes).to(filled)
 
 

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from apportion.errors import DataError
 from apportion.intake.bag_column import bag_column
-from apportion.intake.instances import BagError, library_of
+from apportion.intake.instances import library_of
 from apportion.intake.sound import numbers_of
 
 
@@ -35,7 +36,7 @@ def by_name(
     elif library in ("pandas", "polars") and len(table.shape) == 2:
         key = bag_column(table, set(names), library, asked or (), subset) if key is None else key
         for name in {key} - {None, *table.columns}:
-            raise BagError(f"there is no column {name!r} in the table; it has {list(table.columns)}")
+            raise DataError(f"there is no column {name!r} in the table; it has {list(table.columns)}")
         table = table.set_index(key) if library == "pandas" and key is not None else table
         there = [name for name in table.columns if name != key]
     else:
@@ -43,7 +44,7 @@ def by_name(
     for name in (name for name in asked or () if name not in there):
         name = name.item() if isinstance(name, np.generic) else name
         remedy = "give it one, of NaN if what is left is its share (fill=True)"
-        raise BagError(f"class {name!r} has no column in the table; it has {there}: {remedy}")
+        raise DataError(f"class {name!r} has no column in the table; it has {there}: {remedy}")
     chosen = there if asked is None else asked
     places = [there.index(name) for name in chosen]
     if isinstance(table, Mapping):
@@ -71,7 +72,7 @@ def _unstacked(table: Any, names: set[Hashable], gap: float) -> Any:
     if table.dtype == object or not names.isdisjoint(table.index):  # vectors, or one number a bag
         return table
     for one in table.index[table.index.duplicated()][:1].tolist():
-        raise BagError(f"{one!r} stands twice in the series of (bag, class); keep one number each")
+        raise DataError(f"{one!r} stands twice in the series of (bag, class); keep one number each")
     numbers = numbers_of(table, "the series")  # whole ones could not hold the gap
     return type(table)(numbers, index=table.index).unstack(fill_value=gap)
 
@@ -89,7 +90,7 @@ def _vectors(
     """{bag: numbers} from {bag: {class: number}}, and the classes."""
     there = list(dict.fromkeys(name for row in table.values() for name in row.keys()))  # noqa: SIM118  series
     if not set(table) & set(names) and set(there) & set(names):
-        raise BagError(
+        raise DataError(
             "the table's keys are classes, and theirs are bags; turn it round: pass the DataFrame itself, or "
             "its to_dict('index')"
         )

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.intake.instances import BagError, library_of, unmasked
+from apportion.errors import DataError
+from apportion.intake.instances import library_of, unmasked
 
 
 def stacked(x: Any) -> Any:
@@ -16,7 +17,7 @@ def stacked(x: Any) -> Any:
     if isinstance(x, Tensor) and x.dtype == torch.uint8:
         return x.numpy(force=True)
     if library_of(x) == "PIL":
-        raise BagError("X is one image; pass a list of images, such as [X]")
+        raise DataError("X is one image; pass a list of images, such as [X]")
     if not _holds_arrays(x := unmasked(x)):
         return x
     given = list(x)
@@ -43,13 +44,13 @@ def refuse_unlike(given: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
     word = "row" if deepest < 2 else "image"
     for i in (i for i, each in enumerate(arrays) if each.ndim == 0 < deepest):
         what = f"{word} {i} is {str(given[i])[:40]}, and no array"
-        raise BagError(f"{what}; leave it out, and its bag or label")
+        raise DataError(f"{what}; leave it out, and its bag or label")
     shape = arrays[0].shape
     for i in (i for i, each in enumerate(arrays) if each.shape != shape):
         if len(shape) == 4:
             remedy = "np.concatenate(X), and for bags np.repeat(bags, [len(each) for each in X])"
-            raise BagError(f"X has {len(given)} arrays of several images, such as {shape}; pass {remedy}")
-        raise BagError(f"{word} {i} has shape {arrays[i].shape}, {word} 0 {shape}; {_alike(given[0], word)}")
+            raise DataError(f"X has {len(given)} arrays of several images, such as {shape}; pass {remedy}")
+        raise DataError(f"{word} {i} has shape {arrays[i].shape}, {word} 0 {shape}; {_alike(given[0], word)}")
 
 
 def _alike(first: Any, word: str) -> str:
@@ -68,6 +69,6 @@ def pixels_of(image: Any) -> Any:
         return np.asarray(image)
     if image.mode not in ("L", "RGB", "RGBA"):
         remedy = "convert them all, such as [image.convert('RGB') for image in X]"
-        raise BagError(f"X has an image of mode {image.mode!r}, whose numbers are no shades; {remedy}")
+        raise DataError(f"X has an image of mode {image.mode!r}, whose numbers are no shades; {remedy}")
     pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))

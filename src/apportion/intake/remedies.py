@@ -22,18 +22,18 @@ class Way(NamedTuple):
 
 _ITSELF = "it is taken by ProportionClassifier"
 ESTIMATOR = Way(
-    rescale="rescale them; ProportionClassifier(normalise=True) does",
+    rescale="rescale them; ProportionClassifier(normalize=True) does",
     lacking=", or fill=True what a class lacks that has a column of NaN",
-    larger="rescale counts of a larger group; ProportionClassifier(normalise=True) does, noise= if noisy",
+    larger="rescale counts of a larger group; ProportionClassifier(normalize=True) does, noise= if noisy",
     gaps="give all; ProportionClassifier(fill=True) gives these what is left of the bag",
-    missing=f"give one or drop the bag; {_ITSELF}(unlabelled=True)",
+    missing=f"give one or drop the bag; {_ITSELF}(unlabeled=True)",
     noisy=f"; if noise was added, {_ITSELF}(noise=)",
-    lost=f"add it or drop its instances; without shares {_ITSELF}(unlabelled=True)",
+    lost=f"add it or drop its instances; without shares {_ITSELF}(unlabeled=True)",
 )
 GROUPING = ESTIMATOR._replace(
-    rescale="rescale them; normalise=True does",
+    rescale="rescale them; normalize=True does",
     lacking="",
-    larger="rescale counts of a larger group; normalise=True does",
+    larger="rescale counts of a larger group; normalize=True does",
 )
 _APART = "leave its rows out of folds and searches, and let a last fit on the table take them, with"
 EXPANDING = ESTIMATOR._replace(
@@ -41,9 +41,9 @@ EXPANDING = ESTIMATOR._replace(
     lacking="",
     larger="divide counts of a larger group by their sum, and pass proportions",
     gaps=f"give all, or {_APART} fill=True",
-    missing=f"give one, or {_APART} unlabelled=True",
+    missing=f"give one, or {_APART} unlabeled=True",
     noisy="",
-    lost=f"add it, or {_APART} unlabelled=True",
+    lost=f"add it, or {_APART} unlabeled=True",
 )
 MEETING = Way(
     rescale="divide them by their sum",

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from apportion.errors import DataError
 from apportion.intake import mending
 from apportion.intake.gaps import refuse_alike
 from apportion.intake.given import placed_labels
-from apportion.intake.instances import BagError, as_instances, library_of
+from apportion.intake.instances import as_instances, library_of
 from apportion.intake.joining import joined, joined_weights
 from apportion.intake.mending import Mended
 from apportion.intake.named import has_names
@@ -32,7 +33,9 @@ def mended_bags(
         table = {"proportions": proportions, "counts": counts, "noise": noise, "given": given}
         return mending.mended_bags(x, y, ids, **table, **options)
     if y is not None and np.ndim(y) > 1:
-        raise BagError("y has shares of one bag a row, and bags several groupings; pass proportions= of each")
+        raise DataError(
+            "y has shares of one bag a row, and bags several groupings; pass proportions= of each"
+        )
     tables = tables_of(ids, proportions, counts, labels=y is not None, gap=options.get("fill", False))
     levels, given, found = noise_of(noise, ids), placed_labels(given, x, ids), dict[Hashable, Mended]()
     bare, differ = torch.empty(len(x), 0), len(ids) == 1  # rows are copied once, when all is known
@@ -57,17 +60,17 @@ def tables_of(
     """What is known of each grouping: one of its proportions and its counts, or neither beside labels."""
     if not ids or any(isinstance(each, str) or not isinstance(each, Sized) for each in ids.values()):
         what = "bags is a dict with an id for each key" if ids else "bags is an empty dict"
-        raise BagError(f"{what}; pass the bag ids of the rows, in their order, or {{grouping: such ids}}")
+        raise DataError(f"{what}; pass the bag ids of the rows, in their order, or {{grouping: such ids}}")
     given = {"proportions": proportions, "counts": counts}
     for what, tables in given.items():
         if not isinstance(tables, Mapping | None) or set(tables or ()) - set(ids):
             wanted = ", ".join(f"{name!r}: table" for name in list(ids)[:3])
-            raise BagError(f"bags has the groupings {list(ids)[:9]}; pass {what}={{{wanted}}}, one of each")
+            raise DataError(f"bags has the groupings {list(ids)[:9]}; pass {what}={{{wanted}}}, one of each")
     found = {name: {what: (tables or {}).get(name) for what, tables in given.items()} for name in ids}
     for name, tables in found.items():
         if sum(table is not None for table in tables.values()) != (not labels):
             remedy = "leave tables out where labels are counted" if labels else "pass one of the two for each"
-            raise BagError(f"the grouping {name!r} has not just one of proportions and counts; {remedy}")
+            raise DataError(f"the grouping {name!r} has not just one of proportions and counts; {remedy}")
     return with_all_classes(found, math.nan if gap else 0.0)
 
 
@@ -89,7 +92,7 @@ def noise_of(noise: Any, ids: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
     if not isinstance(noise, Mapping):
         return dict.fromkeys(ids, noise)
     for name in set(noise) - set(ids):
-        raise BagError(f"noise is that of the grouping {name!r}, but bags has {list(ids)[:9]}; name these")
+        raise DataError(f"noise is that of the grouping {name!r}, but bags has {list(ids)[:9]}; name these")
     return {name: noise.get(name) for name in ids}
 
 
@@ -99,7 +102,9 @@ def refuse_tables(ids: Any, table: Any) -> None:
     for name, each in table.items() if one else ():
         if library_of(each) in ("pandas", "polars") and len(each.shape) == 2:
             remedy = "pass bags={name: ids} with the same names, if rows lie in a bag of each"
-            raise BagError(f"there is a whole table for {name!r}, but the bags are of one grouping; {remedy}")
+            raise DataError(
+                f"there is a whole table for {name!r}, but the bags are of one grouping; {remedy}"
+            )
 
 
 @contextmanager
@@ -107,10 +112,10 @@ def told_of(grouping: Hashable) -> Iterator[None]:
     """Errors about a grouping that has a name say which it is."""
     try:
         yield
-    except BagError as problem:
+    except DataError as problem:
         if grouping is None:
             raise
-        raise BagError(f"grouping {grouping!r}: {problem}") from None
+        raise DataError(f"grouping {grouping!r}: {problem}") from None
 
 
 def same_classes(classes: Mapping[Hashable, list[Any]]) -> None:
@@ -119,4 +124,4 @@ def same_classes(classes: Mapping[Hashable, list[Any]]) -> None:
         if here != there:
             what = f"the grouping {one!r} has the classes {here}, {other!r} has {there}"
             remedy = "give all tables the same, nought for a class that nobody has, or classes= for arrays"
-            raise BagError(f"{what}; {remedy}")
+            raise DataError(f"{what}; {remedy}")

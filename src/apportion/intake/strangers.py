@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from apportion.errors import DataError
 from apportion.intake.beside import beside, sum_column
-from apportion.intake.instances import BagError
 
 
 def refuse_sum(values: np.ndarray, classes: Sequence[Any]) -> None:
@@ -15,7 +15,7 @@ def refuse_sum(values: np.ndarray, classes: Sequence[Any]) -> None:
     if i is not None:
         others = [other for j, other in enumerate(classes) if j != i]
         remedy = f"drop it, or pass classes={others}; classes= with all of them, if it is a class"
-        raise BagError(f"the column {classes[i]!r} is the sum of the others in every bag; {remedy}")
+        raise DataError(f"the column {classes[i]!r} is the sum of the others in every bag; {remedy}")
 
 
 def refuse_total(counts: np.ndarray, sizes: np.ndarray, classes: Sequence[Any] | None, *, sure: bool) -> None:
@@ -29,13 +29,13 @@ def refuse_total(counts: np.ndarray, sizes: np.ndarray, classes: Sequence[Any] |
         names = list(range(counts.shape[1])) if classes is None else list(classes)
         total, others = names[i], " - ".join(f"table[{name!r}]" for name in names if name != names[i])
         remedy = f"put the rest in its place, such as table[{total!r}] - {others}, as a class of its own"
-        raise BagError(f"the column {total!r} is the number of rows of every bag, a total; {remedy}")
+        raise DataError(f"the column {total!r} is the number of rows of every bag, a total; {remedy}")
 
 
 def refuse_beside(
     values: np.ndarray, sizes: np.ndarray | None, bags: Sequence[Hashable], classes: Sequence[Any] | None
 ) -> None:
-    """Columns without which nearly all bags are whole are no classes; `normalise` would make them such."""
+    """Columns without which nearly all bags are whole are no classes; `normalize` would make them such."""
     some = beside(values, sizes)
     if not some:
         return
@@ -50,4 +50,4 @@ def refuse_beside(
     drop = "drop it" if classes is None else f"drop it, or pass classes={others}"
     drop = drop if len(some) == 1 else drop.replace("it", "them", 1)
     remedy = f"{drop}; classes= with all of them, if each is a class"
-    raise BagError(f"{sums}, as nearly all bags do; {remedy}")
+    raise DataError(f"{sums}, as nearly all bags do; {remedy}")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from apportion import runs
+from apportion.errors import RunError
 from apportion.experiment.run import run
 from apportion.experiment.stages import files_needed, teacher_folder
 from apportion.jobs.stopping import Asked, Stop, stop_when
@@ -21,10 +22,6 @@ from apportion.runs.locks import in_use
 
 WAIT_SECONDS = 2.0  # between looks at a folder that another process is training in
 _TURN = threading.Lock()  # torch's random numbers are one a process: runs on threads of one take turns
-
-
-class JobError(RuntimeError):
-    """Runs that could not be made, with the reason of each."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def first_jobs(cells: Sequence[Cell], root: Path, force: bool) -> list[Job]:
         if not _will_teach(known.get(to_json(first)), recipe):
             folder = known[to_json(first)] = teacher_folder(recipe, root, name)
             if str(folder) in jobs:
-                raise JobError(f"{folder} would hold two first stages; run {name} with another --out")
+                raise RunError(f"{folder} would hold two first stages; run {name} with another --out")
             jobs[str(folder)] = Job(first, folder)
     return list(jobs.values())
 

@@ -14,8 +14,9 @@ import torch
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from apportion._device import pick_device
-from apportion.jobs import Done, Engine, Job, JobError, do
+from apportion._device import find_device
+from apportion.errors import RunError
+from apportion.jobs import Done, Engine, Job, do
 from apportion.jobs.stopping import SIGNALS, alone, signals_ask, told_or_alone
 
 # Ctrl-C, and what is sent to a whole group, reach the processes too: they are to hear of it from this one
@@ -29,7 +30,7 @@ def processes(count: int, given: dict[str, Any]) -> Engine:
 
     What ends the asking early, Ctrl-C and SIGTERM included, stops the runs at their next step.
     """
-    if pick_device(given["device"]).type == "cuda" and ":" not in given["device"]:
+    if find_device(given["device"]).type == "cuda" and ":" not in given["device"]:
         devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     else:
         devices = [given["device"]]
@@ -77,7 +78,7 @@ def _made(calls: Iterator[Any], count: int, stop: Path) -> Iterator[Done]:
                 pass
     except TerminatedWorkerError:
         remedy = "use fewer --jobs; the same command goes on from the last checkpoints"
-        raise JobError(f"a process was killed, most often for want of memory: {remedy}") from None
+        raise RunError(f"a process was killed, most often for want of memory: {remedy}") from None
 
 
 @contextmanager
@@ -89,11 +90,11 @@ def cluster(address: str, given: dict[str, Any]) -> Iterator[Engine]:
     try:
         from distributed import Client, as_completed
     except ImportError:
-        raise JobError("--scheduler needs Dask; pip install 'apportion[dask]'") from None
+        raise RunError("--scheduler needs Dask; pip install 'apportion[dask]'") from None
     try:
         client = Client(address, timeout=10)
     except (OSError, ValueError) as problem:
-        raise JobError(f"no Dask scheduler answers at {address}: {problem}") from None
+        raise RunError(f"no Dask scheduler answers at {address}: {problem}") from None
     with client:
         offers = [worker["resources"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
         on_gpu = given["device"].startswith("cuda") or (
@@ -117,7 +118,7 @@ def cluster(address: str, given: dict[str, Any]) -> Iterator[Engine]:
 
 
 def on_worker(job: Job, given: dict[str, Any]) -> Done:
-    """Make a run in a thread of a Dask worker, until the run is cancelled or the worker closes."""
+    """Make a run in a thread of a Dask worker, until the run is canceled or the worker closes."""
     from distributed import Reschedule, Status, get_worker
 
     worker: Any = get_worker()
@@ -125,9 +126,9 @@ def on_worker(job: Job, given: dict[str, Any]) -> Done:
 
     def asked() -> bool:
         task = worker.state.tasks.get(key)
-        return task is None or task.state == "cancelled" or worker.status in (Status.closing, Status.closed)
+        return task is None or task.state == "canceled" or worker.status in (Status.closing, Status.closed)
 
     done = do(job, given, asked=asked)
     if done.stopped:
-        raise Reschedule  # of a cancelled run nobody hears it
+        raise Reschedule  # of a canceled run nobody hears it
     return done

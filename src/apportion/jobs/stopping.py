@@ -22,7 +22,7 @@ class Stop(BaseException):
 
 @contextmanager
 def stop_when(asked: Asked) -> Iterator[Callable[[], None]]:
-    """Raise Stop before the next step of this thread's optimisers once `asked` says so, and on each call."""
+    """Raise Stop before the next step of this thread's optimizers once `asked` says so, and on each call."""
     thread, last = threading.get_ident(), time.monotonic()
 
     def look() -> None:

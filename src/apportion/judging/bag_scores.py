@@ -9,7 +9,7 @@ from apportion.bags.bags import Bags, bag_means, exact_means
 from apportion.evaluate import bag_correlation, entropy, proportion_error
 from apportion.judging.bag_statistics import accuracy_from_bags, margins_of
 from apportion.methods.count_likelihood import count_log_likelihood
-from apportion.transport import assign, certified, whole_counts
+from apportion.transport import assign, assign_with_duals, round_to_counts
 
 # (log-probabilities in the order of the bags, bags) -> more is better
 Score = Callable[[Tensor, Bags], float]
@@ -54,14 +54,14 @@ def accuracy(log_probs: Tensor, bags: Bags) -> float:
 
 def agreement(log_probs: Tensor, bags: Bags) -> float:
     """The share of rows whose class by transport is the most probable one."""
-    classes = assign(log_probs.double(), bags.sizes, whole_counts(bags.proportions, bags.sizes))
+    classes = assign(log_probs.double(), bags.sizes, round_to_counts(bags.proportions, bags.sizes))
     return float((classes == log_probs.argmax(1)).double().mean())
 
 
 def margin(log_probs: Tensor, bags: Bags) -> float:
     """The median margin of the labels by transport."""
     scores = log_probs.double()
-    found = certified(scores, bags.sizes, whole_counts(bags.proportions, bags.sizes))
+    found = assign_with_duals(scores, bags.sizes, round_to_counts(bags.proportions, bags.sizes))
     return float(margins_of(scores, bags.sizes, found.classes, found.prices).clamp_max(100).median())
 
 

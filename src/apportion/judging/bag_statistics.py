@@ -22,7 +22,7 @@ def spread_of(proportions: Tensor, sizes: Tensor) -> tuple[float, float]:
 def margins_of(log_probs: Tensor, sizes: Tensor, classes: Tensor, prices: Tensor) -> Tensor:
     """(N,) by how much, at least, a bag's labels grow less likely (in nats) if the row gets another class.
 
-    Prices prove it: nobody else can gain what this one loses. Zero: another labelling is as likely.
+    Prices prove it: nobody else can gain what this one loses. Zero: another labeling is as likely.
     Infinite: the bag has one class only.
     """
     worth = log_probs.double() - prices.repeat_interleave(sizes, 0)

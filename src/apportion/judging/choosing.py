@@ -8,31 +8,32 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from apportion._device import unplaced
+from apportion._device import plain_network
 from apportion._random import stream
 from apportion.bags.bags import Bags
+from apportion.errors import DataError
 from apportion.evaluate import predict
 from apportion.intake.gaps import check_flags, refuse_alike
 from apportion.intake.given import GivenBag
-from apportion.intake.instances import BagError, as_floats
+from apportion.intake.instances import as_floats
 from apportion.intake.joining import BagOf
 from apportion.judging.bag_scores import SCORES
 from apportion.judging.calibration import cooled, fitted_temperature
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.optim import words_of
-from apportion.pipeline import Moment
+from apportion.pipeline import EpochState
 
 
 def check_choice(held_out: float, choose: str | None, calibrate: bool) -> None:
     """Refuse words that are not known, and a choice by bags that are not held out."""
     check_flags(calibrate=calibrate)
     if not isinstance(held_out, int | float | np.number) or not 0 <= held_out < 1:
-        raise BagError(f"held_out is {held_out!r}; it is a share of the bags, at least 0 and less than 1")
+        raise DataError(f"held_out is {held_out!r}; it is a share of the bags, at least 0 and less than 1")
     if choose is not None and choose not in SCORES:
-        raise BagError(f"choose is {choose!r}; there are {', '.join(SCORES)}")
+        raise DataError(f"choose is {choose!r}; there are {', '.join(SCORES)}")
     for name, wanted in (("choose", choose is not None), ("calibrate", calibrate)):
         if wanted and not held_out:
-            raise BagError(f"{name} goes by bags that are held out: pass held_out=0.1 (--held-out 0.1)")
+            raise DataError(f"{name} goes by bags that are held out: pass held_out=0.1 (--held-out 0.1)")
 
 
 def part_of(bags: Bags, held_out: float, seed: int, choose: str | None = None) -> tuple[Bags, Bags | None]:
@@ -47,17 +48,17 @@ def part_of(bags: Bags, held_out: float, seed: int, choose: str | None = None) -
     which = "bags" if there == len(bags.sizes) else "bags with proportions"
     what = f"of {there} {which} {cut} would be held out"
     if cut > there - 2:
-        raise BagError(f"{what}; leave two at least to learn from")
+        raise DataError(f"{what}; leave two at least to learn from")
     if cut < LEAST_BAGS and choose is not None and "correlation" in choose:
         share = f"hold out {LEAST_BAGS} at least, held_out={LEAST_BAGS / there:.2g}, or "
         remedy = f"{share if there >= LEAST_BAGS + 2 else ''}choose by likelihood"
-        raise BagError(f"{what}, too few for a correlation; {remedy}")
-    learnt, held = split(bags, cut, seed)
+        raise DataError(f"{what}, too few for a correlation; {remedy}")
+    learned, held = split(bags, cut, seed)
     try:
-        refuse_alike(learnt)
-    except BagError as problem:
-        raise BagError(f"once {cut} of {there} bags are held out, {problem}, or hold out fewer") from None
-    return learnt, held
+        refuse_alike(learned)
+    except DataError as problem:
+        raise DataError(f"once {cut} of {there} bags are held out, {problem}, or hold out fewer") from None
+    return learned, held
 
 
 def split(bags: Bags, cut: int, seed: int) -> tuple[Bags, Bags]:
@@ -89,10 +90,10 @@ class Chosen:
         self.weights: dict[str, Tensor] | None = None
         self.optimizers: dict[str, str] = {}  # by stage, what turned its classifier, in words
 
-    def see(self, moment: Moment) -> dict[str, Any]:
-        network, said = moment.learner.classifier, {}
-        if moment.optimizers:  # of which the first is the classifier's
-            self.optimizers[moment.stage] = words_of(moment.optimizers[0])
+    def see(self, epoch_state: EpochState) -> dict[str, Any]:
+        network, said = epoch_state.learner.classifier, {}
+        if epoch_state.optimizers:  # of which the first is the classifier's
+            self.optimizers[epoch_state.stage] = words_of(epoch_state.optimizers[0])
         if self.held is not None and self.choose is not None:
             x = self.held.x.to(next(network.parameters()).device)
             score = SCORES[self.choose](predict(network, x, as_floats).cpu(), self.held)
@@ -102,7 +103,7 @@ class Chosen:
             self.score = -math.inf if math.isnan(score) else score  # any number is better
             # copies: training goes on with these very tensors
             self.weights = {name: value.clone() for name, value in network.state_dict().items()}
-        self.classifier, self.stage, self.epoch = network, moment.stage, moment.epoch.number
+        self.classifier, self.stage, self.epoch = network, epoch_state.stage, epoch_state.epoch.number
         return said
 
     def network(self, calibrate: bool = False) -> tuple[nn.Module, float]:
@@ -110,7 +111,7 @@ class Chosen:
         divided by: one, or that at which the counts of held-out bags are likeliest."""
         if self.weights is not None:
             self.classifier.load_state_dict(self.weights)
-        network = unplaced(self.classifier).cpu().eval()
+        network = plain_network(self.classifier).cpu().eval()
         if not calibrate or self.held is None:
             return network, 1.0
         log_probs = predict(network, self.held.x.cpu(), as_floats)

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from apportion.bags.bags import Bags, bag_means
+from apportion.errors import DataError
 from apportion.evaluate import entropy
-from apportion.intake.instances import BagError
 from apportion.judging.bag_statistics import accuracy_interval, margins_of, spread_of
 from apportion.judging.predictions import predictions_in_bags
 from apportion.judging.shuffles import shuffled_correlations
 from apportion.judging.verdict import RARE, words_for
-from apportion.transport import certified, whole_counts
+from apportion.transport import assign_with_duals, round_to_counts
 
 LEAST_SHUFFLES = 499  # fewer cannot show that something is as rare
 
@@ -52,7 +52,7 @@ def diagnose(
     crossed: bool = False,
     shuffles: int = 1999,
 ) -> Diagnosis:
-    """The diagnosis of predictions (N, k), for rows in bags that their network has not learnt from.
+    """The diagnosis of predictions (N, k), for rows in bags that their network has not learned from.
 
     Such predictions come from held-out bags, or (`crossed`) from cross-validation by bag. `classes` are those
     of the columns of the predictions, such as `model.classes_`. What has names, the table or a DataFrame of
@@ -68,7 +68,7 @@ def diagnose(
 def worth(correlation: float, crossed: bool) -> float:
     """What a correlation is worth beside those of shuffled shares.
 
-    Networks that judge each other's bags (`crossed`) have learnt what chance has put into all of them: two
+    Networks that judge each other's bags (`crossed`) have learned what chance has put into all of them: two
     parts that go along by chance are foretold from each other, twice. So the variance is twice that of
     shuffled shares, and what is a perfect correlation stays one: r² / (1 - r²) is halved (docs/log.md).
     """
@@ -91,11 +91,11 @@ def diagnosis_of(
 ) -> Diagnosis:
     """`diagnose` for log-probabilities in the order of the bags, whose shares were `noisy` before."""
     if shuffles < LEAST_SHUFFLES:
-        raise BagError(f"shuffles is {shuffles}; pass {LEAST_SHUFFLES} at least: fewer show nothing so rare")
+        raise DataError(f"shuffles is {shuffles}; pass {LEAST_SHUFFLES} at least: fewer show nothing so rare")
     log_probs, known, sizes = log_probs.double(), bags.proportions.double(), bags.sizes
     predicted, k = bag_means(log_probs.exp(), sizes), bags.n_classes
     top = torch.nn.functional.one_hot(log_probs.argmax(1), k).double()
-    found = certified(log_probs, sizes, whole_counts(bags.proportions, sizes))
+    found = assign_with_duals(log_probs, sizes, round_to_counts(bags.proportions, sizes))
     correlation, null = shuffled_correlations(predicted, known, sizes, shuffles, seed)
     spread, chance = spread_of(known, sizes)
     accuracy, low, high = accuracy_interval(bag_means(top, sizes), known, sizes)

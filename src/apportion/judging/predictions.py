@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from apportion.bags.bags import Bags
+from apportion.errors import DataError
 from apportion.intake.filling import foretold
 from apportion.intake.forms import by_columns
 from apportion.intake.given import refuse_another_order
 from apportion.intake.grouping import bags_of, table_rows
 from apportion.intake.ids import groups_of
-from apportion.intake.instances import BagError, as_instances
+from apportion.intake.instances import as_instances
 from apportion.intake.mending import mended_shares
 from apportion.intake.remedies import JUDGING, Way
 from apportion.intake.sound import checked_shares
@@ -34,11 +35,11 @@ def predictions_in_bags(
     rows, there = table_rows(proportions, counts, groups, classes, scaled=noise is None, way=way)
     if classes is None and there is not None and not _ascend(there):  # as those of model.classes_ do
         remedy = "pass classes=, in the order of the predictions' columns (model.classes_)"
-        raise BagError(f"the table has the classes {there}, predictions may have another order; {remedy}")
+        raise DataError(f"the table has the classes {there}, predictions may have another order; {remedy}")
     if noise is not None:
         check_probabilities(x, rows.shape[-1])
         told = foretold(x.double().numpy(), groups[1], sizes)
-        rows, relax = mended_shares(rows, sizes, names, noise, there, normalise=False, whole=whole, told=told)
+        rows, relax = mended_shares(rows, sizes, names, noise, there, normalize=False, whole=whole, told=told)
     bags = bags_of(x, groups, checked_shares(rows, groups, False, there, way))
     check_probabilities(bags.x, bags.n_classes)
     return bags, there, relax
@@ -55,7 +56,7 @@ def _ascend(names: Sequence[Any]) -> bool:
 def check_probabilities(x: Tensor, k: int) -> None:
     """Refuse what are no probabilities (N, k), with what they look like."""
     if x.shape[1:] != (k,):
-        raise BagError(f"predictions are of shape {tuple(x.shape)}; pass (rows, {k}), a column a class")
+        raise DataError(f"predictions are of shape {tuple(x.shape)}; pass (rows, {k}), a column a class")
     low, high = (float(end) for end in torch.aminmax(x.double()))
     off = float((x.double().sum(1) - 1).abs().max())
     if low >= 0 and off <= 1e-3:
@@ -67,6 +68,6 @@ def check_probabilities(x: Tensor, k: int) -> None:
         remedy = "these look like percentages: divide them by 100"
     elif low < 0:
         remedy = "if these are scores, pass their softmax"
-    raise BagError(
+    raise DataError(
         f"predictions are from {low:g} to {high:g}, and rows miss a sum of one by {off:g}; {remedy}"
     )

@@ -19,7 +19,7 @@ def words_for(values: dict[str, Any], m: int) -> tuple[bool, tuple[str, ...]]:
         found = f"correlation {values['correlation']:.2f}, shuffled shares reach {values['shuffled']:.2f}"
         what = "the shares of bags that the network has not seen are foretold no better than shuffled ones"
         why = "either rows say nothing of these proportions, or there are too few bags to show it, or the "
-        why += "network has learnt too little (more epochs, or more bags in a batch) or its own "
+        why += "network has learned too little (more epochs, or more bags in a batch) or its own "
         why += (
             "bags by heart (if it foretells those far better: fewer epochs, or held-out bags that choose one)"
         )

@@ -1,6 +1,6 @@
 """How likely the counts of bags are, if rows are independent and have the predicted probabilities.
 
-Counts: the likelihood of every bag's counts, where DLLP has a cross-entropy of its proportions.
+CountLikelihood: the likelihood of every bag's counts, where DLLP has a cross-entropy of its proportions.
 
 DLLP takes every row for a draw from the mean prediction of its bag. Here each row has its own: a bag of sure
 predictions has little room, and one of vague ones much, so that no bag is fitted better than chance allows.
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from apportion._device import fetched, sent
-from apportion.bags.bags import BagBatch, bag_means, mean_by_rows
-from apportion.methods.protocol import Terms
-from apportion.transport import entropic
+from apportion._device import send_to_device, start_copy_to_host
+from apportion.bags.bags import BagBatch, bag_means, row_weighted_mean
+from apportion.methods.protocol import LossTerms
+from apportion.transport import entropic_plan
 
 TINY = 1e-30  # whose logarithm float32 still holds
 CELL = 1 / 12  # variance of a number spread over the width of one: counts are whole
@@ -50,9 +50,9 @@ def count_loss(
     """
     if left:
         return drawn_count_loss(logits, sizes, proportions, left)
-    there, host, shares = (on_host or fetched(logits.float(), sizes, proportions))()
+    there, host, shares = (on_host or start_copy_to_host(logits.float(), sizes, proportions))()
     log_probs = logits.float().log_softmax(1)
-    fixed = sent(entropic(there, host, shares, reg=1.0).mass.float(), logits.device)
+    fixed = send_to_device(entropic_plan(there, host, shares, reg=1.0).mass.float(), logits.device)
     moved = (fixed * (fixed.clamp_min(TINY).log() - log_probs)).sum(1)  # the plan is where this is least
     plan = following(fixed, log_probs, sizes, proportions, host)
     k, room = plan.shape[1], 2 * math.pi * covariances(plan, host)
@@ -111,7 +111,7 @@ def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: f
     predicted = bag_means(probs, sizes)
     drawn_loss = -normal_log_density(n.squeeze(2) * (proportions - predicted), covariance) / n.flatten()
     row_loss = -(proportions * predicted.clamp_min(TINY).log()).sum(1)
-    return mean_by_rows(torch.where((sizes == 1) & (len(sizes) > 1), row_loss, drawn_loss), sizes)
+    return row_weighted_mean(torch.where((sizes == 1) & (len(sizes) > 1), row_loss, drawn_loss), sizes)
 
 
 def normal_log_density(off: Tensor, covariance: Tensor) -> Tensor:
@@ -126,13 +126,13 @@ def normal_log_density(off: Tensor, covariance: Tensor) -> Tensor:
     return -(distance + volume + (k - 1) * math.log(2 * math.pi)) / 2
 
 
-class Counts:
+class CountLikelihood:
     def __init__(self, classifier: nn.Module) -> None:
         self.classifier = classifier
 
-    def players(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
         return [self.classifier]
 
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         logits = self.classifier(batch.x)
         yield {"counts": count_loss(logits, batch.sizes, batch.proportions, batch.left)}

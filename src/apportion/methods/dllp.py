@@ -1,6 +1,6 @@
 """DLLP (Ardehaly & Culotta, 2017): match the mean prediction of a bag to its proportions.
 
-DLLP on batches of rows from all bags, which is how large bags are learnt.
+DLLP on batches of rows from all bags, which is how large bags are learned.
 """
 
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from torch import nn
 
 from apportion.bags.bags import BagBatch
 from apportion.losses import proportion_loss
-from apportion.methods.prediction_memory import Remembered
-from apportion.methods.protocol import Terms
+from apportion.methods.prediction_memory import PredictionMemory
+from apportion.methods.protocol import LossTerms
 
 
 class DLLP:
@@ -19,26 +19,26 @@ class DLLP:
     def __init__(self, classifier: nn.Module) -> None:
         self.classifier = classifier
 
-    def players(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
         return [self.classifier]
 
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         logits = self.classifier(batch.x)
         yield {"proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.left)}
 
 
-class ScatteredDLLP:
+class RowDLLP:
     """Batches are those of `scattered(bags)`; the means of whole bags are remembered."""
 
-    def __init__(self, classifier: nn.Module, remembered: Remembered) -> None:
+    def __init__(self, classifier: nn.Module, remembered: PredictionMemory) -> None:
         self.classifier = classifier
         self.remembered = remembered
         self.player = nn.ModuleList([classifier, remembered])  # what is remembered is saved
 
-    def players(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
         return [self.player]
 
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         logits = self.classifier(batch.x)
         yield {"proportion": self.remembered.loss(logits, batch.row)}
         self.remembered.remember(logits, batch.row)

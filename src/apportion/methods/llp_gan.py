@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from apportion.bags.bags import BagBatch
 from apportion.losses import proportion_loss
-from apportion.methods.protocol import Terms, frozen, still_batchnorm
+from apportion.methods.protocol import LossTerms, frozen, frozen_batch_norm
 
 
 def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
@@ -102,20 +102,22 @@ class LLPGAN:
         self.adversarial = adversarial
         self.mean: Callable[[Tensor], Tensor] = instance_mean  # over all processes, where there are several
 
-    def players(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
         return [self.classifier, self.generator]
 
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         made = self.generator(torch.rand(len(batch.x), self.noise, device=batch.x.device) * 2 - 1)
         logits = self.classifier(batch.x)
-        with still_batchnorm(self.classifier):  # the statistics used at test time are those of real instances
+        with frozen_batch_norm(
+            self.classifier
+        ):  # the statistics used at test time are those of real instances
             judged = self.classifier(made.detach())
         yield {
             "proportion": self.weight * proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
             "real": self.adversarial * F.softplus(-logits.float().logsumexp(1)).mean(),
             "fake": self.adversarial * F.softplus(judged.float().logsumexp(1)).mean(),
         }
-        with still_batchnorm(self.classifier):
+        with frozen_batch_norm(self.classifier):
             with torch.no_grad():
                 real = self.mean(self.features(batch.x).flatten(1).float())
             with frozen(self.classifier):  # until the generator has taken its step

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from apportion.bags.bags import BagBatch
 from apportion.losses import divergence, proportion_loss
-from apportion.methods.protocol import Terms, frozen, still_batchnorm
+from apportion.methods.protocol import LossTerms, frozen, frozen_batch_norm
 
 
 def scaled(direction: Tensor, radius: float) -> Tensor:
@@ -43,12 +43,12 @@ class LLPVAT:
         self.probe = probe
         self.ramp = ramp
 
-    def players(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
         return [self.classifier]
 
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         logits = self.classifier(batch.x)
-        with still_batchnorm(self.classifier):
+        with frozen_batch_norm(self.classifier):
             moved = self.classifier(batch.x + self.attack(batch.x, logits))
         yield {
             "proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.left),

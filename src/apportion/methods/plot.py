@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from apportion.bags.bags import BagBatch
-from apportion.methods.protocol import Terms
+from apportion.methods.protocol import LossTerms
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> (n,)
 
 
-class Memory:
+class LabelHistory:
     """The last rounds of labels and their mean, which is what the student learns from."""
 
     def __init__(self, labels: Tensor, limit: int = 5) -> None:
@@ -35,7 +35,7 @@ class PLOT:
     def __init__(
         self,
         classifier: nn.Module,
-        labels: Memory,
+        labels: LabelHistory,
         loss: Loss,
         mixup: float = 0.0,
         weights: Tensor | None = None,
@@ -48,18 +48,18 @@ class PLOT:
         self.mixup = mixup
         self.weights = weights
 
-    def players(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
         return [self.classifier]
 
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         x, labels = batch.x, self.labels.mean[batch.row]
         weights = torch.ones_like(labels[:, 0]) if self.weights is None else self.weights[batch.row]
         if self.mixup:
-            x, labels, weights = mixed(self.mixup, x, labels, weights)
+            x, labels, weights = mixup_rows(self.mixup, x, labels, weights)
         yield {"labels": (weights * self.loss(self.classifier(x), labels)).mean()}
 
 
-def mixed(alpha: float, *values: Tensor) -> list[Tensor]:
+def mixup_rows(alpha: float, *values: Tensor) -> list[Tensor]:
     """Each row mixed with another of the batch, by a weight of its own from Beta(alpha, alpha)."""
     first = values[0]
     shape = torch.full((len(first),), alpha, device=first.device)
@@ -69,12 +69,12 @@ def mixed(alpha: float, *values: Tensor) -> list[Tensor]:
     return [torch.lerp(v[other], v, weight.view(-1, *[1] * (v.ndim - 1)).to(v.dtype)) for v in values]
 
 
-def bag_weights(sizes: Tensor, instances_per_batch: int) -> Tensor:
+def bag_weights(sizes: Tensor, batch_size: int) -> Tensor:
     """Each instance's weight of eq. (3), 1/n_i, scaled to a mean of one in an epoch, (N,).
 
     Of a bag larger than a batch an epoch sees a batch only: that many are its n_i.
     """
-    seen = sizes.clamp_max(instances_per_batch)
+    seen = sizes.clamp_max(batch_size)
     return torch.repeat_interleave(int(seen.sum()) / (len(seen) * seen.float()), sizes)
 
 

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from apportion._device import Quick, as_it_is, sent
+from apportion._device import Quick, identity, send_to_device
 from apportion.bags.bags import Bags, exact_means
-from apportion.transport import certified, whole_counts
+from apportion.transport import assign_with_duals, round_to_counts
 
 
 def scattered(bags: Bags) -> Bags:
     """Every row as a bag of its own with its bag's proportions: batches then hold rows of all bags.
 
-    For learners that have the bags `Remembered`; to others a row's proportions would be its label.
+    For learners that have the bags `PredictionMemory`; to others a row's proportions would be its label.
     """
     bag = torch.repeat_interleave(bags.sizes)
     ids = [bags.ids[i] for i in bag.tolist()]
@@ -28,20 +28,20 @@ def scattered(bags: Bags) -> Bags:
     return replace(bags, sizes=torch.ones_like(bag), proportions=shares, ids=ids)
 
 
-class Remembered(nn.Module):
+class PredictionMemory(nn.Module):
     """The last predictions of the rows of some bags, (N, k), with the means and, if `priced`, the prices that
     follow from them. A module, so that a checkpoint holds it; it has no weights, and stays on its device.
     `quick` makes the loss of a batch fast (speed.quick).
     """
 
-    def __init__(self, bags: Bags, priced: bool = False, quick: Quick = as_it_is) -> None:
+    def __init__(self, bags: Bags, priced: bool = False, quick: Quick = identity) -> None:
         super().__init__()
         device, k, m = bags.x.device, bags.n_classes, len(bags.sizes)
         self.lengths, self.priced = bags.sizes, priced
         self.bag = torch.repeat_interleave(bags.sizes).to(device)  # (N,) of each row
         self.sizes, self.proportions = bags.sizes.to(device).unsqueeze(1), bags.proportions
         self.overall = bags.overall.float().clamp_min(1e-6).to(device)
-        self.counts = whole_counts(bags.proportions.cpu(), bags.sizes)
+        self.counts = round_to_counts(bags.proportions.cpu(), bags.sizes)
         prices = torch.zeros(m, k).masked_fill_(self.counts == 0, math.inf if priced else 0.0)
         self.register_buffer("log_probs", self.overall.log().repeat(len(bags.x), 1))
         self.register_buffer("prices", prices.to(device))
@@ -97,8 +97,8 @@ class Remembered(nn.Module):
         self.log_probs[row] = after
         self.unseen -= len(row)
         if self.unseen <= 0 and self.priced:
-            found = certified(self.log_probs.cpu(), self.lengths, self.counts)
-            self.prices.copy_(sent(found.prices.float(), self.prices.device))
+            found = assign_with_duals(self.log_probs.cpu(), self.lengths, self.counts)
+            self.prices.copy_(send_to_device(found.prices.float(), self.prices.device))
 
     def at_prices(self, logits: Tensor, row: Tensor) -> Tensor:
         """Scores whose largest class is the label, by exact transport of what the last round remembered."""
@@ -114,6 +114,6 @@ class Remembered(nn.Module):
         self.unseen = len(self.bag)
 
 
-def forget_round(remembered: Remembered, _: Any) -> None:
+def forget_round(remembered: PredictionMemory, _: Any) -> None:
     """What was loaded is of the end of an epoch: a round that was under way is none of its."""
     remembered.unseen = 0

@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 
 from apportion.bags.bags import BagBatch, Bags
 
-# named, already weighted; the loss is their sum, so what is logged is what is optimised
-Terms = dict[str, Tensor]
+# named, already weighted; the loss is their sum, so what is logged is what is optimized
+LossTerms = dict[str, Tensor]
 
 
 class Learner(Protocol):
@@ -19,16 +19,16 @@ class Learner(Protocol):
 
     classifier: nn.Module  # (n, ...) -> logits (n, k)
 
-    def players(self) -> list[nn.Module]:
-        """The networks that learn, one optimiser each."""
+    def networks(self) -> list[nn.Module]:
+        """The networks that learn, one optimizer each."""
         ...
 
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         """One turn of every player on a batch; `progress` runs from 0 to 1 over the stage."""
         ...
 
 
-def checked_players(
+def checked_networks(
     learner: Learner, optimizers: Sequence[Optimizer], rate: Callable[[float], float]
 ) -> list[nn.Module]:
     """The players of a learner, or what is wrong with what they are to be trained by."""
@@ -37,28 +37,28 @@ def checked_players(
     if not callable(rate):
         remedy = "of the peak rate by progress from 0 to 1, such as lambda progress: 1.0"
         raise TypeError(f"rate is {rate!r}; pass a function to a share {remedy}")
-    players = learner.players()
+    players = learner.networks()
     if len(optimizers) != len(players):
-        what = f"there are {len(optimizers)} optimisers for {len(players)} players"
-        raise ValueError(f"{what}; pass one for each of learner.players(), in a list")
+        what = f"there are {len(optimizers)} optimizers for {len(players)} players"
+        raise ValueError(f"{what}; pass one for each of learner.networks(), in a list")
     for i, (player, optimizer) in enumerate(zip(players, optimizers, strict=True)):
         own = {id(weight) for weight in player.parameters()}
         if own and own.isdisjoint(id(w) for group in optimizer.param_groups for w in group["params"]):
-            what = f"optimiser {i} has no weight of player {i}, a {type(player).__name__}"
+            what = f"optimizer {i} has no weight of player {i}, a {type(player).__name__}"
             raise ValueError(f"{what}, which would learn nothing; make it from that network's parameters")
     return players
 
 
-def refuse_unknown(bags: Bags) -> None:
+def check_known_proportions(bags: Bags) -> None:
     """Bags without proportions teach a first stage nothing, and would make all weights NaN."""
     for i in bags.proportions.isnan().any(1).nonzero().flatten()[:1].tolist():
         remedy = "train on known_bags(bags), of apportion.intake.mending"
         raise ValueError(f"bag {bags.ids[i]!r} has no proportions, which a first stage learns from; {remedy}")
 
 
-def turns_of(learner: Learner, batch: BagBatch, progress: float) -> Iterator[Terms]:
+def loss_terms_of(learner: Learner, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
     """What `steps` yields; terms that it returns would be taken for their names."""
-    turns = learner.steps(batch, progress)
+    turns = learner.losses(batch, progress)
     if turns is None or isinstance(turns, dict):
         what = f"steps of {type(learner).__name__} returns {type(turns).__name__}"
         raise TypeError(f"{what}; it must yield a dict of terms for each player: yield, not return")
@@ -66,7 +66,7 @@ def turns_of(learner: Learner, batch: BagBatch, progress: float) -> Iterator[Ter
 
 
 @contextmanager
-def still_batchnorm(model: nn.Module) -> Iterator[None]:
+def frozen_batch_norm(model: nn.Module) -> Iterator[None]:
     """Forward passes inside leave the running statistics as they were."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     tracked = [m.track_running_stats for m in norms]
@@ -93,7 +93,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
             p.requires_grad_()
 
 
-class RunningMean(nn.Module):
+class WeightAverage(nn.Module):
     """Running means of a network's weights and statistics. A module, so that a checkpoint has its count.
 
     After t steps the momentum is (1 + t) / (10 + t), up to the one that was asked for: a short training would

@@ -6,7 +6,7 @@ from torch import nn
 
 from apportion.bags.bags import BagBatch
 from apportion.losses import cross_entropy, proportion_loss
-from apportion.methods.protocol import Terms
+from apportion.methods.protocol import LossTerms
 from apportion.pseudo_labels import SoftLabels
 
 
@@ -20,10 +20,10 @@ class ROT:
         self.alpha = alpha
         self.label = SoftLabels(reg, relax)
 
-    def players(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
         return [self.classifier]
 
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         logits = self.classifier(batch.x)
         log_probs = logits.detach().float().log_softmax(1)
         labels = self.label(log_probs, batch.sizes, batch.proportions)

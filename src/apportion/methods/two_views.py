@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from apportion._device import Quick, as_it_is, fetched, sent
+from apportion._device import Quick, identity, send_to_device, start_copy_to_host
 from apportion.bags.bags import BagBatch
 from apportion.losses import proportion_loss
 from apportion.methods.count_likelihood import count_loss
-from apportion.methods.prediction_memory import Remembered
-from apportion.methods.protocol import RunningMean, Terms, still_batchnorm
-from apportion.transport import certified, whole_counts
+from apportion.methods.prediction_memory import PredictionMemory
+from apportion.methods.protocol import LossTerms, WeightAverage, frozen_batch_norm
+from apportion.transport import assign_with_duals, round_to_counts
 
 OnHost = Callable[[], Sequence[Tensor]]  # logits, sizes and proportions of a batch, once they are there
 
@@ -43,16 +43,16 @@ class TwoViews:
         momentum: float = 0.99,
         transport: bool = True,
         counts: bool = False,
-        remembered: Remembered | None = None,
+        remembered: PredictionMemory | None = None,
         quick: Quick | None = None,
     ) -> None:
         if remembered is not None and (counts or transport != remembered.priced):
             raise ValueError("remembered bags know no likelihood of counts, and have prices for transport")
         self.classifier = average.requires_grad_(False)
         self.network = in_two_parts(network)
-        self.averaging = RunningMean(momentum)
+        self.averaging = WeightAverage(momentum)
         kept = network, projector, average, self.averaging, *([] if remembered is None else [remembered])
-        self.player = nn.ModuleList(kept)  # one optimiser; all of it is saved
+        self.player = nn.ModuleList(kept)  # one optimizer; all of it is saved
         self.projector = projector
         self.n_bags = 0  # in a usual batch: for others nothing is compiled anew
         self.bag_weights = bag_first, bag_last
@@ -61,19 +61,19 @@ class TwoViews:
         self.counts = counts
         self.remembered = remembered
         parts = self._weak, self._strong, self._alike, taught
-        fast = [(quick or as_it_is)(part, graphs=True) for part in parts]
+        fast = [(quick or identity)(part, graphs=True) for part in parts]
         self.weak, self.strong, self.alike, self.taught = fast
 
-    def players(self) -> list[nn.Module]:
+    def networks(self) -> list[nn.Module]:
         return [self.player]
 
-    def steps(self, batch: BagBatch, progress: float) -> Iterator[Terms]:
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         weak, strong = batch.x.unbind(1)
         self.n_bags = self.n_bags or len(batch.sizes)
         usual = not (self.remembered or self.counts or batch.left) and len(batch.sizes) == self.n_bags
         plain, logits, *lost = self.weak(weak, (batch.sizes, batch.proportions) if usual else None)
         to_host = self.remembered is None and (self.transport or self.counts)
-        asked = fetched(logits.float(), batch.sizes, batch.proportions) if to_host else None
+        asked = start_copy_to_host(logits.float(), batch.sizes, batch.proportions) if to_host else None
         moved, answers = self.strong(strong)
         first, last = self.bag_weights
         bag_weight = first + (last - first) * progress
@@ -95,7 +95,7 @@ class TwoViews:
         return (plain, logits) if known is None else (plain, logits, proportion_loss(logits, *known))
 
     def _strong(self, x: Tensor) -> tuple[Tensor, ...]:
-        with still_batchnorm(self.network):  # the statistics used at test time are those of weak views
+        with frozen_batch_norm(self.network):  # the statistics used at test time are those of weak views
             return self._weak(x)
 
     def _alike(self, plain: Tensor, moved: Tensor) -> Tensor:
@@ -132,9 +132,11 @@ def at_fair_prices(scores: Tensor, on_host: OnHost) -> tuple[Tensor, Tensor]:
     the labels are taken off, the label is the largest class that is left, in doubt where another is as cheap.
     """
     there, lengths, proportions = on_host()
-    found = certified(there, lengths, whole_counts(proportions, lengths))
+    found = assign_with_duals(there, lengths, round_to_counts(proportions, lengths))
     prices = found.prices.float().repeat_interleave(lengths, 0)
-    return sent(found.classes, scores.device), scores.float() - sent(prices, scores.device)
+    return send_to_device(found.classes, scores.device), scores.float() - send_to_device(
+        prices, scores.device
+    )
 
 
 def taught(answers: Tensor, classes: Tensor, scores: Tensor) -> Tensor:

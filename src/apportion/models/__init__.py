@@ -4,8 +4,9 @@ Reading a model executes nothing that it names: the network comes from this pack
 out without memory, and takes the weights only where all names and shapes are as expected.
 """
 
+from apportion.errors import ModelError
 from apportion.models.facts import Facts
 from apportion.models.loading import load_model
-from apportion.models.model import Model, ModelError, named, refuse_taken, save_model
+from apportion.models.model import Model, named, refuse_taken, save_model
 
 __all__ = ["Facts", "Model", "ModelError", "load_model", "named", "refuse_taken", "save_model"]

@@ -1,4 +1,4 @@
-"""The card of a model: what it learnt from, how, how well it agrees with the bags, and what it is not for."""
+"""The card of a model: what it learned from and how, how well it agrees with the bags, what it is not for."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ category is rare, its name alone may point at someone.
 def card(values: Mapping[str, Any]) -> str:
     """README.md of a model's folder, from what its config.json holds."""
     classes = _plain(", ".join(map(str, values["classes"])))
-    title = f"# A classifier of {classes}, learnt from the shares of groups"
+    title = f"# A classifier of {classes}, learned from the shares of groups"
     return "\n".join(
         [
             title, "",
@@ -45,12 +45,12 @@ def _method(values: Mapping[str, Any]) -> str:
     by, then = (f" ({_plain(words)})" if words else "" for words in known)
     later = facts["second_stage"] and facts["stage"] != "first"
     after = f", then a new network on labels that meet every bag's shares{then}" if later else ""
-    return f"A network `{values['backbone']}` learnt the shares of the bags{by}{after}. Settings:"
+    return f"A network `{values['backbone']}` learned the shares of the bags{by}{after}. Settings:"
 
 
 def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """What None means depends on the setting."""
-    sized = ("first_epochs", "second_epochs", "instances_per_batch")
+    sized = ("first_epochs", "second_epochs", "batch_size")
     said = dict.fromkeys(sized, "by the sizes of the bags")
     said |= dict.fromkeys(("rate", "second_rate"), "by the kind of instances")
     return {
@@ -70,7 +70,7 @@ def _about(column: Mapping[str, Any]) -> str:
     if column["kind"] == "image":
         resized = "resized to " if column["flag"] else ""
         return f"a file, {resized}{' × '.join(map(str, column['shape'][1:]))} pixels, " + (
-            "grey" if column["shape"][0] == 1 else "in colour"
+            "gray" if column["shape"][0] == 1 else "in color"
         )
     if column["kind"] == "category":
         return f"{len(column['categories'])} categories and 'other'{flag}"

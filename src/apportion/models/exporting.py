@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from apportion.errors import ModelError
 from apportion.intake.instances import as_floats
-from apportion.models.model import Model, ModelError
+from apportion.models.model import Model
 from apportion.runs.files import whole_file
 from apportion.tables.columns import to_values
 
@@ -32,7 +33,7 @@ def export_onnx(model: Model, path: Path) -> None:
     """One file: input `features` (n, ...), output `probabilities` (n, k), for any n.
 
     The features are float32, those that the model's transforms make; the file's metadata says how. Where a
-    model has learnt from images as bytes they are these bytes, and the file centres them as the classifier
+    model has learned from images as bytes they are these bytes, and the file centers them as the classifier
     does.
     """
     if find_spec("onnx") is None or find_spec("onnxscript") is None:

@@ -8,9 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Facts:
-    rows: int = 0  # it learnt from
+    rows: int = 0  # it learned from
     bags: int = 0
-    learnt: str = ""  # a sum of the names, sizes and instances of these
+    learned: str = ""  # a sum of the names, sizes and instances of these
     held_out: int = 0  # bags that it did not learn from
     held_out_names: str = ""  # a sum of the names of these, in their order
     groupings: int = 1  # that its rows lie in
@@ -21,7 +21,7 @@ class Facts:
     epoch: int = 0
     first_optimizer: str = ""  # that trained each stage, and its peak rate, in words
     second_optimizer: str = ""
-    device: str = ""  # where it learnt
+    device: str = ""  # where it learned
     temperature: float = 1.0  # by which its scores were divided
 
 

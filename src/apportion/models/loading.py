@@ -14,10 +14,11 @@ from torch import nn
 
 import apportion
 from apportion._device import channels_last
+from apportion.errors import DataError, ModelError
 from apportion.models.facts import facts_of
-from apportion.models.model import FORMAT, KEYS, Model, ModelError
-from apportion.networks import BACKBONES
-from apportion.tables.columns import Column, TableError, from_values, is_text
+from apportion.models.model import FORMAT, KEYS, Model
+from apportion.networks import NETWORKS
+from apportion.tables.columns import Column, from_values, is_text
 
 _LIMIT = 1 << 26  # bytes of JSON
 _DEEPEST = 1000  # layers
@@ -28,15 +29,15 @@ def load_model(folder: Path) -> Model:
     """The model in a folder, or an error that says what in it is not known."""
     values = _read(folder / "config.json")
     name, shape, classes = values["backbone"], values["shape"], values["classes"]
-    if not isinstance(name, str) or name not in BACKBONES:
-        raise ModelError(f"{folder} has the network {name!r}; there are {', '.join(BACKBONES)}")
+    if not isinstance(name, str) or name not in NETWORKS:
+        raise ModelError(f"{folder} has the network {name!r}; there are {', '.join(NETWORKS)}")
     if not isinstance(shape, list) or not shape or any(type(n) is not int or n < 1 for n in shape):
         raise ModelError(f"{folder} has instances of shape {shape!r}; a shape is a list of whole numbers")
     if not _are_classes(classes):
         raise ModelError(f"{folder} has the classes {classes!r}; these are two texts or numbers at least")
     try:
         columns = None if values["columns"] is None else from_values(values["columns"])
-    except TableError as problem:
+    except DataError as problem:
         raise ModelError(f"{folder} cannot be read: {problem}") from None
     if columns is not None and _made(columns) != shape:
         raise ModelError(f"{folder} has columns that do not make instances of shape {shape}")
@@ -100,7 +101,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _options(folder: Path, name: str, options: Any) -> dict[str, Any]:
-    known = list(inspect.signature(BACKBONES[name]).parameters)[2:]
+    known = list(inspect.signature(NETWORKS[name]).parameters)[2:]
     if not isinstance(options, dict) or not set(options) <= set(known):
         raise ModelError(f"{folder} has the options {options!r}; {name} has {', '.join(known)}")
     for key in (key for key, value in options.items() if isinstance(value, list) and len(value) > _DEEPEST):
@@ -120,7 +121,7 @@ def _network(
     path = folder / "model.safetensors"
     try:
         with torch.device("meta"):  # nothing is allocated for sizes that a file claims
-            network = BACKBONES[name](shape, n_classes, **options)
+            network = NETWORKS[name](shape, n_classes, **options)
         weights = load_file(path)
     except (OSError, safetensors.SafetensorError) as problem:
         raise ModelError(f"{path} cannot be read: {problem}") from None

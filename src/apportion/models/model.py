@@ -14,9 +14,10 @@ from safetensors.torch import save
 from torch import nn
 
 import apportion
+from apportion.errors import ModelError
 from apportion.models.card import card
 from apportion.models.facts import Facts
-from apportion.networks import BACKBONES
+from apportion.networks import NETWORKS
 from apportion.runs.files import writing
 from apportion.tables.columns import Column, to_values
 
@@ -27,14 +28,10 @@ KEYS = (
 )  # fmt: skip
 
 
-class ModelError(ValueError):
-    """A folder that holds no model that can be used; the message says why."""
-
-
 @dataclass(frozen=True)
 class Model:
     network: nn.Module  # on the CPU, in evaluation mode
-    backbone: str  # a name of BACKBONES
+    backbone: str  # a name of NETWORKS
     shape: tuple[int, ...]  # of an instance
     classes: tuple[Any, ...]  # texts, numbers or truth values
     options: Mapping[str, Any] = field(default_factory=dict)  # of the backbone
@@ -50,8 +47,8 @@ class Model:
 def save_model(model: Model, folder: Path) -> None:
     """Write the folder beside its place, then move it there; a folder that is there already is refused."""
     refuse_taken(folder)
-    if model.backbone not in BACKBONES:
-        known = ", ".join(BACKBONES)
+    if model.backbone not in NETWORKS:
+        known = ", ".join(NETWORKS)
         raise ModelError(
             f"the backbone {model.backbone!r} has no name that a file could give; there are {known}"
         )
@@ -101,7 +98,7 @@ def named(backbone: Any) -> tuple[str, dict[str, Any]]:
     made, options = backbone, {}
     if isinstance(backbone, partial) and not backbone.args:
         made, options = backbone.func, dict(backbone.keywords)
-    name = next((known for known, own in BACKBONES.items() if made is own or made == known), None)
+    name = next((known for known, own in NETWORKS.items() if made is own or made == known), None)
     if name is None:
         remedy = "torch.save classifier_.state_dict(), or use functools.partial of a backbone of apportion"
         raise ModelError(f"the backbone {backbone!r} has no name that a file could give; {remedy}")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from apportion.networks.resnet import BothWays
+from apportion.networks.resnet import FlipAveraged
 
 
 def conv13(
@@ -14,13 +14,13 @@ def conv13(
     norm: bool = True,
     slope: float = 0.1,
     last_padding: int = 0,
-    both_ways: bool = False,
+    test_time_flip: bool = False,
 ) -> nn.Sequential:
     """The paper's 13 layers: nine convolutions, three poolings, one dense layer.
 
     P10: the paper names neither batch-norm nor the padding of the last 3×3 convolution nor LeakyReLU's
     slope; the defaults are those of the network that this table comes from in semi-supervised learning.
-    `both_ways`: at test time mirror images are asked, too, which the paper does not.
+    `test_time_flip`: at test time mirror images are asked, too, which the paper does not.
     """
 
     if min(shape[1:]) // 4 + 2 * last_padding < 3:
@@ -39,4 +39,4 @@ def conv13(
         *conv(256, 512, 3, last_padding), *conv(512, 256, 1, 0), *conv(256, 128, 1, 0),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(),
     )  # fmt: skip
-    return nn.Sequential(BothWays(features) if both_ways else features, nn.Linear(128, n_classes))
+    return nn.Sequential(FlipAveraged(features) if test_time_flip else features, nn.Linear(128, n_classes))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class BothWays(nn.Module):
+class FlipAveraged(nn.Module):
     """Features at test time: the mean of an image's and its mirror image's, at twice the cost.
 
     The head is linear, so that it answers with the mean of both images' logits.
@@ -97,12 +97,12 @@ def resnet9(
     width: int = 64,
     dropout: float = 0.0,
     slope: float = 0.1,
-    both_ways: bool = False,
+    test_time_flip: bool = False,
 ) -> nn.Sequential:
     """ResNet-9, known from races to 94 % (Page, 2018): half the arithmetic of the 13 layers.
 
     Pooling comes before the norm, which then costs a quarter, and whose statistics are those of the maxima.
-    `both_ways`: at test time mirror images are asked, too; for images whose mirror image is of their class.
+    `test_time_flip` averages the features of an image and its mirror image at test time.
     """
 
     def conv(before: int, after: int, pooled: bool) -> nn.Sequential:
@@ -122,4 +122,6 @@ def resnet9(
         conv(4 * width, 8 * width, True), twice(8 * width),
         Maxima(), nn.Dropout(dropout),
     )  # fmt: skip
-    return nn.Sequential(BothWays(features) if both_ways else features, nn.Linear(8 * width, n_classes))
+    return nn.Sequential(
+        FlipAveraged(features) if test_time_flip else features, nn.Linear(8 * width, n_classes)
+    )

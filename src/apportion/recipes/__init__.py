@@ -7,11 +7,9 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
+from apportion.errors import SettingsError
+
 Options = Mapping[str, Any]  # checked against the signature of what they are passed to
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be read; the message names the setting and lists the known ones."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,9 @@ class Second:
     weighting: str = "instance"  # eq. (22), or bag: eq. (3)
     mixup: float = 0.0  # alpha of the Beta distribution; 1.0 for images, 0 for points and tables
     memory: int = 5  # rounds of labels that are averaged
-    running: float = 0.0  # momentum of the log-probabilities that are labelled, at the peak rate
+    running: float = 0.0  # momentum of the log-probabilities that are labeled, at the peak rate
     student: str = "new"  # or teacher: continue the first stage's network
-    hold: int = 10  # epochs on the teacher's labels before the first relabelling
+    hold: int = 10  # epochs on the teacher's labels before the first relabeling
     stop: float | None = None  # δ of algorithm 2
     optimizer: str = "adam"
     rate: float = 1e-3
@@ -77,7 +75,7 @@ class Recipe:
     network: Network = Network()
     first: First = First()
     second: Second | None = None
-    instances_per_batch: int = 100
+    batch_size: int = 100
     augment: str = "none"  # or crop, crop+flip, strong(-unmirrored); two views: weak+strong(-unmirrored)
     seed: int = 1
 
@@ -90,21 +88,23 @@ def from_json(text: str) -> Recipe:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise RecipeError(f"this is not a recipe in JSON: {problem}") from None
+        raise SettingsError(f"this is not a recipe in JSON: {problem}") from None
     return build(Recipe, values, "")
 
 
 def build(kind: type, values: Mapping[str, Any], path: str) -> Any:
     """A recipe, or a part of one, from plain values; a key that no setting has is an error."""
     if not isinstance(values, Mapping):
-        raise RecipeError(f"{path or 'a recipe'} must be a table of settings, not {values!r}")
+        raise SettingsError(f"{path or 'a recipe'} must be a table of settings, not {values!r}")
     hints = typing.get_type_hints(kind)
     known = [f.name for f in fields(kind)]
     made = {}
     for name, value in values.items():
         if name not in known:
             place = f"{path} has" if path else "a recipe has"
-            raise RecipeError(f"no setting '{path + '.' if path else ''}{name}'; {place} {', '.join(known)}")
+            raise SettingsError(
+                f"no setting '{path + '.' if path else ''}{name}'; {place} {', '.join(known)}"
+            )
         made[name] = _value(hints[name], value, f"{path}.{name}" if path else name)
     return kind(**made)
 
@@ -120,7 +120,7 @@ def changed(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
                 place[parent] = deepcopy(values["network"]) if parent == "network" else {}
             if not isinstance(place.get(parent), dict):
                 known = ", ".join(k for k, v in place.items() if isinstance(v, dict))
-                raise RecipeError(f"no settings '{'.'.join(parents[: i + 1])}'; there are {known}")
+                raise SettingsError(f"no settings '{'.'.join(parents[: i + 1])}'; there are {known}")
             place = place[parent]
         try:
             place[name] = json.loads(text)
@@ -146,4 +146,4 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         if kind in (int, str) and isinstance(value, kind) and not isinstance(value, bool):
             return value
     names = " or ".join("nothing" if k is type(None) else getattr(k, "__name__", "table") for k in allowed)
-    raise RecipeError(f"the setting '{path}' is {value!r}; it must be {names}")
+    raise SettingsError(f"the setting '{path}' is {value!r}; it must be {names}")

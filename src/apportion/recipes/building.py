@@ -9,16 +9,16 @@ from typing import Any, cast
 from torch import nn
 from torch.optim import Optimizer
 
-from apportion._device import Quick, as_it_is, unplaced
+from apportion._device import Quick, identity, plain_network
 from apportion.bags.bags import Bags
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
 from apportion.methods import METHODS, SCATTERED
 from apportion.methods.llp_gan import generator
 from apportion.methods.plot import Loss
-from apportion.methods.prediction_memory import Remembered, scattered
+from apportion.methods.prediction_memory import PredictionMemory, scattered
 from apportion.methods.protocol import Learner
 from apportion.methods.two_views import in_two_parts, projector
-from apportion.networks import BACKBONES
+from apportion.networks import NETWORKS
 from apportion.optim import SCHEDULES, halving, make_optimizer
 from apportion.pseudo_labels import Labeller, SoftLabels, argmax_labels, hard_labels, predicted_labels
 from apportion.recipes import First, Network, Second
@@ -26,7 +26,7 @@ from apportion.training import Rate
 
 
 def build_network(network: Network, shape: Sequence[int], n_classes: int) -> nn.Module:
-    return BACKBONES[network.name](shape, n_classes, **network.options)
+    return NETWORKS[network.name](shape, n_classes, **network.options)
 
 
 def build_learner(
@@ -35,7 +35,7 @@ def build_learner(
     shape: Sequence[int],
     place: Callable[[nn.Module], nn.Module],
     bags: Bags | None = None,
-    quick: Quick = as_it_is,
+    quick: Quick = identity,
 ) -> Learner:
     """The first stage's learner; LLP-GAN gets a generator of instances of this shape as its second player,
     two views a running mean of the network and a projector; for scattered batches `bags` are remembered.
@@ -45,11 +45,11 @@ def build_learner(
         if bags is None:  # without them each row's proportions would be its label
             raise ValueError("scattered batches need the bags that are remembered; pass bags")
         priced = first.method == "two-views" and options.get("transport", True)
-        options["remembered"] = Remembered(bags, priced, quick)
+        options["remembered"] = PredictionMemory(bags, priced, quick)
     if first.method == "gan":
         options["generator"] = place(generator(shape, int(options.get("noise", 100))))
     if first.method == "two-views":
-        plain = in_two_parts(unplaced(classifier))
+        plain = in_two_parts(plain_network(classifier))
         options["average"] = place(deepcopy(plain))
         width = cast(nn.Linear, plain[1]).in_features
         options["quick"] = quick
@@ -63,7 +63,7 @@ def in_batches(bags: Bags, first: First) -> Bags:
 
 
 def build_optimizers(players: Sequence[nn.Module], stage: First | Second) -> list[Optimizer]:
-    """One optimiser a player: the stage's own for the classifier, Adam with β₁ = 0.5 for a generator."""
+    """One optimizer a player: the stage's own for the classifier, Adam with β₁ = 0.5 for a generator."""
     classifier, *others = players
     given = {"decay": stage.decay, "momentum": stage.momentum}
     if not isinstance(stage, First):

@@ -5,17 +5,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from apportion.augment import AUGMENTATIONS, PAIRS
-from apportion.bags.simulate import cluster_groups, dirichlet_groups, random_groups
+from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, random_bag_ids
 from apportion.data import SOURCES
 from apportion.data.sets import IMAGE_SETS
+from apportion.errors import SettingsError
 from apportion.losses import SCE_WEIGHTS
 from apportion.methods import METHODS, SCATTERED
-from apportion.networks import BACKBONES
+from apportion.networks import NETWORKS
 from apportion.optim import OPTIMIZERS, SCHEDULES
-from apportion.recipes import First, Network, Recipe, RecipeError
+from apportion.recipes import First, Network, Recipe
 from apportion.recipes.ranges import check_ranges
 
-BAGGINGS = {"random": random_groups, "dirichlet": dirichlet_groups, "cluster": cluster_groups}
+BAGGINGS = {"random": random_bag_ids, "dirichlet": dirichlet_bag_ids, "cluster": cluster_bag_ids}
 LABELS = ("hard", "soft", "predicted", "argmax")
 LOSSES = ("ce", "sce", *(f"sce-{preset}" for preset in SCE_WEIGHTS))
 
@@ -41,12 +42,12 @@ def check(recipe: Recipe) -> None:
         if recipe.second.augment is not None:
             names.append(("second.augment", recipe.second.augment, AUGMENTATIONS))
     networks = _networks(recipe)
-    names += [(f"{path}.name", network.name, BACKBONES) for path, network in networks.items()]
+    names += [(f"{path}.name", network.name, NETWORKS) for path, network in networks.items()]
     for path, name, known in names:
         if name not in known:
-            raise RecipeError(f"{path} is '{name}'; there are {', '.join(known)}")
+            raise SettingsError(f"{path} is '{name}'; there are {', '.join(known)}")
     for path, network in networks.items():
-        _check_options(f"{path}.options", network.options, BACKBONES[network.name], 2)
+        _check_options(f"{path}.options", network.options, NETWORKS[network.name], 2)
     _check_options("first.options", recipe.first.options, METHODS[recipe.first.method], 1)
     check_ranges(recipe)
     _check_together(recipe)
@@ -58,15 +59,17 @@ def _check_together(recipe: Recipe) -> None:
     own = None if second is None else second.augment
     for path, augment in (("augment", recipe.augment), ("second.augment", own)):
         if augment not in ("none", None, *PAIRS) and points:
-            raise RecipeError(f"{path} is '{augment}', but {recipe.data.name} has no images: set it to none")
+            raise SettingsError(
+                f"{path} is '{augment}', but {recipe.data.name} has no images: set it to none"
+            )
     _check_views(recipe)
     _check_batches(recipe.first)
     for path, network in _networks(recipe).items():
         if network.name != "mlp" and points:
             what = f"{path}.name is '{network.name}', which takes images"
-            raise RecipeError(f"{what}, but {recipe.data.name} has none: set it to mlp")
+            raise SettingsError(f"{what}, but {recipe.data.name} has none: set it to mlp")
     if second is not None and second.student == "teacher" and second.network not in (None, recipe.network):
-        raise RecipeError(
+        raise SettingsError(
             "second.student is 'teacher', whose network goes on: leave second.network out, or set "
             "second.student to new"
         )
@@ -76,24 +79,24 @@ def _check_views(recipe: Recipe) -> None:
     """Two views are of one method: it needs them, and no other can take them."""
     second = recipe.second
     if (recipe.first.method == "two-views") != (recipe.augment in PAIRS):
-        raise RecipeError(
+        raise SettingsError(
             f"first.method is '{recipe.first.method}' and augment is '{recipe.augment}'; the method "
             f"two-views and the views {' or '.join(PAIRS)} go together: set both or neither"
         )
     if second is not None and (second.augment or recipe.augment) in PAIRS:
         pair = second.augment or recipe.augment
-        raise RecipeError(f"a second stage learns from one view; set second.augment to one, not to {pair}")
+        raise SettingsError(f"a second stage learns from one view; set second.augment to one, not to {pair}")
 
 
 def _check_batches(first: First) -> None:
     """Scattered batches are for methods that remember bags, whose loss is that of bag means."""
     if first.batches not in (None, "scattered"):
-        raise RecipeError(f"first.batches is '{first.batches}'; set scattered, or null for whole bags")
+        raise SettingsError(f"first.batches is '{first.batches}'; set scattered, or null for whole bags")
     if first.batches is not None and first.method not in SCATTERED:
         what = f"first.batches is '{first.batches}', but first.method is '{first.method}'"
-        raise RecipeError(f"{what}; set the method to {' or '.join(SCATTERED)}, or leave first.batches out")
+        raise SettingsError(f"{what}; set the method to {' or '.join(SCATTERED)}, or leave first.batches out")
     if first.batches is not None and first.options.get("counts"):
-        raise RecipeError("first.options.counts is of whole bags; leave it out, or first.batches")
+        raise SettingsError("first.options.counts is of whole bags; leave it out, or first.batches")
 
 
 def _networks(recipe: Recipe) -> dict[str, Network]:
@@ -108,9 +111,9 @@ def _check_options(path: str, options: Mapping[str, Any], maker: Callable[..., A
     known = {option.name: option.default for option in taken if option.default not in built}
     for name, value in options.items():
         if name not in known:
-            raise RecipeError(f"no setting '{path}.{name}'; there are {', '.join(known) or 'none'}")
+            raise SettingsError(f"no setting '{path}.{name}'; there are {', '.join(known) or 'none'}")
         if not _alike(value, known[name]):
-            raise RecipeError(f"{path}.{name} is {str(value)[:80]}; it must be such as {known[name]!r}")
+            raise SettingsError(f"{path}.{name} is {str(value)[:80]}; it must be such as {known[name]!r}")
 
 
 def _alike(value: Any, default: Any) -> bool:

@@ -6,7 +6,8 @@ from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-from apportion.recipes import Recipe, RecipeError
+from apportion.errors import SettingsError
+from apportion.recipes import Recipe
 
 
 class Range(NamedTuple):
@@ -49,7 +50,7 @@ RANGES: dict[str, Range] = {
     "second.running": SHARE,
     "second.hold": Range(0, whole=True),
     "second.stop": NONNEGATIVE,
-    "instances_per_batch": COUNT,
+    "batch_size": COUNT,
     "seed": Range(0, 2**32),  # as scikit-learn takes it
 }
 OPTIONS: dict[str, Range] = {  # of networks and methods, whichever has one of that name
@@ -80,7 +81,7 @@ def check_ranges(recipe: Recipe) -> None:
     for path, value in numbers(recipe, ""):
         range_ = OPTIONS.get(path.rsplit(".", 1)[1]) if ".options." in path else RANGES[path]
         if range_ is not None and not range_.holds(value):
-            raise RecipeError(f"{path} is {value!r}; it must be {range_}")
+            raise SettingsError(f"{path} is {value!r}; it must be {range_}")
 
 
 def numbers(part: Any, path: str) -> Iterator[tuple[str, float]]:
@@ -99,7 +100,7 @@ def numbers(part: Any, path: str) -> Iterator[tuple[str, float]]:
 
 
 SETTINGS = {"rate": POSITIVE, "second_rate": POSITIVE, "reg": POSITIVE}
-WHOLE = {"first_epochs": COUNT, "second_epochs": Range(0, whole=True), "instances_per_batch": COUNT}
+WHOLE = {"first_epochs": COUNT, "second_epochs": Range(0, whole=True), "batch_size": COUNT}
 
 
 def wrong_settings(values: Mapping[str, Any]) -> Iterator[str]:

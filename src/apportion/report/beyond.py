@@ -86,10 +86,10 @@ def beyond_figure(cells: Cells, rows: Rows, published: Mapping[int, float]) -> F
     panels = figure.subplots(down, across, sharey=True, squeeze=False)
     lines, lowest, best = {}, 65.0, None
     for panel, size in zip(panels.flat, sizes, strict=False):
-        for colour, (title, row) in zip(COLOURS, rows.items(), strict=False):
+        for color, (title, row) in zip(COLOURS, rows.items(), strict=False):
             if parts := stages(cells, row, size):
                 seconds, accuracies = curve(parts)
-                (lines[title],) = panel.plot(seconds, accuracies, row[2], color=colour, label=title)
+                (lines[title],) = panel.plot(seconds, accuracies, row[2], color=color, label=title)
                 lowest = min(lowest, accuracies[-1])
         if size in published:
             best = panel.axhline(published[size], color="0.7", linewidth=1, zorder=0)

@@ -9,9 +9,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from apportion import runs
+from apportion.errors import RunError
 from apportion.report.collect import Cell
 from apportion.report.numbers import curves
-from apportion.runs import RunError
 from apportion.runs.files import whole_file
 
 STYLE: dict[str, Any] = {
@@ -37,7 +37,7 @@ COLOURS = (
     "#56B4E9",
     "#555555",
 )  # told apart by most eyes
-DASHES = ("-", "--", ":", "-.")  # with the colours: no line is told by its colour alone
+DASHES = ("-", "--", ":", "-.")  # with the colors: no line is told by its color alone
 
 
 def curves_figure(cells: Mapping[str, Cell], quantity: str = "test_accuracy") -> Figure:
@@ -45,7 +45,7 @@ def curves_figure(cells: Mapping[str, Cell], quantity: str = "test_accuracy") ->
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")
     panel = figure.subplots()
     known: set[str] = set()
-    for (name, cell), colour, dash in zip(cells.items(), cycle(COLOURS), cycle(DASHES), strict=False):
+    for (name, cell), color, dash in zip(cells.items(), cycle(COLOURS), cycle(DASHES), strict=False):
         logs = [runs.read_log(folder) for folder in cell.folders]
         found = [curves(log) for log in logs]
         known |= {each for one in found for each in one}
@@ -53,8 +53,8 @@ def curves_figure(cells: Mapping[str, Cell], quantity: str = "test_accuracy") ->
         if lines:
             epochs = [line["epoch"] for line in logs[0]]
             low, mean, high = _band(lines)
-            panel.plot(epochs[: len(mean)], mean, dash, color=colour, label=name)
-            panel.fill_between(epochs[: len(mean)], low, high, color=colour, alpha=0.15, linewidth=0)
+            panel.plot(epochs[: len(mean)], mean, dash, color=color, label=name)
+            panel.fill_between(epochs[: len(mean)], low, high, color=color, alpha=0.15, linewidth=0)
     if not panel.lines:
         raise RunError(f"no run has a quantity '{quantity}'; there are {', '.join(sorted(known)) or 'none'}")
     panel.set_xlabel("epoch")

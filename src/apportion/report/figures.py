@@ -10,7 +10,7 @@ from apportion import runs
 from apportion.report.collect import Cell, same_seeds
 from apportion.report.paper import SIZES
 
-STYLES = {  # colour, dash: no curve is told by its colour alone
+STYLES = {  # color, dash: no curve is told by its color alone
     "predicted": ("#7f7f7f", ":", "TD: predictions"),
     "labels": ("#1f77b4", "--", "TD_OT: labels by transport"),
     "mean": ("#d62728", "-", "TD_OT_5: mean of the last five"),
@@ -24,13 +24,13 @@ def figure_3(cells: Mapping[str, Cell], name: str = "table1/dllp+plot/64") -> Fi
     log = [line for line in runs.read_log(cells[name].folders[0]) if "label_accuracy" in line]
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")
     panel = figure.subplots()
-    for key, (colour, dash, label) in STYLES.items():
+    for key, (color, dash, label) in STYLES.items():
         epochs = [line["epoch"] for line in log]
         panel.plot(
             epochs,
             [line["label_accuracy"].get(key, math.nan) for line in log],
             dash,
-            color=colour,
+            color=color,
             label=label,
         )
     panel.set_xlabel("epoch of the second stage")
@@ -58,10 +58,10 @@ def figure_4(cells: Mapping[str, Cell], table: str = "table1") -> Figure | None:
     for panel, size in zip(panels, SIZES, strict=True):
         found, title = same_seeds(cells, [f"{stem}/{size}" for stem in kinds]), f"bags of {size}"
         for name, cell in found.items():
-            label, dash, colour = kinds[name.removesuffix(f"/{size}")]
+            label, dash, color = kinds[name.removesuffix(f"/{size}")]
             log = runs.read_log(cell.folders[0])
             curve = [line["epoch"] for line in log], [line["test_accuracy"] for line in log]
-            (lines[label],) = panel.plot(*curve, dash, color=colour, label=label)
+            (lines[label],) = panel.plot(*curve, dash, color=color, label=label)
             title = f"bags of {size}, {cell.folders[0].name}"
         panel.set_title(title, fontsize=9)
         panel.set_xlabel("epoch of the second stage")

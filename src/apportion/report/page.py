@@ -32,7 +32,7 @@ With longer first stages, of 80 / 120 / 160 / 300 epochs by bag size and not 40 
 tried in cells below the paper, more epochs gained ([log.md](log.md)). Their lengths were chosen after a look
 at the test images of seed 1:""",
     "muon": """\
-With Muon for the optimiser of the first stage instead of Adam, in as many epochs ([log.md](log.md)):""",
+With Muon for the optimizer of the first stage instead of Adam, in as many epochs ([log.md](log.md)):""",
     "muon-both": """\
 Both stages by Muon: first stages as above, students in as many epochs as by SGD ([log.md](log.md)):""",
 }

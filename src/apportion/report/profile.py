@@ -13,14 +13,14 @@ PARTS = ("network", "augmentation", "prediction", "transport", "evaluation")
 
 def time_by_part(seconds: dict[str, float], log: list[dict[str, Any]], kept: Any) -> dict[str, float]:
     """Seconds of a run by part. Augmentation and prediction were timed on a few batches, and are taken off
-    the training and the relabelling that they belong to."""
+    the training and the relabeling that they belong to."""
     train, label, evaluate = (float(seconds.get(part, 0.0)) for part in ("train", "label", "evaluate"))
     if not kept or not kept["timed"]["share"] > 0:
         parts = {"network and augmentation": train, "prediction and transport": label}
     else:
-        timed, relabelled = kept["timed"], sum("label_accuracy" in line for line in log)
+        timed, relabeled = kept["timed"], sum("label_accuracy" in line for line in log)
         augment = min(train, len(log) * timed["augment"] / timed["share"])
-        predict = min(label, relabelled * timed["predict"] / timed["share"])
+        predict = min(label, relabeled * timed["predict"] / timed["share"])
         parts = {"network": train - augment, "augmentation": augment}
         parts |= {"prediction": predict, "transport": label - predict}
     return {part: round(spent, 3) for part, spent in (parts | {"evaluation": evaluate}).items() if spent}
@@ -29,7 +29,7 @@ def time_by_part(seconds: dict[str, float], log: list[dict[str, Any]], kept: Any
 def profile_table(cells: Cells, group: str) -> str:
     """Seconds an epoch by part, of every cell's first seed that kept a sample; empty where none did.
 
-    The median epoch counts, so that compiling the network, in the first epoch, is left out; of relabelling
+    The median epoch counts, so that compiling the network, in the first epoch, is left out; of relabeling
     the median of the epochs that did it.
     """
     rows = []

@@ -12,8 +12,9 @@ import numpy as np
 from safetensors.torch import save
 from torch import Tensor
 
+from apportion.errors import RunError
 from apportion.runs.checkpoints import check_fit, held, pack, unpack
-from apportion.runs.files import RunError, read_bytes, sync, write_whole, writing
+from apportion.runs.files import read_bytes, sync, write_whole, writing
 from apportion.runs.layout import by_lines
 from apportion.runs.locks import InUse, locked
 from apportion.runs.reading import (

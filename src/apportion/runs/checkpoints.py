@@ -1,7 +1,7 @@
 """Checkpoints without pickle: tensors by safetensors, all else as JSON in its header.
 
-A state is what `Moment.state()` gives: dicts, lists, tuples, numbers, texts and tensors. What is read back is
-checked against the networks that it is for, since a checkpoint may be a stranger's.
+A state is what `EpochState.state()` returns: dicts, lists, tuples, numbers, strings and tensors. What is read
+back is checked against the networks that it is for, since a checkpoint may come from anyone.
 """
 
 import json
@@ -14,13 +14,13 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from apportion.runs.files import RunError
+from apportion.errors import RunError
 
 _BROKEN = (SafetensorError, RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError)
 
 
 def held(state: dict[str, Any]) -> dict[str, Any]:
-    """The state, with copies of what training will change in place: the networks and their optimisers."""
+    """The state, with copies of what training will change in place: the networks and their optimizers."""
     return state | {name: _copied(state[name]) for name in ("players", "optimizers")}
 
 
@@ -85,7 +85,7 @@ def check_fit(
     optimizers: Sequence[Optimizer],
     labels: torch.Size | None,
 ) -> None:
-    """Refuse a state that is not of these networks, these optimisers and labels of this shape."""
+    """Refuse a state that is not of these networks, these optimizers and labels of this shape."""
     if state is None:
         return
     try:
@@ -103,13 +103,13 @@ def check_fit(
 
 
 def _check_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """Its settings are of the types that this optimiser has, its memory of the shapes of the weights."""
+    """Its settings are of the types that this optimizer has, its memory of the shapes of the weights."""
     for own, other in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         for name in own.keys() - {"params"}:
             if type(own[name]) is not type(other[name]):
-                raise ValueError(f"the optimiser's {name} is {other[name]!r}")
+                raise ValueError(f"the optimizer's {name} is {other[name]!r}")
     optimizer.load_state_dict(saved)
     for weights, memory in optimizer.state.items():
         for value in memory.values():
             if isinstance(value, Tensor) and value.ndim and value.shape != weights.shape:
-                raise ValueError("the optimiser's memory is of other weights")
+                raise ValueError("the optimizer's memory is of other weights")

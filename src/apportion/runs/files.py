@@ -10,15 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from apportion.errors import RunError
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NUMBER = (int, float)
 DEPTH = 16
 LIMIT = 1 << 25  # bytes of a text; the log of ten thousand epochs has 4 million
 LARGEST = 1e100  # of numbers, whose sums and squares are then numbers too
-
-
-class RunError(RuntimeError):
-    """A run folder that cannot be used; the message says why and what to do."""
 
 
 GOES_ON = "and the same command goes on from the last checkpoint"

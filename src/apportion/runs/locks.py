@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from apportion.runs.files import RunError, writing
+from apportion.errors import RunError
+from apportion.runs.files import writing
 
 try:
     import fcntl

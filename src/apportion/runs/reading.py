@@ -12,7 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from apportion.runs.files import NUMBER, RunError, parsed, read_bytes, read_json
+from apportion.errors import RunError
+from apportion.runs.files import NUMBER, parsed, read_bytes, read_json
 
 WEIGHTS_LIMIT = 1 << 36  # bytes
 RESULT = {

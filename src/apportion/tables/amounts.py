@@ -13,11 +13,11 @@ WHOLE = "unless --noise is given, counts are whole; pass shares by --proportions
 
 def check_options(asked: Asked, problems: list[str]) -> None:
     """Options that do not go together."""
-    if asked.counts is not None and asked.fill and asked.normalise:
-        what = "--fill gives what is left of a bag's total, which --normalise says is not that of its rows"
+    if asked.counts is not None and asked.fill and asked.normalize:
+        what = "--fill gives what is left of a bag's total, which --normalize says is not that of its rows"
         problems.append(f"{what}: for counts pass one of them, or shares by --proportions")
-    if asked.noise and asked.normalise:
-        what = "--noise is of the numbers as they stand in the file, and --normalise rescales these"
+    if asked.noise and asked.normalize:
+        what = "--noise is of the numbers as they stand in the file, and --normalize rescales these"
         remedy = "rescale the file and the noise alike and pass --noise alone, or use ProportionClassifier"
         problems.append(f"{what}: {remedy}")
     if asked.noise not in ("", "estimate") and asked.counts is None and float(asked.noise) > 0.5:
@@ -37,10 +37,10 @@ def check_values(table: BagTable, asked: Asked, problems: list[str]) -> None:
         problems.append(f"{table.place} has {k} class ({', '.join(table.classes) or 'none'}): {remedy}")
     whole = asked.counts is not None
     limit = 1 + 1e-6
-    if whole or asked.normalise or asked.noise:
+    if whole or asked.normalize or asked.noise:
         limit = 1.5 if asked.fill and not whole else np.inf  # what is left is left of one, not of a hundred
     exact, told_of = not asked.noise, table.told[:, None]
-    if asked.unlabelled:
+    if asked.unlabeled:
         told_of = told_of | np.isnan(table.values).all(1, keepdims=True)
     gaps = partly(table.values)[:, None] & np.isnan(table.values)
     rules: list[tuple[Callable[[np.ndarray], np.ndarray], str]] = [
@@ -50,13 +50,13 @@ def check_values(table: BagTable, asked: Asked, problems: list[str]) -> None:
         ),
         (
             lambda v: ~np.isfinite(v) & ~gaps,
-            "give a finite number, or drop the bag from both tables, or pass --unlabelled",
+            "give a finite number, or drop the bag from both tables, or pass --unlabeled",
         ),
         (
             lambda v: (v < 0) & exact,
             f"{'counts' if whole else 'proportions'} are not negative, unless --noise",
         ),
-        (lambda v: v > limit, "divide percentages by 100, or pass --counts, or --normalise"),
+        (lambda v: v > limit, "divide percentages by 100, or pass --counts, or --normalize"),
         (lambda v: np.isfinite(v) & (v % 1 != 0) & whole & exact, WHOLE),
     ]
     for wrong, remedy in rules:
@@ -96,7 +96,7 @@ def check_sums(
     else:
         off = (abs(totals - wanted) > (0.5 if whole else 1e-4)) & (totals > 0)  # four printed digits
         bad = known[off[known]]
-    if len(bad) and not asked.normalise and several:
+    if len(bad) and not asked.normalize and several:
         of = [f" but has {size} rows" if whole else "" for size in sizes[bad[:SHOWN]].tolist()]
         cases = (
             f"{table.case(place[i])}, sums to {totals[i]:.6g}{rows}"
@@ -133,7 +133,7 @@ def _sum_remedy(asked: Asked, whole: bool) -> str:
         return f"noise of {asked.noise} does not explain it; mend them, or {rescale} --noise with them"
     reason = "the counts are of a larger group" if whole else "they are rounded"
     noisy = "--noise estimate if noise was added to them" if whole else "--noise DEVIATION if they are noisy"
-    return f"mend them, or pass --normalise if {reason}, {noisy}"
+    return f"mend them, or pass --normalize if {reason}, {noisy}"
 
 
 def shares_of(values: np.ndarray, sizes: np.ndarray, asked: Asked) -> np.ndarray:

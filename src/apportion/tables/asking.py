@@ -29,14 +29,14 @@ class Asked:
     drop: tuple[str, ...] = ()  # columns that are no features
     categorical: tuple[str, ...] = ()  # columns that are categories whatever they look like
     missing: tuple[str, ...] = ()  # texts that mean a missing value in a CSV
-    normalise: bool = False  # rescale shares or counts that do not sum to one or to the size of the bag
+    normalize: bool = False  # rescale shares or counts that do not sum to one or to the size of the bag
     noise: str = ""  # deviation of the error of each number, or "estimate"; such numbers may be negative
-    unlabelled: bool = False  # bags whose numbers are all missing are taken
+    unlabeled: bool = False  # bags whose numbers are all missing are taken
     fill: bool = False  # classes whose numbers are missing have what is left of their bag
     given: str = ""  # a column of the table that gives the class of a few rows and is empty in all others
     beside: tuple[str, ...] = ()  # columns of bags of other groupings, about which is asked beside this one
     keep: tuple[str, ...] = ()  # columns of bags that are features all the same
-    image: str = ""  # a column of the table that names a file a row: these images alone are learnt from
+    image: str = ""  # a column of the table that names a file a row: these images alone are learned from
     pixels: int = 0  # height and width to which these are resized; if 0, all must have one size
 
     @property
@@ -56,7 +56,7 @@ class Found:
     sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (m,)
     shares: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))  # (m, k)
     classes: tuple[str, ...] = ()
-    image: Column | None = None  # how files become images, where these are learnt from
+    image: Column | None = None  # how files become images, where these are learned from
 
 
 def listed(names: Iterable[str]) -> str:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from apportion.errors import DataError
 from apportion.tables.amounts import check_options, check_sums, check_values, shares_of
 from apportion.tables.asking import Asked, Found, told
-from apportion.tables.columns import Column, TableError
+from apportion.tables.columns import Column
 from apportion.tables.giveaways import note_giveaways
 from apportion.tables.labels import check_given
 from apportion.tables.meeting import check_names
@@ -20,7 +21,7 @@ from apportion.tables.values import check_features
 @of_table
 def check(asked: Asked, *, learn: bool = True, kinds: dict[str, str] | None = None) -> Found:
     """Go through both tables; nothing of the instances is held in memory but one column at a time. Where
-    nothing is to be learnt, features may be empty and all bags alike, and no kinds are found. Features whose
+    nothing is to be learned, features may be empty and all bags alike, and no kinds are found. Features whose
     `kinds` are known have been gone through already."""
     problems, notes, image = list[str](), list[str](), None
     frame = open_table(asked.table, texts=asked.texts, missing=asked.missing)
@@ -64,7 +65,7 @@ def check(asked: Asked, *, learn: bool = True, kinds: dict[str, str] | None = No
 def _check_instances(
     asked: Asked, frame: pl.LazyFrame, problems: list[str], notes: list[str]
 ) -> tuple[dict[str, str], Column | None]:
-    """The kinds of the columns that are learnt from, and how files become images where these are."""
+    """The kinds of the columns that are learned from, and how files become images where these are."""
     if asked.image:
         return {asked.image: "image"}, check_pictures(asked, frame, problems, notes)
     return check_features(asked, frame, problems, notes), None
@@ -91,7 +92,7 @@ def _check_columns(asked: Asked, there: Sequence[str], problems: list[str]) -> N
         what = "is dropped, too" if name in asked.drop else "is no --bag, and a feature anyway"
         problems.append(f"column {name!r} (--keep) {what}: leave it out of --keep")
     if asked.image and (asked.categorical or asked.keep):
-        problems.append("images alone are learnt from: leave --categorical and --keep out beside --image")
+        problems.append("images alone are learned from: leave --categorical and --keep out beside --image")
     if asked.image and asked.image in asked.drop:
         problems.append(f"column {asked.image!r} (--image) is dropped, too: leave it out of --drop")
     known = (asked.bag, *asked.beside, *asked.shares, *((asked.image,) if asked.image else ()))
@@ -137,4 +138,4 @@ def refuse(found: Found) -> None:
     if found.problems:
         n = len(found.problems)
         lines = "".join(f"\n  {problem}" for problem in found.problems)
-        raise TableError(f"{n} thing{'s are' if n > 1 else ' is'} wrong; nothing was written{lines}")
+        raise DataError(f"{n} thing{'s are' if n > 1 else ' is'} wrong; nothing was written{lines}")

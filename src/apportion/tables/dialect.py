@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from apportion.tables.columns import TableError
+from apportion.errors import DataError
 
 HEAD = 1 << 20  # bytes that are looked at
 LINES = 50  # that say what separates
@@ -40,18 +40,18 @@ def dialect_of(path: Path) -> Dialect:
     with path.open("rb") as file:
         head = file.read(HEAD)
     if head.startswith(PACKED):
-        raise TableError(f"{path} is compressed; unpack it first")
+        raise DataError(f"{path} is compressed; unpack it first")
     bare = re.sub(rb'"[^"]*"', b"", head.removeprefix(MARK))
     line_end = "\r" if b"\r" in bare and b"\n" not in bare else "\n"  # as programs of old Macs write it
     header = bare.partition(line_end.encode())[0].rstrip(b"\r")
     if b"\0" in header or head.startswith(tuple(WIDE)):
-        raise TableError(recode(path, WIDE.get(head[:2], "utf-16-le")))
+        raise DataError(recode(path, WIDE.get(head[:2], "utf-16-le")))
     try:
         header.decode()
     except UnicodeDecodeError:
-        raise TableError(recode(path, "cp1252")) from None
+        raise DataError(recode(path, "cp1252")) from None
     if re.fullmatch(rb"sep=.", header):
-        raise TableError(f"{path} begins with a line {header.decode()!r} for Excel; delete that line")
+        raise DataError(f"{path} begins with a line {header.decode()!r} for Excel; delete that line")
     separator = _separator(head, [mark for mark in ",;\t|" if mark.encode() in header])
     decimal_comma = separator != "," and _has_decimal_commas(head.replace(b"\r", b"\n"), separator)
     return Dialect(separator, decimal_comma, line_end)
@@ -80,7 +80,7 @@ def refuse_twice(path: Path, separator: str) -> None:
     """A header that stands twice, of which the reader would rename the second and say nothing."""
     for name, times in Counter(names_of(path, separator)).items():
         if name and times > 1:
-            raise TableError(f"{path} has {times} columns {name!r}; name each once, or leave all but one out")
+            raise DataError(f"{path} has {times} columns {name!r}; name each once, or leave all but one out")
 
 
 def _has_decimal_commas(head: bytes, separator: str) -> bool:

@@ -45,10 +45,10 @@ def hold_parts(
         if columns is None and found[0].image is not None:
             columns = (found[0].image,)
         if columns is None:
-            learnt = np.zeros(int(found[0].sizes.sum()), bool)
-            learnt[parts[0].source.numpy()] = True
+            learned = np.zeros(int(found[0].sizes.sum()), bool)
+            learned[parts[0].source.numpy()] = True
             series = ((frame.select(name).collect()[name], kind) for name, kind in found[0].kinds.items())
-            columns = tuple(fit_column(c if learnt.all() else c.filter(learnt), kind) for c, kind in series)
+            columns = tuple(fit_column(c if learned.all() else c.filter(learned), kind) for c, kind in series)
         return _with_features(frame, columns, parts, int(found[0].sizes.sum()), asked[0].table), columns
 
 

@@ -4,7 +4,7 @@ import csv
 from contextlib import suppress
 from pathlib import Path
 
-from apportion.tables.columns import TableError
+from apportion.errors import DataError
 from apportion.tables.dialect import HEAD, Dialect, names_of
 
 
@@ -46,4 +46,4 @@ def refuse_cut_off(path: Path, dialect: Dialect) -> None:
     if 0 < fields < width:
         what = f"it ends within a row: the last line has {fields} fields, the header {width}"
         remedy = "copy the file anew, or end that line if it is whole"
-        raise TableError(f"{path} cannot be read as csv: {what}; {remedy}")
+        raise DataError(f"{path} cannot be read as csv: {what}; {remedy}")

@@ -32,14 +32,14 @@ def check_names(
         cases = [table.case(i) for i in twice.sort(key, "at")["at"].head(SHOWN).to_list()]
         problems.append(told(cases, twice.height, f"these bags stand in several rows; {ONE_ROW}"))
     without = bags.filter(lost)
-    if without.height and asked.unlabelled:
+    if without.height and asked.unlabeled:
         notes.append(f"{without.height:,} bags have no row in {table.place}; they are without proportions")
     elif without.height:
         cases = [
             f"bag {row[key]!r} ({row['len']} rows of {asked.table.name}, first row {row[ROW]})"
             for row in without.head(SHOWN).to_dicts()
         ]
-        remedy = "add it, leave these rows out, or pass --unlabelled"
+        remedy = "add it, leave these rows out, or pass --unlabeled"
         problems.append(told(cases, without.height, f"no row in {table.place}; {remedy}"))
     return table, _places(table, bags, key)
 

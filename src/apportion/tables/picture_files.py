@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Look(NamedTuple):
     """What the head of a file says."""
 
-    grey: bool
+    gray: bool
     height: int
     width: int
 
@@ -78,7 +78,7 @@ def pixels(folder: Path, shape: tuple[int, ...], resize: bool, name: str | None)
         image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (width, height) and not resize:
             what = f"names {name!r}, of {image.height} × {image.width} pixels, not {height} × {width}"
-            raise UnreadError(Unread(what, "give images of the size that was learnt from"))
+            raise UnreadError(Unread(what, "give images of the size that was learned from"))
         image = image.resize((width, height), Image.Resampling.BILINEAR)  # the same, if it has that size
         return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
 
@@ -98,7 +98,7 @@ def _opened(folder: Path, name: str | None) -> Iterator[Any]:
         with Image.open(path, formats=FORMATS) as image:
             if image.mode not in (*GREY, *COLOUR):
                 what = f"names {name!r}, whose pixels are of type {image.mode}"
-                raise UnreadError(Unread(what, "write images with 8 bits a channel, grey or in colour"))
+                raise UnreadError(Unread(what, "write images with 8 bits a channel, gray or in color"))
             if image.width * image.height > LARGEST:
                 what = f"names {name!r}, of {image.height:,} × {image.width:,} pixels"
                 raise UnreadError(Unread(what, f"make it smaller; {LARGEST:,} are the most"))

@@ -63,21 +63,21 @@ def check_pictures(asked: Asked, frame: pl.LazyFrame, problems: list[str], notes
     _name(asked.table, seen if asked.pixels or not looks else map(_alike(looks[0]), seen), 0, problems)
     if not looks:
         return None
-    grey = sum(one.grey for one in looks)
-    if 0 < grey < len(looks):
-        notes.append(f"{grey:,} of {len(looks):,} images are grey; they are taken in colour, as the others")
+    gray = sum(one.gray for one in looks)
+    if 0 < gray < len(looks):
+        notes.append(f"{gray:,} of {len(looks):,} images are gray; they are taken in color, as the others")
     size = (asked.pixels, asked.pixels) if asked.pixels else looks[0][1:]
-    shape = (1 if grey == len(looks) else 3, *size)
+    shape = (1 if gray == len(looks) else 3, *size)
     if min(size) < SIDES[0]:
-        what = f"images of {size[0]} × {size[1]} pixels are too small to be learnt from"
+        what = f"images of {size[0]} × {size[1]} pixels are too small to be learned from"
         problems.append(f"{what}: pass --pixels {SIDES[0]}, or more, to enlarge them")
     held = f"{len(names) * np.prod(shape, dtype=np.int64) / 1e6:,.1f} MB in memory"
-    notes.append(f"images of {shape[1]} × {shape[2]} pixels, {('grey', 'in colour')[shape[0] > 1]}, {held}")
+    notes.append(f"images of {shape[1]} × {shape[2]} pixels, {('gray', 'in color')[shape[0] > 1]}, {held}")
     used = {asked.bag, *asked.beside, asked.given, asked.image, *asked.shares, *asked.drop, ""}
     if rest := [name for name in schema if name not in used]:
         named = ", ".join(rest[:NAMED]) + " …" * (len(rest) > NAMED)
         what = "is" if len(rest) == 1 else "are"
-        notes.append(f"images alone are learnt from, no other column: {named} {what} left out")
+        notes.append(f"images alone are learned from, no other column: {named} {what} left out")
     return Column(asked.image, "image", flag=bool(asked.pixels), shape=shape)
 
 

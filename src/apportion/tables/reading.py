@@ -6,8 +6,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from apportion.errors import DataError
 from apportion.tables.asking import Asked
-from apportion.tables.columns import TableError
 from apportion.tables.dialect import Dialect, dialect_of, is_csv
 from apportion.tables.lines import claimed
 from apportion.tables.texts import pl, read_csv
@@ -33,7 +33,7 @@ def plainly(what: str) -> Iterator[None]:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
         reason = (str(problem).splitlines() or [type(problem).__name__])[0]
-        raise TableError(f"{what}: {reason}") from problem
+        raise DataError(f"{what}: {reason}") from problem
 
 
 def of_table(work: Callable[Concatenate[Asked, P], T]) -> Callable[Concatenate[Asked, P], T]:
@@ -55,7 +55,7 @@ def open_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequenc
     """
     ending = ".csv" if is_csv(path) else check_ending(path, READ)
     if not path.is_file():
-        raise TableError(f"there is no file {path}")
+        raise DataError(f"there is no file {path}")
     with plainly(f"{path} cannot be read as {ending[1:]}"):
         dialect = dialect_of(path) if ending == ".csv" else Dialect()
         _check_size(path, ending, dialect)
@@ -74,13 +74,13 @@ def _check_size(path: Path, ending: str, dialect: Dialect) -> None:
     else:
         rows, columns, problem = tried(path, most)
     if problem:
-        raise TableError(f"{path} cannot be read as {ending[1:]}: {problem}")
+        raise DataError(f"{path} cannot be read as {ending[1:]}: {problem}")
     if columns > WIDEST:
         remedy = "give fewer, or an array to ProportionClassifier"
-        raise TableError(f"{path} has {columns:,} columns, more than {WIDEST:,}: {remedy}")
+        raise DataError(f"{path} has {columns:,} columns, more than {WIDEST:,}: {remedy}")
     if rows * columns > most:
         size = f"{rows:,} rows of {columns:,} columns in {path.stat().st_size:,} bytes"
-        raise TableError(f"{path} has {size}, as no table of people has; write it anew if it is one")
+        raise DataError(f"{path} has {size}, as no table of people has; write it anew if it is one")
 
 
 def save_table(frame: pl.LazyFrame, path: Path) -> None:
@@ -99,7 +99,7 @@ def check_ending(path: Path, known: Sequence[str] = ENDINGS) -> str:
     """The ending of a table's name, in lower case: one of those that are written, or else `known`."""
     if path.suffix.lower() not in known:
         remedy = "unpack it first" if path.suffix.lower() in PACKED else "these are the tables that are known"
-        raise TableError(f"{path} does not end in {', '.join(known)}; {remedy}")
+        raise DataError(f"{path} does not end in {', '.join(known)}; {remedy}")
     return path.suffix.lower()
 
 
@@ -110,7 +110,7 @@ def batches(frame: pl.LazyFrame, columns: Sequence[str]) -> Iterator[pl.DataFram
         left -= part.height
         yield part
     if left:  # polars keeps a panic of the threads that read to itself, and ends early
-        raise TableError(f"the table ends {left} rows before its end; it is damaged")
+        raise DataError(f"the table ends {left} rows before its end; it is damaged")
 
 
 def numbered_rows(frame: pl.LazyFrame) -> pl.LazyFrame:

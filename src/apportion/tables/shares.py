@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from apportion.errors import DataError
 from apportion.intake.filling import without_residue
 from apportion.tables.asking import SHOWN, Asked, told
-from apportion.tables.columns import TableError, is_nameless
+from apportion.tables.columns import is_nameless
 from apportion.tables.looks import check_points
 from apportion.tables.reading import ROW, numbered_rows, open_table, pl, plainly
 from apportion.tables.transforms import kind_of, read_as
@@ -36,7 +37,7 @@ def separate_table(asked: Asked, bags: pl.Series, problems: list[str], notes: li
     try:
         with plainly(f"{path} cannot be read"):
             frame = open_table(path, texts=[key], missing=asked.missing).collect()
-    except TableError as problem:
+    except DataError as problem:
         problems.append(str(problem))
         return None
     if key not in frame.columns:

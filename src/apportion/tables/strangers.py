@@ -36,7 +36,7 @@ def without_strangers(
     found += [(j, f"is beside {_names(table, kept)}, which are whole without it") for j in more]
     for j, what in found:
         problems.append(f"{table.place}, column {table.classes[j]!r}, {what}: {NO_CLASS}")
-    for j in (j for j in kept if asked.normalise and len(table.values) >= LEAST):
+    for j in (j for j in kept if asked.normalize and len(table.values) >= LEAST):
         if np.ptp(table.values[:, j]) == 0 and table.values[0, j]:
             what = f"has {table.values[0, j]:g} in every row and is taken as a class"
             notes.append(f"{table.place}, column {table.classes[j]!r}, {what}; if it is none: {NO_CLASS}")

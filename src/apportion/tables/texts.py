@@ -7,15 +7,15 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from apportion.errors import DataError
 from apportion.tables.asking import listed
-from apportion.tables.columns import TableError
 from apportion.tables.dialect import Dialect, dialect_of, names_of, refuse_twice, why
 from apportion.tables.lines import refuse_cut_off, trailing
 
 try:
     import polars as pl
 except ModuleNotFoundError as problem:
-    raise TableError("tables are read with polars; pip install 'apportion[tables]'") from problem
+    raise DataError("tables are read with polars; pip install 'apportion[tables]'") from problem
 
 FIRST = 1_000  # rows that show of nearly all columns of texts that these are no dates
 SMALL = 1 << 20  # bytes of a file whose types are found each time; those of a larger one are remembered
@@ -31,7 +31,7 @@ def read_csv(
         frame = _read(path, dialect, texts, tuple(missing))
     except (pl.exceptions.ComputeError, pl.exceptions.NoDataError) as problem:
         reason = (str(problem).splitlines() or [""])[0]
-        raise TableError(why(path, dialect.separator, reason)) from problem
+        raise DataError(why(path, dialect.separator, reason)) from problem
     if frame.width > 1:
         frame = frame.head(frame.height - min(frame.height, trailing(path, dialect)))
     return frame.rename(_plain_names(path, dialect, frame.columns)).lazy()
@@ -114,7 +114,7 @@ def _dates(path: Path, frame: pl.DataFrame) -> list[pl.Series]:
                 f"write all as 2020-12-25, or --categorical {listed([column.name])} if they are categories"
             )
             what = f"column {column.name!r} has dates or times that are written in several ways"
-            raise TableError(f"{path}, {what}: {remedy}") from problem
+            raise DataError(f"{path}, {what}: {remedy}") from problem
         if read.dtype.is_temporal():
             found.append(read.alias(column.name))
             first = column.str.extract(r"^\s*(\d{1,2})[-/]\d{1,2}[-/]\d{4}").cast(pl.Int64)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from apportion.tables.columns import KEPT, Column, TableError
+from apportion.errors import DataError
+from apportion.tables.columns import KEPT, Column
 from apportion.tables.reading import pl
 
 _DAY = 86_400_000_000  # microseconds
@@ -78,7 +79,7 @@ def fit_column(values: pl.Series, kind: str) -> Column:
     missing = np.isnan(floats)
     there = floats[~missing] if missing.any() else floats
     if not len(there):
-        raise TableError(f"column {name!r} has no value in any row that is learnt from; drop it")
+        raise DataError(f"column {name!r} has no value in any row that is learned from; drop it")
     if kind == "boolean":
         return Column(name, kind, fill=float(there.mean() > 0.5), flag=bool(missing.any()))
     fill = float(np.median(there))
@@ -87,7 +88,7 @@ def fit_column(values: pl.Series, kind: str) -> Column:
     with np.errstate(over="ignore", invalid="ignore"):
         mean, scale = float(floats.mean()), float(floats.std())
     if not np.isfinite([mean, scale]).all():
-        raise TableError(f"column {name!r} has numbers too large to be squared and summed; divide them")
+        raise DataError(f"column {name!r} has numbers too large to be squared and summed; divide them")
     steady = scale <= 10 * np.finfo(np.float64).eps * abs(mean)  # one value, up to rounding
     return Column(name, kind, fill, mean, 1.0 if steady else scale, flag=bool(missing.any()))
 
@@ -118,7 +119,9 @@ def _write(column: Column, values: pl.Series, out: np.ndarray) -> None:
         place = read.replace_strict(codes, default=other, return_dtype=pl.Int64).to_numpy().copy()
         place[missing] = other + column.flag  # without a flag a missing value is 'other'
         out[np.arange(len(out)), place] = 1.0
-        if not has_other(column):  # its weights have learnt nothing: the mean of all categories stands for it
+        if not has_other(
+            column
+        ):  # its weight has learned nothing: use the mean of all categories
             out[place == other, :] = np.append(np.full(other, 1 / other), np.zeros(1 + column.flag))
         return
     floats = _floats(values, column.kind)

@@ -1,4 +1,4 @@
-"""What the card of a table's model tells: the data that it learnt from, and how well it meets the shares."""
+"""What the card of a table's model tells: the data that it learned from, and how well it meets the shares."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from apportion.tables.asking import Asked, Found
 
 
 def data_of(bags: Bags, held: Bags | None, questions: Sequence[Asked], found: Found) -> dict[str, Any]:
-    """What it learnt from, for people."""
+    """What it learned from, for people."""
     asked, files = questions[0], [(each.proportions or each.counts or each.table).name for each in questions]
     shares = zip(found.classes, known_bags(bags).overall.tolist(), strict=True)
     data = {
@@ -31,7 +31,7 @@ def data_of(bags: Bags, held: Bags | None, questions: Sequence[Asked], found: Fo
     unknown = len(bags.sizes) - len(known_bags(bags).sizes)
     data |= {"bags without shares": unknown} if unknown else {}
     taken = {f"noise of {each.bag}": each.noise for each in questions if each.noise}
-    taken |= {name: "yes" for name in ("normalise", "fill") if getattr(asked, name)}
+    taken |= {name: "yes" for name in ("normalize", "fill") if getattr(asked, name)}
     return data | taken | ({"given labels": f"column {asked.given}"} if asked.given else {})
 
 

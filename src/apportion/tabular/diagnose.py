@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from apportion._device import device_for
+from apportion._device import resolve_device
 from apportion.bags.bags import Bags
+from apportion.errors import DataError, SettingsError
 from apportion.evaluate import predict_on
-from apportion.fitting import SettingError
 from apportion.fitting.crossfit import unseen_log_probs
 from apportion.intake.instances import as_floats
 from apportion.intake.mending import known_bags
@@ -20,7 +20,6 @@ from apportion.judging.verdict import LEAST_BAGS
 from apportion.models import Model
 from apportion.tables.asking import Asked, Found
 from apportion.tables.checking import refuse
-from apportion.tables.columns import TableError
 from apportion.tables.holding import hold_parts
 from apportion.tables.reading import open_table
 from apportion.tabular.fit import checked
@@ -33,7 +32,7 @@ def bags_for(model: Model, asked: Sequence[Asked], found: Sequence[Found]) -> tu
     columns, names, classes = columns_of(model), [str(name) for name in model.classes], found[0].classes
     if sorted(names) != sorted(classes):
         told = f"the table has shares of {', '.join(classes)}, the model knows {', '.join(names)}"
-        raise TableError(f"{told}; name the model's classes with --classes")
+        raise DataError(f"{told}; name the model's classes with --classes")
     places, others, table = [classes.index(name) for name in names], list[Bags](), asked[0]
     frame = open_table(table.table, texts=table.texts, missing=table.missing)
     problems: list[str] = []
@@ -60,7 +59,7 @@ def judged(
     seed = settings_of(model).get("seed", 0)
     held = None if new else held_out_of(model.facts, bags, seed)
     if new and learnt_from(model.facts, bags, seed):
-        raise SettingError("these are the bags that the model learnt from, not new ones; leave --new out")
+        raise SettingsError("these are the bags that the model learned from, not new ones; leave --new out")
     held, bags = None if held is None else known_bags(held), known_bags(bags)
     if held is not None and len(held.sizes) >= LEAST_BAGS:
         which = f"{len(held.sizes)} bags that were held out when the model was trained"
@@ -69,10 +68,10 @@ def judged(
         which = f"{len(bags.sizes)} bags that are new to the model"
         return diagnosis_of(_log_probs(model, bags, at), bags, noisy=noisy), bags, which
     if len(bags.sizes) < LEAST_BAGS or float(bags.proportions.std(0).max()) < 1e-6:
-        which = f"{len(bags.sizes)} bags that the model has learnt from"  # no network could say more
+        which = f"{len(bags.sizes)} bags that the model has learned from"  # no network could say more
         return diagnosis_of(_log_probs(model, bags, at), bags, noisy=noisy), bags, which
     if folds > len(bags.sizes):
-        raise SettingError(
+        raise SettingsError(
             f"--folds is {folds}, but there are {len(bags.sizes)} bags; pass no more than that"
         )
     settings = checked(settings_of(model)) | {"relax": relax}
@@ -83,12 +82,12 @@ def judged(
 
 def _place(model: Model, bags: Bags, device: str) -> torch.device:
     """Where networks are trained and asked: unless it is named, the CPU for a model of the CPU, since images
-    are learnt otherwise on a GPU."""
-    return device_for("cpu" if device == "auto" and model.facts.device == "cpu" else device, bags.x)
+    are learned otherwise on a GPU."""
+    return resolve_device("cpu" if device == "auto" and model.facts.device == "cpu" else device, bags.x)
 
 
 def _left_out(model: Model, bags: Bags, at: torch.device) -> str:
-    """What the model may have learnt from and networks that judge in its place have not, in words."""
+    """What the model may have learned from and networks that judge in its place have not, in words."""
     gaps = len(bags.sizes) - len(known_bags(bags).sizes)
     parts = [f"the {gaps} bags that have no proportions"] if gaps else []
     parts += ["the labels that were given"] if model.facts.given else []

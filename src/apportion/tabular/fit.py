@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from apportion._device import device_for, room_for
+from apportion._device import catch_out_of_memory, resolve_device
 from apportion.bags.bags import Bags
 from apportion.fitting import stage_settings, two_stages
 from apportion.fitting.auto import told
 from apportion.intake.weights import Relax
 from apportion.judging.choosing import Chosen, check_choice
 from apportion.models import Facts, Model, named
-from apportion.pipeline import Moment
+from apportion.pipeline import EpochState
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import Column
 from apportion.tabular.cards import data_of, quality_of
@@ -29,7 +29,7 @@ DEFAULTS: Mapping[str, Any] = {
     "second_epochs": None,
     "rate": 2e-3,
     "second_rate": 1e-3,
-    "instances_per_batch": None,
+    "batch_size": None,
     "seed": 0,
     "held_out": 0.0,
     "choose": None,
@@ -43,10 +43,10 @@ OF_IMAGES: Mapping[str, Any] = {
 
 def train_table(
     bags: Bags, device: str, settings: Mapping[str, Any], relax: Relax = math.inf
-) -> Iterator[Moment]:
+) -> Iterator[EpochState]:
     """Both stages on the bags of a table, a moment after every epoch."""
-    at = device_for(device, bags.x)
-    with room_for(bags.x, at):
+    at = resolve_device(device, bags.x)
+    with catch_out_of_memory(bags.x, at):
         yield from two_stages(bags.to(at), **checked(settings), relax=relax)
 
 
@@ -55,7 +55,7 @@ def settled(given: Mapping[str, Any], images: bool, device: str) -> dict[str, An
     if not images:
         return dict(DEFAULTS) | dict(given)
     image = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
-    return told(dict(OF_IMAGES) | dict(given), image, device_for(device, image))
+    return told(dict(OF_IMAGES) | dict(given), image, resolve_device(device, image))
 
 
 def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def model_of(
     device: str,
 ) -> Model:
     """The model of the chosen epoch, with what its card tells."""
-    (bags, held), asked, at = trained, questions[0], device_for(device, trained[0].x)
+    (bags, held), asked, at = trained, questions[0], resolve_device(device, trained[0].x)
     said = dict(DEFAULTS) | dict(settings)
     name, options = named(said["backbone"])
     network, temperature = chosen.network(said["calibrate"])

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from apportion._device import device_for
+from apportion._device import resolve_device
 from apportion.conditioning import met_together
+from apportion.errors import DataError
 from apportion.evaluate import predict_on
 from apportion.intake.instances import as_floats
 from apportion.models import Model
 from apportion.tables.asking import Asked
 from apportion.tables.checking import refuse
-from apportion.tables.columns import TableError
 from apportion.tables.groupings import check_groupings
 from apportion.tabular.believing import mended
 from apportion.tabular.diagnose import bags_for
@@ -27,10 +27,10 @@ def given_shares(
     refuse(found[0])
     notes += found[0].notes
     first, others = bags_for(model, asked, found)
-    log_probs = predict_on(device_for(device, first.x), model.network, first.x, as_floats).double()
+    log_probs = predict_on(resolve_device(device, first.x), model.network, first.x, as_floats).double()
     for i in log_probs.isnan().any(1).nonzero().flatten()[:1].tolist():
         where = f"{asked[0].table.name}, row {int(first.source[i]) + 1}"
-        raise TableError(f"{where}, has no probabilities: a number in it, or in the model, is too large")
+        raise DataError(f"{where}, has no probabilities: a number in it, or in the model, is too large")
     rows, theirs = log_probs[first.source.argsort()], zip(asked, (first, *others), strict=True)
     made = {each.bag: mended(bags, each, rows[bags.source]) for each, bags in theirs}
     groupings, relax = {name: bags for name, (bags, _) in made.items()}, {n: w for n, (_, w) in made.items()}

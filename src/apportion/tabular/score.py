@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from apportion._device import device_for
+from apportion._device import resolve_device
+from apportion.errors import DataError
 from apportion.evaluate import predict_on
 from apportion.intake.instances import as_floats
 from apportion.models import Model
 from apportion.tables.asking import SHOWN, told
-from apportion.tables.columns import Column, TableError
+from apportion.tables.columns import Column
 from apportion.tables.dialect import dialect_of, is_csv
 from apportion.tables.looks import check_points
 from apportion.tables.pictures import at_once, instances_of
@@ -94,7 +95,7 @@ def _scored_table(
         shares = [_scored(model, part, problems, table, device) for part in _parts(frame, names, most)]
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
-        raise TableError(f"{table.name} cannot be scored; nothing was written{lines}")
+        raise DataError(f"{table.name} cannot be scored; nothing was written{lines}")
     values = np.concatenate(shares) if shares else np.zeros((0, len(model.classes)), np.float32)
     classes = pl.Series("predicted", list(model.classes))
     predicted = classes.gather(values.argmax(1)) if len(values) else classes.clear()
@@ -121,7 +122,7 @@ def _scored(
     if problems:
         return np.zeros((rows.height, len(model.classes)), np.float32)
     x = torch.from_numpy(instances)
-    shares = predict_on(device_for(device, x), model.network, x, as_floats).exp().numpy()
+    shares = predict_on(resolve_device(device, x), model.network, x, as_floats).exp().numpy()
     bad = np.flatnonzero(np.isnan(shares).any(1))
     if len(bad):
         cases = (f"{table.name}, row {at + i + 1}, has no probabilities" for i in bad[:SHOWN].tolist())

@@ -1,4 +1,4 @@
-"""Whether the bags of a table are those that a model has learnt from, or those that it held out."""
+"""Whether the bags of a table are those that a model has learned from, or those that it held out."""
 
 import hashlib
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ def names_of(bags: Bags) -> str:
 
 
 def sums_of(bags: Bags, held: Bags | None, groupings: int) -> str:
-    """What was learnt from: of one grouping `sum_of`, of several a sum of each, held-out bags in them."""
+    """What was learned from: of one grouping `sum_of`, of several a sum of each, held-out bags in them."""
     if groupings == 1:
         return sum_of(bags)
     parts = [bags] if held is None else [bags, held]
@@ -44,7 +44,7 @@ def _rounded(means: Tensor) -> Iterable[float]:
 
 
 def sum_of(bags: Bags) -> str:
-    """A sum of the bags' names, sizes and mean features: whether they are those that were learnt from."""
+    """A sum of the bags' names, sizes and mean features: whether they are those that were learned from."""
     return _sum([*bags.ids, *bags.sizes.tolist(), *_rounded(_means(bags.x))])
 
 
@@ -79,7 +79,7 @@ def learnt_from(facts: Facts, bags: Bags, seed: int) -> bool:
     cut = facts.held_out
     if facts.groupings > 1:
         mine = zip(bags.ids, bags.sizes.tolist(), strict=True)
-        return _sum_of_one(mine, _means(bags.x)) in facts.learnt.split(",")
+        return _sum_of_one(mine, _means(bags.x)) in facts.learned.split(",")
     if 0 < cut < len(bags.sizes):
         bags, _ = split(bags, cut, seed)
-    return sum_of(bags) == facts.learnt
+    return sum_of(bags) == facts.learned

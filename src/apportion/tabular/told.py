@@ -5,12 +5,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from apportion.fitting import SettingError
-from apportion.intake.instances import BagError
-from apportion.models import Model, ModelError
-from apportion.networks import BACKBONES
+from apportion.errors import DataError, ModelError, SettingsError
+from apportion.models import Model
+from apportion.networks import NETWORKS
 from apportion.tables.asking import SHOWN, Asked, told
-from apportion.tables.columns import Column, TableError, is_text
+from apportion.tables.columns import Column, is_text
 from apportion.tables.reading import open_table, pl
 from apportion.tables.transforms import spoilt
 from apportion.tabular.fit import DEFAULTS, checked
@@ -38,20 +37,20 @@ def settings_of(model: Model) -> dict[str, Any]:
     said = {name: model.settings[name] for name in (*DEFAULTS, "mirror") if name in model.settings}
     try:
         for name in (name for name in WORDS if not isinstance(said.get(name), str | None)):
-            raise SettingError(f"{name} is {said[name]!r}, which is no word")
+            raise SettingsError(f"{name} is {said[name]!r}, which is no word")
         seed, share = said.get("seed", 0), said.get("held_out", 0.0)
         if type(seed) is not int or not -(1 << 63) <= seed < 1 << 63 or not isinstance(share, int | float):
-            raise SettingError(f"seed and held_out are {seed!r} and {share!r}; these are numbers")
+            raise SettingsError(f"seed and held_out are {seed!r} and {share!r}; these are numbers")
         checked(said)
         for name in ("first_epochs", "second_epochs"):
             if (said.get(name) or 0) > LONGEST:
-                raise SettingError(f"{name} is {said[name]}; more than {LONGEST} are not trained again")
-    except (SettingError, BagError, OverflowError) as problem:
+                raise SettingsError(f"{name} is {said[name]}; more than {LONGEST} are not trained again")
+    except (SettingsError, DataError, OverflowError) as problem:
         raise ModelError(f"no network can be trained as the model was: {problem}") from None
     options = {
         key: tuple(value) if isinstance(value, list) else value for key, value in model.options.items()
     }
-    return said | ({"backbone": partial(BACKBONES[model.backbone], **options)} if options else {})
+    return said | ({"backbone": partial(NETWORKS[model.backbone], **options)} if options else {})
 
 
 def asked_for(model: Model, asked: Asked) -> Asked:
@@ -63,7 +62,7 @@ def asked_for(model: Model, asked: Asked) -> Asked:
     lost = [name for name in columns if name not in there]
     if lost:
         what = f"{asked.table.name} has no column {', '.join(map(repr, lost))}, which the model takes"
-        raise TableError(f"{what}; it has {', '.join(map(repr, there[:20]))}")
+        raise DataError(f"{what}; it has {', '.join(map(repr, there[:20]))}")
     others = {name for name in table if name not in columns}
     others -= {asked.bag, *asked.beside, asked.given, *asked.shares}
     texts = tuple(name for name, column in columns.items() if column.kind == "category")

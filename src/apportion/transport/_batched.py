@@ -1,4 +1,4 @@
-"""`entropic` on the device of its tensor: the method of `newton.py`, many bags at once, padded to equal size.
+"""`entropic_plan` on the device of its tensor: the method of `_newton.py`, many bags at once, padded.
 
 Padding lives in here alone: a padded row has weight zero in every sum, and no row of it is returned.
 """
@@ -64,7 +64,7 @@ def solve_group(
 def stage(
     x: Tensor, weight: Tensor, share: Tensor, g: Tensor, rho: Tensor, tol: float, most: int
 ) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Newton's method at one regularisation: plan, potentials, errors, iterations."""
+    """Newton's method at one regularization: plan, potentials, errors, iterations."""
     plan, mass, slope, error = evaluate(x, weight, share, g, rho)
     for steps in range(most):
         busy = error > tol
@@ -94,7 +94,7 @@ def evaluate(x: Tensor, weight: Tensor, share: Tensor, g: Tensor, rho: Tensor) -
 def newton_step(
     plan: Tensor, weight: Tensor, share: Tensor, mass: Tensor, slope: Tensor, rho: Tensor, error: Tensor
 ) -> Tensor:
-    """The regularised Newton step, no potential moving further than LONGEST."""
+    """The regularized Newton step, no potential moving further than LONGEST."""
     hessian = -torch.einsum("bnk,bnl->bkl", plan * weight[:, :, None], plan)
     hessian += (rho == 0)[:, None] * share[:, :, None] * share[:, None]
     # Absent classes have an empty row: a one on the diagonal leaves their potential where it is.

@@ -1,7 +1,7 @@
 """Compiled kernel of `assign`: shortest augmenting paths over the classes of each bag, with prices.
 
 Every instance takes the class of highest score + price. That is optimal for the counts it happens to give,
-and any labelling is optimal for its own counts for as long as every instance sits at its highest sum
+and any labeling is optimal for its own counts for as long as every instance sits at its highest sum
 (complementary slackness). Only the counts are wrong, and they are repaired without breaking that invariant:
 
 1. an over-full class lowers its price until its surplus would rather leave, and lets it go (`spread`);
@@ -82,7 +82,7 @@ def highest(scores, row, w, price):
 
 
 @jit
-def favourite(scores, row, w, price):
+def favorite(scores, row, w, price):
     """The first class of highest score + price."""
     if w < NARROW:
         best, at = scores[row, 0] + price[0], 0
@@ -99,13 +99,13 @@ def favourite(scores, row, w, price):
 
 @jit
 def start(scores, base, n, w, price, classes, begin, head, after, filled):
-    """Puts every instance into its favourite class; returns whether each has one."""
+    """Puts every instance into its favorite class; returns whether each has one."""
     for j in range(w):
         head[j] = -1
         filled[j] = 0
     for i in range(n):
         row = base + i
-        j = favourite(scores, row, w, price)
+        j = favorite(scores, row, w, price)
         if scores[row, j] + price[j] == -math.inf:
             return False
         classes[begin + i] = j
@@ -149,7 +149,7 @@ def part(margin, member, size, q):
 
 @jit
 def release(a, surplus, scores, base, w, price, classes, begin, head, after, filled, margin, member):
-    """Over-full class a lowers its price by the margin of its surplus, which moves to its next favourite."""
+    """Over-full class a lowers its price by the margin of its surplus, which moves to its next favorite."""
     own, price[a] = price[a], -math.inf
     size, i = 0, head[a]
     while i >= 0:
@@ -168,7 +168,7 @@ def release(a, surplus, scores, base, w, price, classes, begin, head, after, fil
     head[a] = -1
     for t in range(size):
         i = member[t]
-        b = favourite(scores, base + i, w, price) if t < surplus else a
+        b = favorite(scores, base + i, w, price) if t < surplus else a
         classes[begin + i] = b
         after[i] = head[b]
         head[b] = i

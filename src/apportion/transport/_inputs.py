@@ -61,7 +61,7 @@ def counts(table: ArrayLike, starts: np.ndarray, classes: int) -> np.ndarray:
     if values.dtype.kind == "f":
         odd = np.flatnonzero((values != np.round(values)).any(1))
         if odd.size:
-            raise ValueError(f"bag {odd[0]} has counts {values[odd[0]]}, not whole; see whole_counts")
+            raise ValueError(f"bag {odd[0]} has counts {values[odd[0]]}, not whole; see round_to_counts")
     elif values.size and values.dtype.kind not in "iu":
         raise ValueError(f"counts must be whole numbers, but have type {values.dtype}")
     result, sizes = np.ascontiguousarray(values, np.int64), np.diff(starts)
@@ -72,7 +72,7 @@ def counts(table: ArrayLike, starts: np.ndarray, classes: int) -> np.ndarray:
     off = np.flatnonzero(sums != sizes)
     if off.size:
         b = off[0]
-        raise ValueError(f"bag {b} has counts summing to {sums[b]} but size {sizes[b]}; see whole_counts")
+        raise ValueError(f"bag {b} has counts summing to {sums[b]} but size {sizes[b]}; see round_to_counts")
     return result
 
 
@@ -116,7 +116,7 @@ def looseness(reg: float, relax: float | ArrayLike, m: int) -> np.ndarray:
 
 
 def check_settings(reg: float, tol: float, max_iterations: int) -> None:
-    """An error for settings under which the entropic problem has no meaning."""
+    """An error for settings under which the entropic_plan problem has no meaning."""
     for name, value in (("reg", reg), ("tol", tol), ("max_iterations", max_iterations)):
         if not value > 0:
             raise ValueError(f"{name} is {value}; it must be above zero")

@@ -1,9 +1,9 @@
-"""Compiled kernel of `entropic`: damped Newton on the k class potentials of each bag.
+"""Compiled kernel of `entropic_plan`: damped Newton on the k class potentials of each bag.
 
 Given the potentials g, every row of the plan has a closed form, softmax(score / reg + g). What is left is a
 smooth concave problem in k unknowns,
 
-    maximise  p . g - mean over rows of logsumexp(score / reg + g)          (the dual of eq. 5)
+    maximize  p . g - mean over rows of logsumexp(score / reg + g)          (the dual of eq. 5)
 
 whose gradient is p - s, with s the class masses, and whose Hessian is -(diag(s) - plan' plan / n). A finite
 `relax` turns p into p exp(-rho g), rho = reg / relax, in the gradient. A small `reg` is reached in stages of
@@ -28,7 +28,7 @@ from apportion.transport._exact import INFEASIBLE, INNER, NOT_A_NUMBER, OK, jit,
 HELD = 1 << 17  # entries of a plan that is held whole: one megabyte of float64, about the second-level cache
 RANGE = 40.0  # mean range of scores / reg in a row up to which Newton's method starts well (measured)
 LOOSE = 0.02  # error at which a stage hands over to the next, in shares of 1/classes (measured)
-RIDGE = 1.0  # times the error: regularisation of the Hessian, vanishing as the method converges (measured)
+RIDGE = 1.0  # times the error: regularization of the Hessian, vanishing as the method converges (measured)
 LONGEST = 8.0  # largest change of a potential in one step
 
 jit_sums: Any = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}, **INNER)
@@ -95,7 +95,7 @@ def fresh(scores, row, n, scale, present, w, g, plan, top):
 
 
 @jit_sums
-def normalise(plan, n, w, times, out, total, mass):
+def normalize(plan, n, w, times, out, total, mass):
     """out = plan x times with every row summing to one; adds its class sums to mass."""
     for i in range(n):
         total[i] = 0.0
@@ -173,7 +173,7 @@ def evaluate(scores, begin, n, scale, present, w, g, times, plan, out, hessian, 
     for t in range(w):
         mass[t] = 0.0
     if n <= block:
-        normalise(plan, n, w, times, out, total, mass)
+        normalize(plan, n, w, times, out, total, mass)
     else:
         for t in range(w):
             times[t] = 1.0
@@ -182,7 +182,7 @@ def evaluate(scores, begin, n, scale, present, w, g, times, plan, out, hessian, 
         for first in range(0, n, block):
             rows = min(block, n - first)
             fresh(scores, begin + first, rows, scale, present, w, g, plan, total)
-            normalise(plan, rows, w, times, plan, total, mass)
+            normalize(plan, rows, w, times, plan, total, mass)
             products(plan, rows, w, hessian)
     for t in range(w):
         mass[t] /= n
@@ -202,7 +202,7 @@ def residual(w, share, g, rho, mass, slope):
 
 @jit
 def newton_step(n, w, share, rho, plan, hessian, mass, slope, error, step, held):
-    """The regularised Newton step, no potential moving further than LONGEST."""
+    """The regularized Newton step, no potential moving further than LONGEST."""
     if held:
         for t in range(w):
             for u in range(t + 1):
@@ -229,7 +229,7 @@ def newton_step(n, w, share, rho, plan, hessian, mass, slope, error, step, held)
 
 @jit
 def stage(scores, begin, n, scale, present, w, share, rho, tol, most, g, plans, hessian, vectors):
-    """Newton's method at one regularisation, from potentials g, in place; (error, steps, which plan)."""
+    """Newton's method at one regularization, from potentials g, in place; (error, steps, which plan)."""
     mass, slope, step, trial, times, total = vectors
     held, now = n <= plans.shape[2], 0
     if held:
@@ -345,7 +345,7 @@ def write(scores, begin, n, scale, present, w, g, plan, held, total, mass, out):
             fresh(scores, begin + first, rows, scale, present, w, g, plan, total)
             for t in range(w):
                 mass[t] = 1.0
-            normalise(plan, rows, w, mass, plan, total, mass)
+            normalize(plan, rows, w, mass, plan, total, mass)
         for i in range(rows):
             for t in range(w):
                 out[begin + first + i, present[t]] = plan[t, i]

@@ -16,15 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apportion.errors import DataError
 from apportion.transport import _inputs as inputs
 from apportion.transport._inputs import ArrayLike
 
 
-class TransportError(ValueError):
-    """A bag for which there are no labels; the message says why."""
-
-
-def solve_exactly(
+def solve_exact(
     log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike, prices: ArrayLike | None, *, keep_prices: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Classes (N,), prices (m, k) and duality gaps (m,); the last two are empty unless prices are kept."""
@@ -49,11 +46,11 @@ def solve_exactly(
 
     for bag, status in in_chunks(work, starts):
         if status != exact.OK:
-            raise TransportError(complaint(bag, status == exact.NOT_A_NUMBER, scores, starts, table))
+            raise DataError(complaint(bag, status == exact.NOT_A_NUMBER, scores, starts, table))
     return inputs.like(classes, log_probs), inputs.like(costs, log_probs), inputs.like(gaps, log_probs)
 
 
-def solve_entropically(
+def solve_entropic(
     log_probs: ArrayLike,
     sizes: ArrayLike,
     proportions: ArrayLike,
@@ -96,7 +93,7 @@ def solve_entropically(
     for bag, status, steps in in_chunks(work, starts):
         slowest = max(slowest, steps)
         if status != newton.OK:
-            raise TransportError(complaint(bag, status == newton.NOT_A_NUMBER, scores, starts, table))
+            raise DataError(complaint(bag, status == newton.NOT_A_NUMBER, scores, starts, table))
     return inputs.like(mass, log_probs), inputs.like(errors, log_probs), slowest
 
 
@@ -109,7 +106,7 @@ def solve_on_device(
     tol: float,
     max_iterations: int,
 ) -> tuple[Tensor, Tensor, int]:
-    """`solve_entropically` by the batched solver, wherever the tensor is."""
+    """`solve_entropic` by the batched solver, wherever the tensor is."""
     from apportion.transport import _batched as batched
 
     scores = log_probs if log_probs.dtype == torch.float64 else log_probs.float()
@@ -123,7 +120,7 @@ def solve_on_device(
     for rows, not_a_number in ((bad, True), (stuck, False)):
         if rows.any():
             at = int(bag[rows.nonzero()[0, 0]])
-            raise TransportError(complaint(at, not_a_number, inputs.scores(scores), starts, table))
+            raise DataError(complaint(at, not_a_number, inputs.scores(scores), starts, table))
     rho = torch.from_numpy(inputs.looseness(reg, relax, len(table))).to(scores.device)
     return batched.solve(scores, lengths, shares, 1 / reg, rho, tol, max_iterations)
 
@@ -186,7 +183,7 @@ def announce(kernel: Any, name: str, seconds: int) -> None:
         )
 
 
-def whole_counts(proportions: ArrayLike, sizes: ArrayLike) -> Tensor:
+def round_to_counts(proportions: ArrayLike, sizes: ArrayLike) -> Tensor:
     """Whole counts (m, k) nearest to proportions x sizes by largest remainder; ties go to the lower class.
 
     Rows sum to the sizes. Remainders closer than the rounding error of the proportions count as ties.
@@ -200,7 +197,7 @@ def whole_counts(proportions: ArrayLike, sizes: ArrayLike) -> Tensor:
     quotas = np.round(shares * bag_sizes / grid) * grid
     whole = np.floor(quotas + grid)
     left = bag_sizes - whole.sum(1, keepdims=True)
-    # equal remainders may have been rounded to neighbours on the grid: a remainder ties with the next larger
+    # equal remainders may have been rounded to neighbors on the grid: a remainder ties with the next larger
     order = np.argsort(whole - quotas, axis=1, kind="stable")
     falling = np.take_along_axis(quotas - whole, order, 1)
     below = np.diff(falling, axis=1, prepend=falling[:, :1]) < -1.5 * grid

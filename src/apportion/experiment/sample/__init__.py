@@ -19,7 +19,7 @@ from apportion.experiment.sample.packing import bits_for, pack
 from apportion.experiment.sample.pieces import bag_of, grid_of, grid_points, regions, seconds_of, sparse
 from apportion.experiment.sample.strangers import read_sample
 from apportion.experiment.task import Task
-from apportion.pipeline import Moment
+from apportion.pipeline import EpochState
 from apportion.recipes import First, Recipe, Second
 
 LIMIT = 20_000  # bytes of the file
@@ -51,25 +51,25 @@ def begin(folder: Path, recipe: Recipe, task: Task, done: int) -> None:
     _write(folder, start)
 
 
-def add(folder: Path, recipe: Recipe, task: Task, moment: Moment) -> None:
+def add(folder: Path, recipe: Recipe, task: Task, epoch_state: EpochState) -> None:
     """Keep this epoch, if it is one of those spread over the stage, or its last."""
-    if not moment.last and moment.epoch.number not in spread_epochs(stage_of(recipe).epochs):
+    if not epoch_state.last and epoch_state.epoch.number not in spread_epochs(stage_of(recipe).epochs):
         return
     kept, (_, batch, shown) = read(folder), chosen(recipe, task)
-    classifier, bits = moment.learner.classifier, bits_for(task.data.n_classes)
-    if moment.log_probs is None:
+    classifier, bits = epoch_state.learner.classifier, bits_for(task.data.n_classes)
+    if epoch_state.log_probs is None:
         log_probs = predict(classifier, batch.x, task.prepare)
     else:
-        log_probs = moment.log_probs[batch.row]
+        log_probs = epoch_state.log_probs[batch.row]
     means = (100 * bag_means(log_probs.exp(), batch.sizes)).round().int().cpu()
     shares = [mean[bag["classes"]] for mean, bag in zip(means, kept["bags"], strict=True)]
     line: dict[str, Any] = {
-        "epoch": moment.epoch.number,
+        "epoch": epoch_state.epoch.number,
         "shares": pack(torch.cat(shares).numpy(), bits_for(101)),
         "predicted": pack(log_probs.argmax(1).cpu()[shown].numpy(), bits),
     }
-    if moment.labels is not None:
-        labels = moment.labels.rounds[-1][batch.row].argmax(1)
+    if epoch_state.labels is not None:
+        labels = epoch_state.labels.rounds[-1][batch.row].argmax(1)
         line["labels"] = pack(labels.cpu()[shown].numpy(), bits)
     if "grid" in kept:
         line["grid"] = regions(predict(classifier, grid_points(kept["grid"]).to(task.device), task.prepare))
@@ -78,16 +78,16 @@ def add(folder: Path, recipe: Recipe, task: Task, moment: Moment) -> None:
 
 
 def finish(
-    folder: Path, recipe: Recipe, task: Task, moment: Moment, test: Tensor, seconds: dict[str, float]
+    folder: Path, recipe: Recipe, task: Task, epoch_state: EpochState, test: Tensor, seconds: dict[str, float]
 ) -> None:
     """Add what is known at the end: the test part by class and by confidence, and where the time went."""
-    kept, classifier = read(folder), moment.learner.classifier
+    kept, classifier = read(folder), epoch_state.learner.classifier
     kept["evaluation"] |= {
         "confusion": sparse(confusion(test.argmax(1), task.data.test_y, task.data.n_classes).cpu()),
         "calibration": calibration(test, task.data.test_y),
     }
     # the loop does not wait for the device between its parts, so that these are timed here, on a few batches
-    x, size = task.bags.x[: 4 * recipe.instances_per_batch], recipe.instances_per_batch
+    x, size = task.bags.x[: 4 * recipe.batch_size], recipe.batch_size
     predicting = seconds_of(lambda: predict(classifier, x, task.prepare, size), task.device)
     augmenting = seconds_of(lambda: [task.augment(part) for part in x.split(size)], task.device)
     kept["seconds"] = seconds

@@ -5,8 +5,9 @@ import binascii
 from pathlib import Path
 from typing import Any
 
+from apportion.errors import RunError
 from apportion.experiment.sample.packing import bits_for
-from apportion.runs.files import NUMBER, RunError, parsed, read_bytes
+from apportion.runs.files import NUMBER, parsed, read_bytes
 
 BAG = {"name": str, "size": int, "classes": [int], "known": [NUMBER]}
 LINE = {"epoch": int, "shares": str, "predicted": str, ("labels",): str, ("grid",): str}

@@ -5,11 +5,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from apportion.errors import RunError
 from apportion.report.collect import Cell, collect
 from apportion.report.html import charts
 from apportion.report.html.bundle import bundle
 from apportion.report.html.contents import page_contents
-from apportion.runs import RunError
 
 PARTS = resources.files("apportion.report.html")
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 from importlib.metadata import version
 
 from apportion.data.images import cache_folder
-from apportion.runs import RunError
+from apportion.errors import RunError
 from apportion.runs.files import whole_file
 
 

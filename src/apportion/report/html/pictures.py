@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from apportion.data import SOURCES, DataError, Instances
+from apportion.data import SOURCES, Instances
+from apportion.errors import DataError
 from apportion.experiment.sample.packing import bits_for, unpack
 
 COLUMNS = 24  # tiles in a row of a sprite

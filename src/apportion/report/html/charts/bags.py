@@ -21,7 +21,7 @@ def shares() -> Chart:
 
 
 def history() -> Chart:
-    """An instance a row, an epoch a column, its label's class as text and colour."""
+    """An instance a row, an epoch a column, its label's class as text and color."""
     x = field("epoch", "ordinal", title="epoch", axis={"labelOverlap": True, "labelAngle": 0})
     y = field("instance", "ordinal", title="instance")
     told = tips("instance", "epoch", "predicted", "label", "truth")

@@ -10,7 +10,7 @@ DASHES = [
     [8, 3, 2, 3],
     [4, 1],
     [1, 3],
-]  # beside colours, by which no line is told alone
+]  # beside colors, by which no line is told alone
 
 
 def field(name: str, kind: str, **more: Any) -> Chart:

@@ -40,7 +40,7 @@ def confusion() -> Chart:
     """Rows are true classes, columns predicted ones; the share of a row is written into its cell."""
     axis = {"labelLimit": 90}
     row_share = field("share", "quantitative", title="share of the row, %", legend=None)
-    colour = row_share | {"scale": {"scheme": "blues", "domain": [0, 100]}}
+    color = row_share | {"scale": {"scheme": "blues", "domain": [0, 100]}}
     dark = {"condition": {"test": "datum.share > 55", "value": "white"}, "value": "black"}
     return {
         "height": {"step": 24},
@@ -51,7 +51,7 @@ def confusion() -> Chart:
             "tooltip": tips("true", "predicted", "count", "share"),
         },
         "layer": [
-            {"mark": {"type": "rect", "stroke": "#888", "strokeWidth": 0.3}, "encoding": {"color": colour}},
+            {"mark": {"type": "rect", "stroke": "#888", "strokeWidth": 0.3}, "encoding": {"color": color}},
             {
                 "transform": [{"filter": "datum.count > 0"}],
                 "mark": {"type": "text", "fontSize": 10},

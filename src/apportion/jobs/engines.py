@@ -126,7 +126,7 @@ def on_worker(job: Job, given: dict[str, Any]) -> Done:
 
     def asked() -> bool:
         task = worker.state.tasks.get(key)
-        return task is None or task.state == "canceled" or worker.status in (Status.closing, Status.closed)
+        return task is None or task.state == "cancelled" or worker.status in (Status.closing, Status.closed)
 
     done = do(job, given, asked=asked)
     if done.stopped:

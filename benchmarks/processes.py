@@ -108,23 +108,23 @@ def recorded(kinds: tuple[type, ...]) -> Iterator[Losses]:
     losses: Losses = []
 
     def recording(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def steps(self: Any, batch: BagBatch, progress: float) -> Iterator[Any]:
+        def recorded_losses(self: Any, batch: BagBatch, progress: float) -> Iterator[Any]:
             losses.append({})
             now = losses[-1]
             for terms in plain(self, batch, progress):
                 now |= {name: term.item() for name, term in terms.items()}
                 yield terms
 
-        return steps
+        return recorded_losses
 
-    before = [kind.steps for kind in kinds]
+    before = [kind.losses for kind in kinds]
     for kind in kinds:
-        kind.steps = recording(kind.steps)
+        kind.losses = recording(kind.losses)
     try:
         yield losses
     finally:
         for kind, steps in zip(kinds, before, strict=True):
-            kind.steps = steps
+            kind.losses = steps
 
 
 # --- one process that replays two

@@ -105,7 +105,7 @@ def fit(table: Path, shares: Path, out: Path) -> None:
     from apportion.cli import app
 
     words = ["fit", str(table), "--bag", "bag", "--proportions", str(shares), "--out", str(out)]
-    words += ["--first-epochs", str(EPOCHS), "--instances-per-batch", str(BATCH), "--second-stage", "none"]
+    words += ["--first-epochs", str(EPOCHS), "--batch-size", str(BATCH), "--second-stage", "none"]
     app(words, standalone_mode=False)
 
 

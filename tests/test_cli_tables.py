@@ -73,7 +73,7 @@ def test_every_form_of_the_same_proportions_trains_the_same_network(folder):
 
 
 def test_a_model_of_the_tables_tells_the_moons_apart_and_scores_new_tables(folder):
-    words = ("--first-epochs", "60", "--instances-per-batch", "100", "--held-out", "0.1")
+    words = ("--first-epochs", "60", "--batch-size", "100", "--held-out", "0.1")
     result = run("fit", *SOURCES["counts"], "--out", "model", *words)
     assert result.exit_code == 0
     assert re.search(r"first stage, epoch 1 of \d+: proportion", result.output)
@@ -128,7 +128,7 @@ def test_what_a_model_was_told_is_in_its_files(folder):
         (("--held-out", "0.99"), "of 30 bags 30 would be held out"),
         (("--held-out", "nan"), "held_out is nan; it is a share of the bags, at least 0 and less than 1"),
         (("--held-out", "-0.5"), "held_out is -0.5; it is a share of the bags"),
-        (("--instances-per-batch", "0"), "batch_size is 0; it must be at least 1$"),
+        (("--batch-size", "0"), "batch_size is 0; it must be at least 1$"),
         (("--rate", "nan"), "rate is nan; it must be more than 0 and finite"),
         (("--rate", "-1"), "rate is -1.0; it must be more than 0 and finite"),
         (("--choose", "likelihood"), "choose goes by bags that are held out: .*--held-out 0.1"),
@@ -362,7 +362,7 @@ def test_export_writes_one_file(folder):
 # --- diagnose
 
 
-LONGER = ("--first-epochs", "150", "--second-stage", "none", "--instances-per-batch", "100")
+LONGER = ("--first-epochs", "150", "--second-stage", "none", "--batch-size", "100")
 
 
 def test_a_column_gives_labels_of_a_few_rows_and_is_no_feature(folder):
@@ -776,7 +776,7 @@ def test_notes_on_many_columns_are_folded_and_so_are_their_kinds(folder):
 
 
 def test_a_training_of_many_short_epochs_prints_few_lines(folder):
-    words = ("--first-epochs", "400", "--second-epochs", "2", "--instances-per-batch", "600")
+    words = ("--first-epochs", "400", "--second-epochs", "2", "--batch-size", "600")
     lines = run("fit", *SOURCES["counts"], "--out", "model", *words).output.splitlines()
     told = [line for line in lines if "stage, epoch" in line]
     assert told[0].startswith("first stage, epoch 1 of 400")

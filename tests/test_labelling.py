@@ -15,7 +15,7 @@ from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels
 
 def problem(sizes=(4, 1, 7, 16), k: int = 3, seed: int = 0):
     """Log-probabilities, sizes, and proportions that are whole counts over the sizes."""
-    generator = stream(seed, "labeling")
+    generator = stream(seed, "labelling")
     counts = [torch.bincount(torch.randint(k, (n,), generator=generator), minlength=k) / n for n in sizes]
     log_probs = torch.randn(sum(sizes), k, generator=generator).mul(2).log_softmax(1)
     return log_probs, torch.tensor(sizes), torch.stack(counts)

@@ -295,7 +295,7 @@ def test_the_same_learner_goes_on_from_a_checkpoint_after_an_epoch_that_was_cut(
             state = copy.deepcopy(epoch_state.state())
             break
     batch = next(scattered(bags).batches(64, stream(9)))
-    list(method.steps(replace(batch, x=two_views(batch.x)), 0.6))  # part of an epoch that is lost
+    list(method.losses(replace(batch, x=two_views(batch.x)), 0.6))  # part of an epoch that is lost
     rest = list(epoch_states(method, bags, resume=state))
     assert same_bits(weights_of(*whole[-1].learner.networks()), weights_of(*rest[-1].learner.networks()))
 
@@ -352,13 +352,13 @@ def test_a_recipe_runs_on_rows_of_all_bags_and_prices_follow_transport(tmp_path,
 def test_a_second_stage_after_it_has_every_row_in_an_epoch_and_weighs_bags_by_all_of_theirs(
     tmp_path, monkeypatch
 ):
-    seen, steps = [], PLOT.steps
+    seen, steps = [], PLOT.losses
 
     def watched(self: PLOT, batch: BagBatch, progress: float):
         seen.append((batch.row, self.weights))
         return steps(self, batch, progress)
 
-    monkeypatch.setattr(PLOT, "steps", watched)
+    monkeypatch.setattr(PLOT, "losses", watched)
     plain = RECIPES["digits/dllp/16"]
     recipe = replace(
         plain, data=replace(plain.data, bag_size=400), first=First(epochs=1, batches="scattered"),

@@ -146,7 +146,7 @@ def test_plot_with_mixup_trains_and_without_mixup_draws_nothing():
     (epoch,) = trained(learner, bags, 1)
     assert math.isfinite(epoch.terms["labels"])
     state = torch.get_rng_state()
-    list(PLOT(learner.classifier, learner.labels, cross_entropy).steps(bags.take(torch.arange(3)), 0.0))
+    list(PLOT(learner.classifier, learner.labels, cross_entropy).losses(bags.take(torch.arange(3)), 0.0))
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -147,7 +147,7 @@ def test_the_rate_follows_the_schedule_from_batch_to_batch():
     class Watching(Turns):
         def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
             rates.append((progress, optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"]))
-            yield from Turns.steps(self, batch, progress)
+            yield from Turns.losses(self, batch, progress)
 
     watching = Watching({"a": 1e-3})
     watching.classifier = learner.classifier

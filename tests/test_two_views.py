@@ -144,7 +144,7 @@ def test_of_a_bag_that_was_drawn_from_the_loss_is_dllps_of_what_was_drawn():
     )
     plain = proportion_loss(copy.deepcopy(method.network)(batch.x), batch.sizes, batch.proportions)
     assert float((expected - plain).detach().abs()) > 1e-3
-    torch.testing.assert_close(next(method.steps(shown, 0.0))["proportion"], 8 * expected)
+    torch.testing.assert_close(next(method.losses(shown, 0.0))["proportion"], 8 * expected)
 
 
 def test_the_contrast_has_the_temperature_that_is_asked_for():
@@ -203,7 +203,7 @@ def test_every_part_of_a_step_is_one_piece_for_the_compiler_and_the_terms_are_th
         (optimizer,) = (make_optimizer(p, "sgd", 0.1) for p in method.networks())
         for i, batch in enumerate((scattered(bags) if scatter else bags).batches(40, stream(0))):
             reseed(i, "views")
-            for found in method.steps(replace(batch, x=two_views(batch.x)), 0.1 + 0.1 * i):
+            for found in method.losses(replace(batch, x=two_views(batch.x)), 0.1 + 0.1 * i):
                 optimizer.zero_grad()
                 sum(found.values()).backward()
                 optimizer.step()
@@ -234,7 +234,7 @@ def test_batches_of_other_numbers_of_bags_are_not_compiled_anew():
     for which in ((0, 1, 2), (3, 4, 5, 2), (6, 7, 8, 9), (10, 11, 2), (12, 13)):  # of 24 rows each
         batch = bags.take(torch.tensor(which))
         assert len(batch.x) == 24
-        (terms,) = method.steps(replace(batch, x=torch.stack([batch.x, batch.x], 1)), 0.9)
+        (terms,) = method.losses(replace(batch, x=torch.stack([batch.x, batch.x], 1)), 0.9)
         logits = copy.deepcopy(method.network)(batch.x)
         expected = proportion_loss(logits, batch.sizes, batch.proportions)
         torch.testing.assert_close(terms["proportion"], (8 - 6 * 0.9) * expected)
@@ -312,7 +312,7 @@ def test_the_mean_follows_where_the_networks_went():
     method = learner(momentum=0.0)
     method.player.double()  # as .cuda() does: other tensors than those it was made with
     batch = batch_of()
-    list(method.steps(replace(batch, x=batch.x.detach().double()), 0.2))
+    list(method.losses(replace(batch, x=batch.x.detach().double()), 0.2))
     assert same_bits(weights_of(method.classifier)[:1], weights_of(method.network)[:1])
     with torch.no_grad():
         method.network[1].bias.add_(1)

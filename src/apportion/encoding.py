@@ -1,0 +1,392 @@
+"""TableEncoder: the columns of a pandas or polars frame as float32 features.
+
+Numbers are standardized, categories become indicators, dates become a trend and a season, and missing values
+are filled and flagged. The features equal those of scikit-learn's `SimpleImputer`, `StandardScaler` and
+`OneHotEncoder` with fixed settings. Frames are read through narwhals, one column and one slice of rows at a
+time, so that no second copy of the table is held. A polars LazyFrame is streamed.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import date
+from typing import Any, Self
+
+import narwhals as nw
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from apportion.errors import DataError
+
+KINDS = ("number", "category", "boolean", "date")
+MAX_CATEGORIES = 32  # the most frequent have a feature of their own, all others share one
+SLICE = 1 << 14  # rows encoded at once: they stay in the processor's cache
+BATCH = 250_000  # rows read at once from a LazyFrame
+DAY = 86_400_000_000  # microseconds
+YEAR = 365.2425  # days
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column becomes features."""
+
+    name: str
+    kind: str  # one of KINDS
+    fill: float = 0.0  # replaces a missing value: the median, or the more frequent of false and true
+    mean: float = 0.0
+    scale: float = 1.0
+    categories: tuple[str, ...] = ()  # sorted; every other value is "other"
+    indicator: bool = False  # whether one more feature says that the value is missing
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the features, in their order."""
+        names = [self.name]
+        if self.kind == "date":
+            names += [f"{self.name}: sine of the year", f"{self.name}: cosine of the year"]
+        if self.kind == "category":
+            names = [f"{self.name} = {category}" for category in (*self.categories, "other")]
+        if self.indicator:
+            names.append(f"{self.name} is missing")
+        return names
+
+    @property
+    def knows_other(self) -> bool:
+        """Whether the rows of the fit may have had values that are counted as "other"."""
+        return len(self.categories) in (0, MAX_CATEGORIES)
+
+
+class TableEncoder(TransformerMixin, BaseEstimator):
+    """Encode the columns of a data frame as float32 features.
+
+    | column | features | learned by `fit` |
+    |---|---|---|
+    | number | (value - mean) / standard deviation | median (fills missing values), mean, deviation |
+    | text, categorical | one per category: the 32 most frequent, and "other" | the categories |
+    | boolean | 0 or 1 | the more frequent value (fills missing values) |
+    | date, time | days since 1970, standardized; sine and cosine of the time of year | as for numbers |
+
+    A column with missing values in `fit` gets one more feature, "is missing". A category that `fit` has not
+    seen counts as "other". If `fit` saw fewer than 32 categories, nothing was learned about others, and an
+    unseen category gets the mean of the known ones instead.
+
+    Parameters
+    ----------
+    categorical : sequence of str, default=()
+        Columns that are categories although they look like numbers, such as postcodes.
+
+    Attributes
+    ----------
+    columns_ : tuple of Column
+        What was learned about each column.
+    feature_names_in_ : ndarray of str
+        The names of the columns, in the order of `columns_`.
+    n_features_in_ : int
+        The number of columns.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> people = pl.DataFrame({"age": [20, 40, None], "city": ["Bern", "Wien", "Bern"]})
+    >>> encoder = TableEncoder().fit(people)
+    >>> encoder.get_feature_names_out().tolist()
+    ['age', 'age is missing', 'city = Bern', 'city = Wien', 'city = other']
+    >>> encoder.transform(people).shape
+    (3, 5)
+    """
+
+    columns_: tuple[Column, ...]
+
+    def __init__(self, categorical: Sequence[str] = ()) -> None:
+        self.categorical = categorical
+
+    def fit(self, X: Any, y: Any = None, *, rows: np.ndarray | None = None) -> Self:
+        """Learn medians, means, deviations and categories.
+
+        Parameters
+        ----------
+        X : pandas or polars DataFrame, or polars LazyFrame
+        y : ignored
+        rows : boolean array of shape (n_rows,), optional
+            The rows to learn from. By default all.
+        """
+        frame = _as_frame(X)
+        schema = frame.collect_schema()
+        for name in self.categorical:
+            if name not in schema:
+                there = list(schema)[:20]
+                raise DataError(f"there is no column {name!r} (categorical); the columns are {there}")
+        columns = []
+        for name in schema:
+            values = _read_column(frame, name)
+            kind = "category" if name in self.categorical else kind_of(values.dtype)
+            columns.append(_fit_column(str(name), values, kind, rows))
+        if not columns:
+            raise DataError("the table has no column; pass at least one")
+        self._set_columns(columns)
+        return self
+
+    def transform(
+        self, X: Any, out: np.ndarray | None = None, places: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Features of shape (n_rows, n_features), float32.
+
+        Parameters
+        ----------
+        X : pandas or polars DataFrame, or polars LazyFrame
+            Columns that `fit` has not seen are ignored.
+        out : float32 array of shape (n_rows, n_features), optional
+            Where to write; by default a new array.
+        places : integer array of shape (n_rows,), optional
+            Row i of X becomes row `places[i]` of `out`. By default rows keep their order.
+        """
+        check_is_fitted(self)
+        frame = _as_frame(X)
+        names = {str(name): name for name in frame.collect_schema()}
+        missing = [column.name for column in self.columns_ if column.name not in names]
+        if missing:
+            raise DataError(f"there is no column {missing[0]!r}; the columns are {list(names)[:20]}")
+        selected = frame.select([names[column.name] for column in self.columns_])
+        n_rows = _count_rows(selected)
+        if out is None:
+            out = np.empty((n_rows, len(self.get_feature_names_out())), np.float32)
+        start = 0
+        for part in _slices(selected):
+            stop = start + len(part)
+            features = self._encode(part, start)
+            if places is None:
+                out[start:stop] = features
+            else:
+                out[places[start:stop]] = features
+            start = stop
+        if start != n_rows:  # polars may end a stream early when a thread that reads a file fails
+            raise DataError(f"the table ended after {start} of {n_rows} rows; its file is damaged")
+        return out
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """The names of the features. `input_features` is ignored."""
+        check_is_fitted(self)
+        return np.array([name for column in self.columns_ for name in column.features], dtype=object)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fitted state as plain values for `json.dump`."""
+        check_is_fitted(self)
+        columns = [asdict(column) | {"categories": list(column.categories)} for column in self.columns_]
+        return {"categorical": list(self.categorical), "columns": columns}
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """The encoder whose state `to_json` returned. Every value is checked, as files may be hostile."""
+        if not isinstance(values, Mapping) or set(values) != {"categorical", "columns"}:
+            raise DataError("the state of an encoder has the keys 'categorical' and 'columns', and no others")
+        if not _are_texts(values["categorical"]):
+            raise DataError("the categorical columns of an encoder are a list of texts")
+        columns = values["columns"]
+        if not isinstance(columns, list) or not columns:
+            raise DataError("the columns of an encoder are a list with at least one entry")
+        encoder = cls(tuple(values["categorical"]))
+        encoder._set_columns([_column_from_json(value) for value in columns])
+        if len(set(encoder.feature_names_in_)) < len(columns):
+            raise DataError("the columns of an encoder have different names")
+        return encoder
+
+    def _set_columns(self, columns: Sequence[Column]) -> None:
+        self.columns_ = tuple(columns)
+        self.feature_names_in_ = np.array([column.name for column in columns], dtype=object)
+        self.n_features_in_ = len(columns)
+
+    def _encode(self, part: nw.DataFrame, start: int) -> np.ndarray:
+        """Features of a slice, whose first row is row `start` of the table."""
+        features = np.zeros((len(part), sum(len(column.features) for column in self.columns_)), np.float32)
+        left = 0
+        for column, name in zip(self.columns_, part.columns, strict=True):
+            right = left + len(column.features)
+            if column.kind == "category":
+                _encode_categories(column, part[name], features[:, left:right])
+            else:
+                _encode_numbers(column, part[name], features[:, left:right], start)
+            left = right
+        return features
+
+
+def kind_of(dtype: Any) -> str | None:
+    """What a column of this narwhals type is encoded as, one of KINDS; None if it cannot be encoded."""
+    if dtype.is_numeric():
+        return "number"
+    if dtype == nw.Boolean:
+        return "boolean"
+    if dtype in (nw.Date, nw.Datetime):
+        return "date"
+    if dtype in (nw.String, nw.Categorical, nw.Enum):
+        return "category"
+    return None
+
+
+def _as_frame(X: Any) -> nw.DataFrame | nw.LazyFrame:
+    try:
+        return nw.from_native(X)
+    except TypeError:
+        raise DataError(f"X is a {type(X).__name__}; pass a pandas or polars data frame") from None
+
+
+def _read_column(frame: nw.DataFrame | nw.LazyFrame, name: Any) -> nw.Series:
+    """One column. Python objects of one type, such as True and None, get that type."""
+    if isinstance(frame, nw.LazyFrame):
+        return frame.select(name).collect()[name]
+    return _infer_objects(frame[name])
+
+
+def _infer_objects(values: nw.Series) -> nw.Series:
+    if values.dtype != nw.Object or not values.implementation.is_pandas_like():
+        return values
+    objects = values.to_native()
+    if all(isinstance(value, date) for value in objects.dropna()):
+        typed = objects.astype("datetime64[us]")
+    else:
+        typed = objects.convert_dtypes()
+    return nw.from_native(typed, series_only=True)
+
+
+def _count_rows(frame: nw.DataFrame | nw.LazyFrame) -> int:
+    if isinstance(frame, nw.LazyFrame):
+        return int(frame.select(nw.len()).collect().item())
+    return len(frame)
+
+
+def _slices(frame: nw.DataFrame | nw.LazyFrame) -> Iterator[nw.DataFrame]:
+    """The rows in their order, SLICE at a time."""
+    if isinstance(frame, nw.LazyFrame):
+        for batch in frame.to_native().collect_batches(chunk_size=BATCH, maintain_order=True):
+            yield from _slices(nw.from_native(batch, eager_only=True))
+    else:
+        for start in range(0, len(frame), SLICE):
+            yield frame[start : start + SLICE]
+
+
+def _fit_column(name: str, values: nw.Series, kind: str | None, rows: np.ndarray | None) -> Column:
+    if kind is None:
+        types = "numbers, texts, booleans or dates"
+        raise DataError(f"column {name!r} has values of type {values.dtype}; drop it, or make them {types}")
+    if kind == "category":
+        return _fit_categories(name, values, rows)
+    floats = _as_floats(name, values, kind)
+    if rows is not None:
+        floats = floats[rows]
+    missing = np.isnan(floats)
+    present = floats[~missing] if missing.any() else floats
+    if not len(present):
+        raise DataError(f"column {name!r} has no value in any row that is learned from; drop it")
+    if np.isinf(present).any():
+        row = int(np.flatnonzero(np.isinf(floats))[0])
+        raise DataError(f"column {name!r} has the value {floats[row]}; leave infinite numbers out, or empty")
+    if kind == "boolean":
+        return Column(name, kind, fill=float(present.mean() > 0.5), indicator=bool(missing.any()))
+    fill = float(np.median(present))
+    if missing.any():
+        floats = np.where(missing, fill, floats)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, scale = float(floats.mean()), float(floats.std())
+    if not np.isfinite([mean, scale]).all():
+        raise DataError(f"column {name!r} has numbers too large to be squared and summed; divide them")
+    constant = scale <= 10 * np.finfo(np.float64).eps * abs(mean)  # one value, up to rounding
+    return Column(name, kind, fill, mean, 1.0 if constant else scale, indicator=bool(missing.any()))
+
+
+def _fit_categories(name: str, values: nw.Series, rows: np.ndarray | None) -> Column:
+    if rows is not None:
+        values = values.filter(nw.new_series("rows", rows, nw.Boolean, backend=values.implementation))
+    present = _as_texts(values.drop_nulls()).alias("category")
+    counts = present.value_counts(name="count").sort("count", "category", descending=[True, False])
+    categories = sorted(counts["category"].head(MAX_CATEGORIES).to_list())
+    return Column(name, "category", categories=tuple(categories), indicator=len(present) < len(values))
+
+
+def _as_floats(name: str, values: nw.Series, kind: str, start: int = 0) -> np.ndarray:
+    """float64, NaN where a value is missing; dates are days since 1970."""
+    values = _infer_objects(values)
+    if kind_of(values.dtype) != kind:
+        if values.is_null().all():
+            return np.full(len(values), np.nan)
+        row = int(np.flatnonzero(~values.is_null().to_numpy())[0])
+        raise DataError(
+            f"column {name!r}, row {start + row}, has {str(values[row])[:80]!r}, which is not a {kind}; "
+            f"the column had the kind {kind!r} when the encoder was fitted"
+        )
+    if kind == "date":
+        return values.dt.timestamp("us").cast(nw.Float64).to_numpy() / DAY
+    return values.cast(nw.Float64).to_numpy()
+
+
+def _as_texts(values: nw.Series) -> nw.Series:
+    if values.dtype == nw.Boolean:  # pandas would write True and False, polars true and false
+        return values.replace_strict([True, False], ["true", "false"], return_dtype=nw.String)
+    return values.cast(nw.String)
+
+
+def _encode_categories(column: Column, values: nw.Series, features: np.ndarray) -> None:
+    """Write the features of one column into zeros of shape (n, width)."""
+    n_categories = len(column.categories)
+    codes = {category: code for code, category in enumerate(column.categories)}
+    missing = values.is_null().to_numpy()
+    texts = _as_texts(_infer_objects(values)).to_list()
+    place = np.fromiter((codes.get(text, n_categories) for text in texts), np.int64, len(texts))
+    # without an indicator of its own a missing value counts as "other"
+    place[missing] = n_categories + column.indicator
+    features[np.arange(len(features)), place] = 1.0
+    if not column.knows_other:  # the weight of "other" has learned nothing: take the mean of the categories
+        other = place == n_categories
+        features[other, :n_categories] = 1 / n_categories
+        features[other, n_categories:] = 0.0
+
+
+def _encode_numbers(column: Column, values: nw.Series, features: np.ndarray, start: int) -> None:
+    """Write the features of one column into zeros of shape (n, width)."""
+    floats = _as_floats(column.name, values, column.kind, start)
+    if np.isinf(floats).any():
+        row = int(np.flatnonzero(np.isinf(floats))[0])
+        what = f"column {column.name!r}, row {start + row}, has the value {floats[row]}"
+        raise DataError(f"{what}; give a finite number, or leave it empty")
+    missing = np.isnan(floats)
+    with np.errstate(over="ignore"):  # beyond float32; the row then has no probabilities, which is an error
+        features[:, 0] = (np.where(missing, column.fill, floats) - column.mean) / column.scale
+    if column.kind == "date":
+        angle = np.where(missing, 0.0, floats) * (2 * np.pi / YEAR)
+        features[:, 1] = np.where(missing, 0.0, np.sin(angle))
+        features[:, 2] = np.where(missing, 0.0, np.cos(angle))
+    if column.indicator:
+        features[:, -1] = missing
+
+
+def _column_from_json(value: Any) -> Column:
+    known = [field.name for field in fields(Column)]
+    if not isinstance(value, Mapping) or set(value) != set(known):
+        raise DataError(f"a column of an encoder has the keys {', '.join(known)}, and no others")
+    name, categories = value["name"], value["categories"]
+    if not is_text(name) or value["kind"] not in KINDS:
+        raise DataError(f"a column of an encoder is of kind {str(value['kind'])[:80]!r}; known are {KINDS}")
+    numbers = [value[key] for key in ("fill", "mean", "scale")]
+    if not all(_is_number(number) for number in numbers) or not numbers[2] > 0:
+        raise DataError(f"column {name!r} has fill, mean and scale that are not numbers with scale > 0")
+    if not _are_texts(categories) or categories != sorted(set(categories)):
+        raise DataError(f"column {name!r} has categories that are not a sorted list of different texts")
+    if len(categories) > MAX_CATEGORIES or not isinstance(value["indicator"], bool):
+        raise DataError(f"column {name!r} has too many categories, or an indicator that is no boolean")
+    fill, mean, scale = (float(number) for number in numbers)
+    return Column(name, value["kind"], fill, mean, scale, tuple(categories), value["indicator"])
+
+
+def _is_number(value: Any) -> bool:
+    """A finite float, or a whole number small enough to become one."""
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) is int and abs(value) < 1 << 63
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(is_text(value) for value in values)
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a text that can be written as UTF-8. JSON may hold halves of characters."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)

@@ -71,9 +71,10 @@ NAMES = {
     "random_state": ["seed"],
     "normalize": ["normalise"],
     "std": ["noise"],
-    "missing_bags": ["unlabelled"],
+    "missing_bags": ["unlabeled", "unlabelled"],
     "missing_cells": ["fill"],
 }
+FLAGS = ["unlabeled", "unlabelled", "fill"]  # "allow" and "impute" were True
 METHODS = {
     "count_likelihood": "counts",
     "llp_vat": "vat",
@@ -128,6 +129,7 @@ class Api:
     def settings(self, settings: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
         """Parameters of the estimator, or options of a command, by the names that are `known`."""
         made = {self.spelled(name, known): value for name, value in settings.items()}
+        made |= {name: made[name] in ("allow", "impute") for name in FLAGS if name in made}
         method = self.spelled("method", known)
         if made.get(method) in METHODS and made[method] not in self.methods:
             made[method] = METHODS[made[method]]
@@ -153,12 +155,12 @@ class Api:
         if case.known_labels is not None:
             arguments[self.spelled("known_labels", list(fit))] = case.known_labels
         if case.proportions is not None:
-            if hasattr(self.package, "Proportions"):
-                arguments["proportions"] = self.proportions(case.proportions)
-            else:
+            if self.spelled("std", self.parameters) in self.parameters:
                 made, more = self.former_tables(case.proportions)
                 arguments |= made
-                settings |= more
+                settings |= self.settings(more, self.parameters)
+            else:
+                arguments["proportions"] = self.proportions(case.proportions)
         return self.estimator(settings).fit(case.x, case.y, **arguments)
 
     def proportions(self, table: Any) -> Any:
@@ -182,19 +184,19 @@ class Api:
         levels = {name: each.std for name, each in named.items() if each.std is not None}
         first = next(iter(named.values()))
         return arguments, {
-            "noise": (levels or None) if several else first.std,
-            "normalise": first.normalize,
-            "unlabelled": first.missing_bags == "allow",
-            "fill": first.missing_cells == "impute",
+            "std": (levels or None) if several else first.std,
+            "normalize": first.normalize,
+            "missing_bags": first.missing_bags,
+            "missing_cells": first.missing_cells,
         }
 
     def condition(self, probabilities: np.ndarray, bags: Any, table: Any, classes: Any) -> np.ndarray:
         """condition_on_proportions, once called meet."""
-        if hasattr(self.package, "condition_on_proportions"):
-            return self.package.condition_on_proportions(
-                probabilities, bags, self.package.Proportions(table, classes=classes)
-            )
-        return self.package.meet(probabilities, bags, table, classes=classes)
+        name = next(n for n in ("condition_on_proportions", "meet") if hasattr(self.package, n))
+        function = getattr(self.package, name)
+        if "classes" in inspect.signature(function).parameters:
+            return function(probabilities, bags, table, classes=classes)
+        return function(probabilities, bags, self.package.Proportions(table, classes=classes))
 
     @functools.cache  # noqa: B019
     def options(self, command: str) -> list[str]:
@@ -207,10 +209,9 @@ class Api:
         words = [command, *arguments]
         for name, value in self.settings(options, self.options(command)).items():
             option = "--" + name.replace("_", "-")
-            flag = value is True or name in ("unlabelled", "fill")
             if value is False:
                 words.append(option.replace("--", "--no-", 1))
-            elif flag:
+            elif value is True:
                 words.append(option)
             else:
                 for each in value if isinstance(value, list) else [value]:

@@ -22,8 +22,7 @@ from apportion import ProportionClassifier, expand_proportions, predict
 from apportion._random import reseed, stream
 from apportion.bags.bags import BagBatch, Bags, bag_means
 from apportion.bags.simulate import random_bag_ids
-from apportion.data.adult import adult, find_adult, rows
-from apportion.data.archives import read_file
+from apportion.datasets.adult import adult, read_adult
 from apportion.fitting.kinds import ROWS
 from apportion.fitting.lengths import epochs_of
 from apportion.intake.forms import bags_from
@@ -133,10 +132,7 @@ def bags_of(kind: str, folder: Path, x: Tensor, y: Tensor, seed: int) -> np.ndar
     """The bag of each training row."""
     if kind != "column":
         return random_bag_ids(x, y, int(kind), stream(seed, "bags", "random", int(kind)))
-    found = find_adult(folder / "adult")
-    if found is None:
-        raise SystemExit(f"no copy of adult in {folder}")
-    people = rows(read_file(found[0], 1 << 23), str(found[0]))
+    people, _ = read_adult(folder)
     names = np.array([f"{person[3]} × {person[1]}" for person in people])
     known, at, sizes = np.unique(names, return_inverse=True, return_counts=True)
     return np.where(sizes < COLUMN_LEAST, "others", known)[at]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from apportion import ProportionClassifier
-from apportion.data.adult import adult
+from apportion.datasets.adult import adult
 from apportion.fitting.kinds import ROWS
 from apportion.fitting.lengths import batch_of
 from apportion.intake.forms import bags_from

@@ -27,9 +27,9 @@ from torch import Tensor
 from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, make_bags, random_bag_ids
-from apportion.data.adult import adult
-from apportion.data.instances import Instances
-from apportion.data.synthetic import blobs, digits, moons
+from apportion.datasets import Instances
+from apportion.datasets.adult import adult
+from apportion.datasets.synthetic import blobs, digits, moons
 from apportion.evaluate import calibration, predict
 from apportion.fitting import as_floats, stage_settings, two_stages
 from apportion.judging.bag_scores import SCORES

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from apportion._random import reseed, stream
 from apportion.bags.bags import bag_means
 from apportion.bags.simulate import make_bags
-from apportion.data.images import mnist
+from apportion.datasets import load_dataset
 from apportion.losses import proportion_loss
 from apportion.methods.count_likelihood import TINY, count_loss, covariances, drawn_count_loss
 from apportion.networks import mlp
@@ -114,7 +114,7 @@ class Learner:
 
 
 def accuracy(loss: str, size: int, seed: int, folder: Path, epochs: int = 15) -> float:
-    data = mnist(folder)
+    data = load_dataset("mnist", folder)
     x, y, test = data.x[:15000].flatten(1) / 255, data.y[:15000], data.test_x.flatten(1) / 255
     bags, _ = make_bags(x, y, size, 10, stream(seed, "bags"))
     learner = Learner(loss)

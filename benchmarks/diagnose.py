@@ -17,9 +17,9 @@ import torch
 
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, make_bags
-from apportion.data.adult import adult
-from apportion.data.instances import Instances
-from apportion.data.synthetic import blobs, digits, moons
+from apportion.datasets import Instances
+from apportion.datasets.adult import adult
+from apportion.datasets.synthetic import blobs, digits, moons
 from apportion.fitting.crossfit import unseen_log_probs
 from apportion.judging.diagnosis import diagnosis_of
 from apportion.tabular.fit import checked

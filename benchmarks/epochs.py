@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from apportion._random import reseed, stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import random_bag_ids
-from apportion.data.adult import adult
+from apportion.datasets.adult import adult
 from apportion.evaluate import predict
 from apportion.fitting.kinds import ROWS
 from apportion.intake.forms import bags_from

@@ -17,8 +17,7 @@ import torch
 from sklearn.metrics import log_loss, roc_auc_score
 
 from apportion import ProportionClassifier, meet
-from apportion.data.adult import Rows, adult, find_adult, rows
-from apportion.data.archives import read_file
+from apportion.datasets.adult import Rows, adult, read_adult
 
 LEAST = 20
 GROUPINGS = {  # two columns of the file; an age counts by its decade
@@ -64,9 +63,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    data, found = adult(asked.data), find_adult(asked.data / "adult")
+    data = adult(asked.data)
     x, y, test_x, test_y = (part.numpy() for part in (data.x, data.y, data.test_x, data.test_y))
-    bags, test_bags = (grouped(rows(read_file(path, 1 << 23), str(path))) for path in found or ())
+    bags, test_bags = (grouped(part) for part in read_adult(asked.data))
     print("| learned from | bags | accuracy | AUC | log-loss |\n| --- | --- | --- | --- | --- |")
     predicted: dict[tuple[str, ...], list[np.ndarray]] = {}
     for names in (names for n in (1, 2, 3) for names in combinations(GROUPINGS, n)):

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
-from apportion.data import SOURCES
+from apportion.datasets import load_dataset
 from apportion.methods import DLLP
 from apportion.networks import mlp
 from apportion.optim import make_optimizer
@@ -60,7 +60,7 @@ def bare(bags: Bags, network: nn.Module, epochs: int, batch: int) -> Iterator[ob
 
 
 def compare(name: str, size: int, widths: tuple[int, ...], batch: int, epochs: int) -> dict[str, float]:
-    data = SOURCES[name](None, 0)
+    data = load_dataset(name, None, 0)
     n = len(data.x) // size * size  # equal bags, for the bare version's sake
     bags, _ = make_bags(data.x[:n], data.y[:n], size, data.n_classes, stream(0, "bags", size))
     times: dict[str, list[float]] = {"ours": [], "bare": []}

@@ -19,9 +19,9 @@ from apportion import ProportionClassifier, make_bags, meet
 from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import dirichlet_bag_ids, random_bag_ids
-from apportion.data.adult import adult
-from apportion.data.instances import Instances
-from apportion.data.synthetic import moons
+from apportion.datasets import Instances
+from apportion.datasets.adult import adult
+from apportion.datasets.synthetic import moons
 
 KINDS = {"random bags": random_bag_ids, "skewed bags": dirichlet_bag_ids}
 

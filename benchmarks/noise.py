@@ -21,7 +21,7 @@ from apportion import ProportionClassifier
 from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import random_bag_ids
-from apportion.data.adult import adult
+from apportion.datasets.adult import adult
 from apportion.fitting.crossfit import unseen_log_probs
 from apportion.intake.mending import known_bags, mended_bags
 from apportion.methods.count_likelihood import count_log_likelihood

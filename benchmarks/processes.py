@@ -31,7 +31,7 @@ from apportion._random import key, reseed, stream
 from apportion.bags.bags import BagBatch, Bags
 from apportion.bags.simulate import make_bags
 from apportion.crew.share import Weighed
-from apportion.data.synthetic import digits, moons
+from apportion.datasets.synthetic import digits, moons
 from apportion.losses import cross_entropy
 from apportion.methods import METHODS
 from apportion.methods import plot as second_stage

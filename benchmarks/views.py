@@ -22,7 +22,7 @@ from apportion._device import channels_last, identity
 from apportion._random import reseed, stream
 from apportion.augment import crop_flip, weak_and_strong
 from apportion.bags.simulate import make_bags
-from apportion.data.images import cifar10
+from apportion.datasets import load_dataset
 from apportion.grid.beyond import MUON, TWO_VIEWS
 from apportion.intake.instances import centered
 from apportion.networks import resnet9
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    data = cifar10(asked.data)
+    data = load_dataset("cifar10", asked.data)
     test_x, test_y = data.test_x[:4000], data.test_y[:4000]
 
     def right(network: torch.nn.Module) -> float:

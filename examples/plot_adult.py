@@ -16,12 +16,12 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from apportion import ProportionClassifier
 from apportion._random import stream
 from apportion.bags.simulate import random_bag_ids
-from apportion.data.adult import adult, find_adult
-from apportion.data.images import default_folder
+from apportion.datasets import default_folder, find_dataset
+from apportion.datasets.adult import adult
 
 
 def main(folder: Path, small: bool = False) -> None:
-    if find_adult(default_folder() / "adult") is None:
+    if find_dataset("adult", default_folder()) is None:
         print("Adult is not here; `apportion data fetch adult` fetches it, and this story is skipped")
         return
     torch.set_num_threads(1)

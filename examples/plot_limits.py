@@ -27,7 +27,7 @@ from apportion import (
     soft_labels,
 )
 from apportion._random import stream
-from apportion.data.synthetic import blobs, moons
+from apportion.datasets.synthetic import blobs, moons
 from apportion.losses import cross_entropy, proportion_loss
 from apportion.networks import mlp
 from apportion.optim import one_cycle

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from apportion import DLLP, accuracy, hard_labels, make_bags, make_optimizer, predict, proportion_error
 from apportion._random import stream
-from apportion.data.synthetic import moons
+from apportion.datasets.synthetic import moons
 from apportion.networks import mlp
 from apportion.optim import constant, flat
 from apportion.pipeline import first_stage, second_stage

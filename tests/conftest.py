@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from apportion._random import reseed, stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
-from apportion.data.synthetic import moons
+from apportion.datasets.synthetic import moons
 from apportion.methods import METHODS, TwoViews
 from apportion.methods.llp_gan import generator
 from apportion.methods.protocol import Learner

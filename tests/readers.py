@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import lzma
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -14,16 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from data_files import cifar_bin, cifar_py, idx_bytes, npy_bytes, npz_bytes, tiny, webp, write_pack
+from data_files import cifar_bin, idx_bytes, npy_bytes
 from run_folders import folder_readers
 
 from apportion.bags.bags import Bags
-from apportion.data.adult import encoded, rows
-from apportion.data.archives import read_file, read_tar, read_zip, unxz
-from apportion.data.formats import cifar_rows, idx, npy, npy_file, npz
-from apportion.data.pack import _strip, read_pack
-from apportion.data.pickles import cifar_pickle
-from apportion.data.sets import MNIST
+from apportion.datasets.adult import encode_rows, parse_rows
+from apportion.datasets.archives import read_limited, read_tar
+from apportion.datasets.images import load_npy, parse_cifar, parse_idx
 from apportion.errors import DataError, RunError, SettingsError
 from apportion.intake.manifest import load_manifest, save_manifest
 from apportion.optim import make_optimizer
@@ -33,7 +29,7 @@ from apportion.runs import read_log, read_log_probs, read_recipe, read_result, r
 from apportion.runs.checkpoints import check_fit, pack, unpack
 
 RNG = np.random.default_rng(0)
-COLOUR, GREY, LABELS = (RNG.integers(0, 5, shape, np.uint8) for shape in ((3, 32, 32, 3), (3, 28, 28), (3,)))
+COLOR, GREY, LABELS = (RNG.integers(0, 5, shape, np.uint8) for shape in ((3, 32, 32, 3), (3, 28, 28), (3,)))
 PERSON = (
     b"39, State-gov, 77516, Bachelors, 13, Never-married, Clerk, Not, White, Male, 2174, 0, 40, US, <=50K\n"
 )
@@ -88,23 +84,6 @@ def read_recipe_text(data: bytes) -> None:
         check(from_json(data.decode()))
 
 
-# --- packs
-
-
-def pack_manifest() -> tuple[bytes, Callable[[bytes], object]]:
-    """The manifest of a pack whose zips lie beside it."""
-    spec, arrays = tiny(MNIST)
-    folder = tempfile.TemporaryDirectory()
-    write_pack(Path(folder.name), "mnist", arrays)
-    path = Path(folder.name) / "mnist.json"
-
-    def read(data: bytes, keep: object = folder) -> object:
-        path.write_bytes(data)
-        return read_pack(spec, path.parent)
-
-    return path.read_bytes(), read
-
-
 # --- run folders
 
 RESULT = {
@@ -147,19 +126,12 @@ def in_folder(read: Callable[[Path], object], name: str) -> Callable[[bytes], ob
 def data_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
     read_one = on_disk(lambda path: read_tar(path, {"one.bin": 700}), "it.tar.gz")
     return {
-        "idx": (idx_bytes(GREY), lambda data: idx(data, (3, 28, 28), "it")),
-        "npy": (npy_bytes(GREY), lambda data: npy(data, "it")),
-        "npy file": (npy_bytes(GREY), on_disk(npy_file, "it.npy")),
-        "npz": (npz_bytes(GREY), on_disk(lambda path: npz(path, 3000), "it.npz")),
-        "zip": (npz_bytes(LABELS), on_disk(lambda path: read_zip(path, "arr_0.npy", 300), "it.zip")),
-        "gz": (gzip.compress(idx_bytes(LABELS)), on_disk(lambda path: read_file(path, 100), "it.gz")),
+        "idx": (idx_bytes(GREY), lambda data: parse_idx(data, (3, 28, 28), "it")),
+        "npy": (npy_bytes(GREY), on_disk(load_npy, "it.npy")),
+        "gz": (gzip.compress(idx_bytes(LABELS)), on_disk(lambda path: read_limited(path, 100), "it.gz")),
         "tar": (tar_bytes(), lambda data: read_one(gzip.compress(data, 1))),
-        "xz": (lzma.compress(b"0" * 500), lambda data: unxz(data, 500, "it")),
-        "webp": (webp(COLOUR), lambda data: _strip(data, (32, 32, 3), 9216, "it")),
-        "binary": (cifar_bin(COLOUR, LABELS), lambda data: cifar_rows(data, 3, "it", n_labels=1)),
-        "python": (cifar_py(COLOUR, LABELS), lambda data: cifar_pickle(data, 3, "it", label_key="labels")),
-        "adult": (PERSON * 2, lambda data: encoded(rows(data, "it"), rows(PERSON, "it"))),
-        "pack": pack_manifest(),
+        "cifar": (cifar_bin(COLOR, LABELS), lambda data: parse_cifar(data, 3, 1, "it")),
+        "adult": (PERSON * 2, lambda data: encode_rows(parse_rows(data, "it"), parse_rows(PERSON, "it"))),
     }
 
 

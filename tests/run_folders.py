@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 
 from apportion.cli.watch import shown
-from apportion.data import SOURCES, Instances
+from apportion.datasets import SYNTHETIC, Instances
 from apportion.experiment import sample
 from apportion.experiment.sample.packing import bits_for, pack
 from apportion.recipes import Data, First, Network, Recipe, Second, to_json
@@ -24,7 +24,7 @@ from apportion.report.page import _places
 from apportion.report.profile import profile_table, time_by_part
 from apportion.report.tables import ablation_table, accuracy_table, claims_table, held_out_table, run_table
 
-SOURCED = SOURCES["moons"]
+SOURCED = SYNTHETIC["moons"]
 CELL = "table1/dllp+plot/16"
 RECIPE = Recipe(Data("moons"), network=Network("mlp"), first=First(epochs=2), second=Second(epochs=2), seed=3)
 N = 2000  # instances of two moons
@@ -93,9 +93,9 @@ def write_run(root: Path) -> Path:
 
 
 @lru_cache(8)
-def _moons(folder: Path | None, seed: int) -> Instances:
+def _moons(seed: int) -> Instances:
     """As they are, but made once: they would take most of the time."""
-    return SOURCED(folder, seed)
+    return SOURCED(seed)
 
 
 def reads(root: Path, name: str, good: dict[str, Cell]) -> None:
@@ -142,7 +142,7 @@ def folder_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
         def written(data: bytes, keep: tempfile.TemporaryDirectory = keep) -> None:
             (folder / name).write_bytes(data)
             try:
-                with patch.dict(SOURCES, {"moons": _moons}):
+                with patch.dict(SYNTHETIC, {"moons": _moons}):
                     reads(Path(keep.name), name, good)
             finally:
                 (folder / name).write_text(FILES[name])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from apportion._random import stream
 from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, make_bags, random_bag_ids
-from apportion.data.synthetic import blobs
+from apportion.datasets.synthetic import blobs
 from apportion.errors import DataError
 
 GROUPS = {"random": random_bag_ids, "dirichlet": dirichlet_bag_ids, "cluster": cluster_bag_ids}

@@ -10,7 +10,7 @@ from torch import nn
 
 from apportion._random import stream
 from apportion.augment import AUGMENTATIONS, PAIRS
-from apportion.data import SOURCES
+from apportion.datasets import DATASETS
 from apportion.errors import SettingsError
 from apportion.losses import cross_entropy, symmetric_cross_entropy
 from apportion.methods import METHODS
@@ -30,7 +30,7 @@ from apportion.recipes.checks import BAGGINGS, LABELS, check
 from apportion.recipes.ranges import OPTIONS, RANGES, numbers
 
 NAMES = {
-    "data.name": SOURCES,
+    "data.name": DATASETS,
     "data.bagging": BAGGINGS,
     "network.name": NETWORKS,
     "first.method": METHODS,

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 pl = pytest.importorskip("polars")
 
 from apportion.cli import app  # noqa: E402
-from apportion.data.synthetic import moons  # noqa: E402
+from apportion.datasets.synthetic import moons  # noqa: E402
 from apportion.errors import DataError, ModelError, SettingsError  # noqa: E402
 from apportion.judging.diagnosis import Diagnosis, diagnosis_of  # noqa: E402
 from apportion.models import load_model  # noqa: E402

@@ -10,7 +10,7 @@ from conftest import network, ragged, trained
 from scipy.stats import multivariate_hypergeom, multivariate_normal
 
 from apportion.bags.simulate import make_bags
-from apportion.data.synthetic import digits
+from apportion.datasets.synthetic import digits
 from apportion.evaluate import accuracy, predict
 from apportion.losses import proportion_loss
 from apportion.methods import DLLP, CountLikelihood

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from apportion import ProportionClassifier, diagnose
 from apportion.bags.bags import Bags, bag_means
 from apportion.bags.simulate import dirichlet_bag_ids, make_bags
-from apportion.data.synthetic import blobs, digits, moons
+from apportion.datasets.synthetic import blobs, digits, moons
 from apportion.errors import DataError
 from apportion.fitting import stage_settings
 from apportion.fitting.crossfit import unseen_log_probs

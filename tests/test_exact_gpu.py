@@ -7,7 +7,7 @@ import torch
 
 from apportion import runs
 from apportion._random import stream
-from apportion.data import SOURCES, Instances
+from apportion.datasets import Instances
 from apportion.experiment.run import run
 from apportion.recipes import Data, First, Network, Recipe, Second
 
@@ -31,7 +31,9 @@ def images(folder, seed) -> Instances:
 
 @pytest.mark.gpu
 def test_exact_runs_on_a_gpu_are_the_same_to_the_bit_interrupted_or_not(tmp_path, monkeypatch):
-    monkeypatch.setitem(SOURCES, "cifar10", images)
+    monkeypatch.setattr(
+        "apportion.experiment.task.load_dataset", lambda name, folder, seed: images(folder, seed)
+    )
     for recipe, teacher in ((IMAGES, None), (SECOND, tmp_path / "first-one")):
         name = "first" if teacher is None else "second"
         for way in ("one", "two", "parts"):

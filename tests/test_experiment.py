@@ -15,7 +15,7 @@ from conftest import ONE_VIEW, same_bits
 from apportion import runs
 from apportion.bags.simulate import make_bags
 from apportion.crew import refuse_strangers
-from apportion.data import SOURCES
+from apportion.datasets import SYNTHETIC
 from apportion.errors import RunError, SettingsError, TrainingError
 from apportion.experiment import run as experiment
 from apportion.experiment.run import run
@@ -259,8 +259,8 @@ def test_predictions_of_other_data_do_not_teach(tmp_path, teacher):
 
 
 def test_predictions_of_as_many_other_rows_or_bags_do_not_teach(tmp_path, teacher, monkeypatch):
-    real = SOURCES["digits"]
-    monkeypatch.setitem(SOURCES, "digits", lambda folder, seed: changed_data(real(folder, seed)))
+    real = SYNTHETIC["digits"]
+    monkeypatch.setitem(SYNTHETIC, "digits", lambda seed: changed_data(real(seed)))
     words = "has predictions of other data, or of other bags, .* move it away, and run its first stage again"
     with pytest.raises(runs.RunError, match=words):
         all_of(TINY_SECOND, tmp_path / "data", teacher)
@@ -292,10 +292,10 @@ def test_other_data_under_the_same_name_is_not_gone_on_with(tmp_path, monkeypatc
     part = run(TINY, tmp_path, device="cpu")
     next(part)
     part.close()
-    plain = SOURCES["digits"]
-    monkeypatch.setitem(SOURCES, "digits", lambda folder, seed: replace(plain(folder, seed), name="d"))
+    plain = SYNTHETIC["digits"]
+    monkeypatch.setitem(SYNTHETIC, "digits", lambda seed: replace(plain(seed), name="d"))
     assert next(run(TINY, tmp_path, device="cpu"))["epoch"] == 2
-    monkeypatch.setitem(SOURCES, "digits", lambda folder, seed: changed_data(plain(folder, seed)))
+    monkeypatch.setitem(SYNTHETIC, "digits", lambda seed: changed_data(plain(seed)))
     with pytest.raises(runs.RunError, match=r"began otherwise .* epoch 2; .*\n  data: '\w{16}' there"):
         next(run(TINY, tmp_path, device="cpu"))
     assert len(list(run(TINY, tmp_path, device="cpu", force=True))) == 2

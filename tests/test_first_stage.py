@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from apportion._random import reseed, stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
-from apportion.data.synthetic import blobs, moons
+from apportion.datasets.synthetic import blobs, moons
 from apportion.evaluate import accuracy, predict
 from apportion.losses import cross_entropy, divergence, proportion_loss
 from apportion.methods import DLLP, LLPGAN, LLPVAT, METHODS, ROT

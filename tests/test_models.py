@@ -21,7 +21,7 @@ import apportion
 from apportion import ProportionClassifier, load, save
 from apportion._device import channels_last
 from apportion._random import reseed
-from apportion.data.synthetic import moons
+from apportion.datasets.synthetic import moons
 from apportion.errors import ModelError
 from apportion.models import Facts, Model, load_model, save_model
 from apportion.networks import NETWORKS, conv13, mlp

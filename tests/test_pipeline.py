@@ -23,7 +23,7 @@ from conftest import (
 from apportion._random import reseed, stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
-from apportion.data.synthetic import blobs, moons
+from apportion.datasets.synthetic import blobs, moons
 from apportion.evaluate import accuracy, predict
 from apportion.intake.grouping import build_bags
 from apportion.losses import cross_entropy, symmetric_cross_entropy

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from apportion import runs
 from apportion._random import stream
 from apportion.bags.simulate import make_bags
-from apportion.data import Instances
+from apportion.datasets import Instances
 from apportion.evaluate import calibration
 from apportion.experiment import run as experiment
 from apportion.experiment import sample

@@ -67,7 +67,7 @@ app.command("diagnose", help="Is a model's answer any good? Figures and plain wo
     diagnose.command
 )
 app.command("export", help="A model as one file for programs without torch.")(export.command)
-app.add_typer(data.app, name="data", help="Fetch, import and list data sets.")
+app.add_typer(data.app, name="data", help="Download and list data sets.")
 
 
 def after_stop(words: list[str]) -> str:

@@ -1,11 +1,11 @@
-"""apportion data: fetch published data sets, import packs, list what is at hand."""
+"""apportion data: download published data sets, and list what is there."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Fetch, import and list data sets.", no_args_is_help=True)
+app = typer.Typer(help="Download and list data sets.", no_args_is_help=True)
 
 Folder = Annotated[
     Path | None,
@@ -21,7 +21,7 @@ def fetch(
     data: Folder = None,
 ) -> None:
     """Download data sets from where they are published, with their checksums checked."""
-    from apportion.data.images import default_folder
+    from apportion.datasets import default_folder
 
     for name in names:
         typer.echo(f"{name} is in {_with_progress(name, data or default_folder())}")
@@ -30,7 +30,7 @@ def fetch(
 def _with_progress(name: str, folder: Path) -> Path:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    from apportion.data.fetch import fetch as fetch_set
+    from apportion.datasets import fetch_dataset
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns) as progress:
@@ -41,30 +41,14 @@ def _with_progress(name: str, folder: Path) -> Path:
                 tasks[file] = progress.add_task(file, total=total)
             progress.update(tasks[file], completed=done)
 
-        return fetch_set(name, folder, report)
-
-
-@app.command("import")
-def import_(
-    packs: Annotated[
-        Path, typer.Argument(metavar="PACK_DIR", help="Folder with the packs and their manifests.")
-    ],
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="All packs if none.")] = None,
-    data: Folder = None,
-) -> None:
-    """Unpack packs of data sets into plain arrays, with their checksums checked."""
-    from apportion.data.images import default_folder
-    from apportion.data.shelf import import_named, packed
-
-    for name in names or packed(packs):
-        typer.echo(f"{name} is in {import_named(name, packs, data or default_folder())}")
+        return fetch_dataset(name, folder, report)
 
 
 @app.command("list")
 def list_(data: Folder = None) -> None:
-    """Say which data sets are at hand, and where."""
-    from apportion.data.images import default_folder
-    from apportion.data.shelf import at_hand
+    """Say which data sets are in the folder, and where."""
+    from apportion.datasets import DOWNLOADS, default_folder, find_dataset
 
-    for name, place in at_hand(data or default_folder()).items():
-        typer.echo(f"{name:14} {place or f'not here; `apportion data fetch {name}`'}")
+    for name in DOWNLOADS:
+        place = find_dataset(name, data or default_folder())
+        typer.echo(f"{name:14} {place or f'not here; run `apportion data fetch {name}`'}")

@@ -11,7 +11,7 @@ from apportion._random import stream
 from apportion.augment import views
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
-from apportion.data import SOURCES, Instances
+from apportion.datasets import Instances, load_dataset
 from apportion.errors import SettingsError
 from apportion.recipes import Recipe
 from apportion.recipes.checks import BAGGINGS
@@ -39,7 +39,7 @@ def augmentation(recipe: Recipe) -> str:
 
 def load_task(recipe: Recipe, device: torch.device, folder: Path | None = None) -> Task:
     """The data on its device, in bags that depend on the data, the bag size and the seed only."""
-    data = SOURCES[recipe.data.name](folder, recipe.seed)
+    data = load_dataset(recipe.data.name, folder, recipe.seed)
     generator = stream(recipe.seed, "bags", recipe.data.bagging, recipe.data.bag_size)
     groups = BAGGINGS[recipe.data.bagging]
     bags, hidden = make_bags(data.x, data.y, recipe.data.bag_size, data.n_classes, generator, groups)

@@ -6,8 +6,7 @@ from typing import Any
 
 from apportion.augment import AUGMENTATIONS, PAIRS
 from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, random_bag_ids
-from apportion.data import SOURCES
-from apportion.data.sets import IMAGE_SETS
+from apportion.datasets import DATASETS, IMAGE_SETS
 from apportion.errors import SettingsError
 from apportion.losses import SCE_WEIGHTS
 from apportion.methods import METHODS, SCATTERED
@@ -25,7 +24,7 @@ def check(recipe: Recipe) -> None:
     """Refuse a recipe with a name or an option that does not exist, listing those that do."""
     stages = [("first", recipe.first), ("second", recipe.second)]
     names: list[tuple[str, str, Any]] = [
-        ("data.name", recipe.data.name, SOURCES),
+        ("data.name", recipe.data.name, DATASETS),
         ("data.bagging", recipe.data.bagging, BAGGINGS),
         ("first.method", recipe.first.method, METHODS),
         ("augment", recipe.augment, AUGMENTATIONS),

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from apportion import runs
-from apportion.data import SOURCES
+from apportion.datasets import load_dataset
 from apportion.recipes import Recipe, from_json
 from apportion.recipes.building import build_network
 from apportion.report.paper import title_of
@@ -38,7 +38,7 @@ def moons_figure(folders: Sequence[Path], title: str) -> Figure:
     panels = figure.subplots(len(folders) // 2, 2, sharex=True, sharey=True, squeeze=False)
     for i, (panel, folder) in enumerate(zip(panels.flat, folders, strict=True)):
         recipe = from_json((folder / "recipe.json").read_text("utf-8"))
-        data = SOURCES[recipe.data.name](None, recipe.seed)
+        data = load_dataset(recipe.data.name, None, recipe.seed)
         across, up = np.linspace(-1.5, 2.5, 240), np.linspace(-1.1, 1.6, 180)
         grid = torch.from_numpy(np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)).float()
         share = predicted(folder, recipe, grid).softmax(1)[:, 1].view(len(up), len(across)).numpy()

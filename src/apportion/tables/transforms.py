@@ -119,9 +119,7 @@ def _write(column: Column, values: pl.Series, out: np.ndarray) -> None:
         place = read.replace_strict(codes, default=other, return_dtype=pl.Int64).to_numpy().copy()
         place[missing] = other + column.flag  # without a flag a missing value is 'other'
         out[np.arange(len(out)), place] = 1.0
-        if not has_other(
-            column
-        ):  # its weight has learned nothing: use the mean of all categories
+        if not has_other(column):  # its weight has learned nothing: use the mean of all categories
             out[place == other, :] = np.append(np.full(other, 1 / other), np.zeros(1 + column.flag))
         return
     floats = _floats(values, column.kind)

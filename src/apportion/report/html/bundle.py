@@ -3,7 +3,7 @@
 from contextlib import suppress
 from importlib.metadata import version
 
-from apportion.data.images import cache_folder
+from apportion.datasets import default_folder
 from apportion.errors import RunError
 from apportion.runs.files import whole_file
 
@@ -14,7 +14,7 @@ def bundle() -> str:
         import vl_convert
     except ImportError:
         raise RunError("the page's charts need vl-convert; pip install 'apportion[report]'") from None
-    path = cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    path = default_folder() / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError):
         if path.stat().st_size:
             return path.read_text("utf-8")

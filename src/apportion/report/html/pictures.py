@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.data import SOURCES, Instances
+from apportion.datasets import DATASETS, Instances, load_dataset
 from apportion.errors import DataError
 from apportion.experiment.sample.packing import bits_for, unpack
 
@@ -32,7 +32,7 @@ class Pictures:
         name = told.get("name") if isinstance(told, dict) else None
         if (
             not isinstance(name, str)
-            or name not in SOURCES
+            or name not in DATASETS
             or type(seed) is not int
             or not 0 <= seed < 1 << 32
         ):
@@ -67,7 +67,7 @@ class Pictures:
         key = (name, seed) if name in ("moons", "blobs", "digits") else (name,)
         if key not in self.read:
             try:
-                self.read[key] = SOURCES[name](self.folder, seed)
+                self.read[key] = load_dataset(name, self.folder, seed)
             except DataError:  # not at hand
                 self.read[key] = None
         return self.read[key]

@@ -1,13 +1,13 @@
-"""Data that needs no file: two moons, blobs, and the digits that ship with scikit-learn."""
+"""Data sets that need no download: two moons, Gaussian blobs, and scikit-learn's digits."""
 
 import numpy as np
 import torch
 
-from apportion.data.instances import Instances
+from apportion.datasets.instances import Instances
 
 
 def moons(seed: int = 0, n: int = 2000, noise: float = 0.1) -> Instances:
-    """Two half-circles: 2,000 points to train on, and 2,000 fresh ones."""
+    """Two interleaving half-circles: n points for training and n fresh ones for testing."""
     from sklearn.datasets import make_moons
 
     x, y = make_moons(2 * n, noise=noise, random_state=seed)
@@ -15,7 +15,7 @@ def moons(seed: int = 0, n: int = 2000, noise: float = 0.1) -> Instances:
 
 
 def blobs(seed: int = 0, n: int = 2000, classes: int = 4) -> Instances:
-    """Gaussian clouds in the plane, one a class."""
+    """Gaussian blobs in the plane, one per class: n points for training and n for testing."""
     from sklearn.datasets import make_blobs
 
     x, y, *_ = make_blobs(2 * n, centers=classes, cluster_std=1.5, random_state=seed)
@@ -24,7 +24,7 @@ def blobs(seed: int = 0, n: int = 2000, classes: int = 4) -> Instances:
 
 
 def digits(seed: int = 0) -> Instances:
-    """1,797 digits of 8×8 pixels; a random quarter is for testing."""
+    """1,797 handwritten digits of 8×8 pixels; a random quarter is the test part."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -33,5 +33,6 @@ def digits(seed: int = 0) -> Instances:
 
 
 def _split(name: str, x: np.ndarray, y: np.ndarray, n: int, classes: tuple[str, ...]) -> Instances:
-    points, labels = torch.from_numpy(x).float(), torch.from_numpy(y).long()
+    points = torch.from_numpy(x).float()
+    labels = torch.from_numpy(y).long()
     return Instances(name, points[:n], labels[:n], points[n:], labels[n:], classes)

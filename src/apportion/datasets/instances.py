@@ -1,4 +1,4 @@
-"""A labeled data set before its training labels are hidden by bagging."""
+"""What a data set is: labeled instances with a training and a test part, before bags hide the labels."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Instances:
     test_x: Tensor
     test_y: Tensor
     classes: tuple[str, ...]
-    mean: tuple[float, ...] = ()  # of each channel in [0, 1]; empty for instances that need no scaling
+    mean: tuple[float, ...] = ()  # of each channel, in [0, 1]; empty if x needs no scaling
     std: tuple[float, ...] = ()
 
     @property

@@ -2,30 +2,15 @@
 
 import base64
 import gzip
-import io
 import json
-import lzma
-import pickle
-import struct
-import tarfile
-import zipfile
 import zlib
 from contextlib import suppress
-from pathlib import Path
 
-import numpy as np
 import pytest
-from data_files import cifar_files, npy_bytes, tiny, write_tar
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from readers import GREY, PEOPLE, READERS, SHARES, member, parquet
+from readers import PEOPLE, READERS, SHARES, parquet
 
-from apportion.data import images
-from apportion.data.archives import read_file, read_tar, unxz
-from apportion.data.formats import npy, npy_file, npz
-from apportion.data.pack import _strip
-from apportion.data.pickles import cifar_pickle
-from apportion.data.sets import CIFAR10
 from apportion.errors import DataError
 
 
@@ -97,7 +82,7 @@ def tampered(draw: st.DrawFn, good: bytes) -> bytes:
 
 
 FILES = ("recipe", "where", "result", "sample")
-JSON = ["pack", "result", "where", "recipe file", "manifest", "recipe"]
+JSON = ["result", "where", "recipe file", "manifest", "recipe"]
 JSON += [f"run {name}" for name in FILES] + [name for name in ("model",) if name in READERS]
 WHOLE_LINES = ("adult", "log", "csv", "scored", "run log")  # half of these may be a good file
 
@@ -138,154 +123,6 @@ def test_a_file_cut_short_is_an_error(name):
         read(good[:cut])
 
 
-def test_a_path_that_leads_out_of_an_archive_is_never_followed(tmp_path):
-    spec, arrays = tiny(CIFAR10)
-    files = cifar_files(arrays, python=False, hundred=False)
-    inner = {f"../../{Path(name).name}": content for name, content in files.items()}
-    (tmp_path / "in").mkdir()
-    write_tar(tmp_path / "in" / "cifar-10-binary.tar.gz", {"../escaped": b"x", "/tmp/escaped": b"x", **inner})  # noqa: S108
-    before = sorted(tmp_path.rglob("*"))
-    assert images.load(spec, tmp_path / "in").y.tolist() == arrays["train_labels"].tolist()
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def tar_of(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
-    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
-        for info, content in members:
-            tar.addfile(info, io.BytesIO(content))
-    return path
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
-def test_a_link_or_device_in_place_of_a_file_is_refused(tmp_path, kind):
-    path = tar_of(tmp_path / "it.tar.gz", (member("top/one.bin", 0, kind, "/etc/passwd"), b""))
-    with pytest.raises(DataError, match="not a plain file"):
-        read_tar(path, {"one.bin": 100})
-
-
-def test_a_file_that_is_in_an_archive_twice_is_refused(tmp_path):
-    path = tar_of(tmp_path / "it.tar.gz", *[(member(f"{top}/one.bin", 3), b"abc") for top in "ab"])
-    with pytest.raises(DataError, match="there twice"):
-        read_tar(path, {"one.bin": 100})
-
-
-def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path):
-    zeros = bytes(20_000_000)
-    beside = tar_of(
-        tmp_path / "a.tar.gz", (member("beside", len(zeros)), zeros), (member("one.bin", 1), b"x")
-    )
-    inside = tar_of(tmp_path / "b.tar.gz", (member("one.bin", len(zeros)), zeros))
-    for path in (beside, inside):
-        with pytest.raises(DataError, match="more than it should|too large"):
-            read_tar(path, {"one.bin": 100})
-    (tmp_path / "it.gz").write_bytes(gzip.compress(zeros, 1))
-    with pytest.raises(DataError, match="more than it should"):
-        read_file(tmp_path / "it.gz", 1000)
-    with zipfile.ZipFile(tmp_path / "it.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("arr_0.npy", zeros)
-    with pytest.raises(DataError, match="larger than"):
-        npz(tmp_path / "it.npz", 1000)
-    with pytest.raises(DataError, match="does not unpack to 1000 bytes"):
-        unxz(lzma.compress(zeros, preset=0), 1000, "it")
-    with pytest.raises(DataError, match="does not unpack to 20 bytes"):
-        unxz(2 * lzma.compress(bytes(10)), 20, "it")  # two in one part
-
-
-def test_a_sparse_file_of_a_terabyte_is_refused(tmp_path):
-    info = member("one.bin", 0)
-    info.pax_headers = {
-        "GNU.sparse.map": "0,0",
-        "GNU.sparse.size": "1000000000000",
-        "GNU.sparse.numblocks": "1",
-    }
-    with tarfile.open(tmp_path / "it.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as tar:
-        tar.addfile(info)
-    with pytest.raises(DataError, match="not a plain file|too large"):
-        read_tar(tmp_path / "it.tar.gz", {"one.bin": 100})
-
-
-def test_a_strip_that_claims_a_quarter_of_a_gigapixel_is_not_decoded():
-    header = b"RIFF" + struct.pack("<I", 30) + b"WEBPVP8L" + struct.pack("<I", 18) + b"\x2f\xff\xff\xff\x0f"
-    with pytest.raises(DataError, match="too many images"):
-        _strip(header + bytes(13), (32, 32, 3), 9216, "it")
-
-
-def test_an_array_that_claims_more_than_its_file_has_is_refused(tmp_path):
-    data = npy_bytes(GREY).replace(b"(3, 28, 28), }", b"(9999999999,),}")
-    (tmp_path / "it.npy").write_bytes(data)
-    for read in (lambda: npy(data, "it"), lambda: npy_file(tmp_path / "it.npy")):
-        with pytest.raises(DataError):
-            read()
-
-
-def test_an_array_of_objects_is_refused(tmp_path):
-    content = io.BytesIO()
-    np.save(content, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match="not a .npy file of integers"):
-        npy(content.getvalue(), "it")
-
-
-class Harm:
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self):
-        return Path.touch, (self.target,)
-
-
-@pytest.mark.parametrize("protocol", range(6))
-def test_a_pickle_that_wants_to_act_is_refused_and_nothing_happens(tmp_path, protocol):
-    data = pickle.dumps({"data": Harm(tmp_path / "done"), "labels": []}, protocol=protocol)
-    with pytest.raises(DataError, match="which no batch of images needs|should be"):
-        cifar_pickle(data, 3, "it", label_key="labels")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"cos\nsystem\n(S'true'\ntR.",
-        b"\x80\x02cbuiltins\neval\nU\x011\x85R.",
-        b"\x80\x02}(" + b"N" + b"".join(b"q%cg%c\x86" % (0, 0) for _ in range(60)) + b"Nu.",
-        b"\x80\x02}" + b"N" + b"q\x00h\x00\x86" * 60 + b"Ns.",  # a key whose hash takes 2^60 steps
-        b"\x80\x02}r\xff\xff\xff\x7f.",  # a memo of two milliards
-        b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b".",  # a terabyte of bytearray
-        b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"}.",  # a frame of an exabyte
-        b"\x80\x02" + b"N" * 3_000_000 + b".",
-        b"\x80\x02]q\x00(h\x00h\x00e.",  # a list within itself
-        b"\x80\x02S'\\ '\n.",  # of a text with a wrong escape, Python would warn
-        b"\x80\x02cnumpy\\ \nndarray\n.",
-        b"",
-    ],
-    ids=[
-        "system",
-        "eval",
-        "gets",
-        "nested key",
-        "memo",
-        "bytearray",
-        "frame",
-        "endless",
-        "cycle",
-        "escape",
-        "escaped name",
-        "empty",
-    ],
-)
-def test_a_pickle_that_would_hang_or_fill_the_memory_is_refused(data):
-    with pytest.raises(DataError, match="not a batch of CIFAR"):
-        cifar_pickle(data, 3, "it", label_key="labels")
-
-
-def test_labels_that_multiply_when_unrolled_are_refused():
-    nested = b"]"
-    for level in range(40):
-        nested = b"](" + nested + b"q%ch%ce" % (level, level)  # a list of twice the list before
-    data = b"\x80\x02}(U\x06labels" + nested + b"U\x04dataNu."
-    with pytest.raises(DataError, match="3 labels"):
-        cifar_pickle(data, 3, "it", label_key="labels")
-
-
 @pytest.fixture
 def people(tmp_path):
     """A good table and good shares; what is asked of them."""
@@ -299,7 +136,6 @@ def people(tmp_path):
 
 
 def refused(asked) -> str:
-    from apportion.errors import DataError
     from apportion.tables.checking import check, refuse
     from apportion.tables.holding import hold
 
@@ -402,7 +238,6 @@ def test_a_file_whose_first_column_hides_that_the_reader_would_abort_is_refused(
 def test_a_table_that_ends_before_its_end_is_an_error_and_not_a_shorter_table(tmp_path):
     import polars as pl
 
-    from apportion.errors import DataError
     from apportion.tables.reading import batches
 
     class Short:

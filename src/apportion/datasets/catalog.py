@@ -1,0 +1,44 @@
+"""Every data set by name: load it, download it, or find out where it is."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from apportion.datasets.adult import ADULT_DOWNLOADS, adult, find_adult
+from apportion.datasets.download import Download, Report, fetch_file
+from apportion.datasets.images import IMAGE_SETS, find_copy, load_images
+from apportion.datasets.instances import Instances
+from apportion.datasets.synthetic import blobs, digits, moons
+from apportion.errors import DataError
+
+SYNTHETIC: dict[str, Callable[[int], Instances]] = {"moons": moons, "blobs": blobs, "digits": digits}
+DOWNLOADS: dict[str, tuple[Download, ...]] = {
+    **{name: images.downloads for name, images in IMAGE_SETS.items()},
+    "adult": ADULT_DOWNLOADS,
+}
+DATASETS = (*SYNTHETIC, *DOWNLOADS)
+
+
+def load_dataset(name: str, folder: Path | None = None, seed: int = 0) -> Instances:
+    """The data set of that name. Real data comes from `folder`; the seed is for synthetic data."""
+    if name in SYNTHETIC:
+        return SYNTHETIC[name](seed)
+    if name in IMAGE_SETS:
+        return load_images(IMAGE_SETS[name], folder)
+    if name == "adult":
+        return adult(folder)
+    raise DataError(f"there is no data set {name!r}; choose one of {', '.join(DATASETS)}")
+
+
+def fetch_dataset(name: str, folder: Path, report: Report) -> Path:
+    """Download what is missing of a data set into its own folder, and return that folder."""
+    if name not in DOWNLOADS:
+        raise DataError(f"there is no data set {name!r} to download; choose one of {', '.join(DOWNLOADS)}")
+    for item in DOWNLOADS[name]:
+        fetch_file(item, folder / name, report)
+    return folder / name
+
+
+def find_dataset(name: str, folder: Path) -> Path | None:
+    """A file of the copy that `load_dataset` would read, or None. The copy is neither read nor checked."""
+    found = find_copy(IMAGE_SETS[name], folder) if name in IMAGE_SETS else find_adult(folder / "adult")
+    return None if found is None else found[0]

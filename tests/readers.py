@@ -1,9 +1,7 @@
 """Every reader of files that may be a stranger's: a good input, and the one error that bad ones may give."""
 
-import gzip
 import io
 import json
-import tarfile
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,8 +16,7 @@ from run_folders import folder_readers
 
 from apportion.bags.bags import Bags
 from apportion.datasets.adult import encode_rows, parse_rows
-from apportion.datasets.archives import read_limited, read_tar
-from apportion.datasets.images import load_npy, parse_cifar, parse_idx
+from apportion.datasets.images import parse_cifar, parse_idx
 from apportion.errors import DataError, RunError, SettingsError
 from apportion.intake.manifest import load_manifest, save_manifest
 from apportion.optim import make_optimizer
@@ -52,20 +49,6 @@ def on_disk(read: Callable[[Path], object], name: str) -> Callable[[bytes], obje
         return read(path)
 
     return written
-
-
-def member(name: str, size: int, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.size, info.type, info.linkname = size, kind, link
-    return info
-
-
-def tar_bytes() -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as tar:
-        for name, size in (("top/one.bin", 700), ("top/readme", 5)):
-            tar.addfile(member(name, size), io.BytesIO(bytes(size)))
-    return content.getvalue()
 
 
 # --- bags, recipes
@@ -124,12 +107,8 @@ def in_folder(read: Callable[[Path], object], name: str) -> Callable[[bytes], ob
 
 
 def data_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
-    read_one = on_disk(lambda path: read_tar(path, {"one.bin": 700}), "it.tar.gz")
     return {
         "idx": (idx_bytes(GREY), lambda data: parse_idx(data, (3, 28, 28), "it")),
-        "npy": (npy_bytes(GREY), on_disk(load_npy, "it.npy")),
-        "gz": (gzip.compress(idx_bytes(LABELS)), on_disk(lambda path: read_limited(path, 100), "it.gz")),
-        "tar": (tar_bytes(), lambda data: read_one(gzip.compress(data, 1))),
         "cifar": (cifar_bin(COLOR, LABELS), lambda data: parse_cifar(data, 3, 1, "it")),
         "adult": (PERSON * 2, lambda data: encode_rows(parse_rows(data, "it"), parse_rows(PERSON, "it"))),
     }

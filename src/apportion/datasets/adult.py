@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from apportion.datasets.archives import read_limited
+from apportion._untrusted import read_bytes, read_gzip
 from apportion.datasets.download import Download, default_folder, download_hint
 from apportion.datasets.instances import Instances
 from apportion.errors import DataError
@@ -46,7 +46,7 @@ def read_adult(folder: Path | None = None) -> tuple[Rows, Rows]:
     if paths is None:
         raise DataError(f"there is no copy of adult in {folder / 'adult'}; {hint}")
     try:
-        train, test = (parse_rows(read_limited(path, _LIMIT), str(path)) for path in paths)
+        train, test = (parse_rows(_read(path), str(path)) for path in paths)
         for part, path, expected in zip((train, test), paths, ADULT_SUMS, strict=True):
             _check_sum(part, expected, path)
     except DataError as error:
@@ -60,6 +60,12 @@ def find_adult(folder: Path) -> tuple[Path, Path] | None:
         if (folder / train).is_file() and (folder / test).is_file():
             return folder / train, folder / test
     return None
+
+
+def _read(path: Path) -> bytes:
+    if path.suffix == ".gz":
+        return read_gzip(path, _LIMIT, error=DataError)
+    return read_bytes(path, _LIMIT, error=DataError, follow_symlinks=True)
 
 
 def _check_sum(rows: Rows, expected: str, path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from apportion.datasets.archives import check_file_sum, read_limited, read_tar
+from apportion._untrusted import check_sha256, read_bytes, read_gzip, read_npy, read_tar
 from apportion.datasets.download import Download, default_folder, download_hint
 from apportion.datasets.instances import Instances
 from apportion.errors import DataError
@@ -99,22 +99,16 @@ def _read_npy(images: ImageSet, path: Path) -> Arrays:
     """A folder with train_images.npy, train_labels.npy, test_images.npy and test_labels.npy."""
     arrays = {}
     for part in images.counts:
-        arrays[f"{part}_images"] = load_npy(path.with_name(f"{part}_images.npy"))
-        arrays[f"{part}_labels"] = load_npy(path.with_name(f"{part}_labels.npy")).astype(np.int64)
+        arrays[f"{part}_images"] = read_npy(path.with_name(f"{part}_images.npy"), error=DataError)
+        arrays[f"{part}_labels"] = _integers(path.with_name(f"{part}_labels.npy"))
     return arrays
 
 
-def load_npy(path: Path) -> np.ndarray:
-    """The integers of a .npy file. Pages are read when used, and writing to them leaves the file as it is."""
-    if not path.is_file():
-        raise DataError(f"{path} is missing, or not a file")
-    try:
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError, OverflowError, RecursionError, MemoryError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
-        raise DataError(f"{path} does not hold an array of integers")
-    return np.asarray(array)
+def _integers(path: Path) -> np.ndarray:
+    array = read_npy(path, error=DataError)
+    if array.dtype.kind not in "iu":
+        raise DataError(f"{path} does not hold whole numbers")
+    return array.astype(np.int64)
 
 
 def _read_idx(images: ImageSet, path: Path) -> Arrays:
@@ -129,11 +123,17 @@ def _read_idx(images: ImageSet, path: Path) -> Arrays:
         ):
             file = path.with_name(f"{prefix}-{name}-ubyte{path.suffix}")
             if not images.sums and file.name in sums:
-                check_file_sum(file, sums[file.name])
-            arrays[f"{part}_{kind}"] = parse_idx(read_limited(file, prod(shape) + 16), shape, str(file))
+                check_sha256(file, sums[file.name], error=DataError)
+            arrays[f"{part}_{kind}"] = parse_idx(_read(file, prod(shape) + 16), shape, str(file))
         arrays[f"{part}_images"] = arrays[f"{part}_images"][..., None]
         arrays[f"{part}_labels"] = arrays[f"{part}_labels"].astype(np.int64)
     return arrays
+
+
+def _read(path: Path, limit: int) -> bytes:
+    if path.suffix == ".gz":
+        return read_gzip(path, limit, error=DataError)
+    return read_bytes(path, limit, error=DataError, follow_symlinks=True)
 
 
 def parse_idx(data: bytes, shape: tuple[int, ...], name: str) -> np.ndarray:
@@ -155,9 +155,9 @@ def _read_cifar(images: ImageSet, path: Path) -> Arrays:
     counts = {name: images.counts[part] // len(names) for part, names in files.items() for name in names}
     sizes = {name: count * (n_labels + 3072) for name, count in counts.items()}
     if path.suffix == ".gz":
-        contents = read_tar(path, sizes)
+        contents = read_tar(path, sizes, error=DataError)
     else:
-        contents = {name: read_limited(path.with_name(name), size) for name, size in sizes.items()}
+        contents = {name: _read(path.with_name(name), size) for name, size in sizes.items()}
     arrays: Arrays = {}
     for part, names in files.items():
         rows = np.concatenate(

@@ -36,7 +36,7 @@ STARTS = 10  # trainings of each: where a network lies in memory can cost more t
 def ours(bags: Bags, network: nn.Module, epochs: int, batch: int) -> Iterator[object]:
     optimizers = [make_optimizer(network, "adam", 1e-3)]
     return first_stage(
-        DLLP(network), bags, optimizers, epochs=epochs, rate=lambda progress: 1.0, seed=0,
+        DLLP(network), bags, optimizers, epochs=epochs, schedule=lambda progress: 1.0, seed=0,
         batch_size=batch,
     )  # fmt: skip
 

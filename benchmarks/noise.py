@@ -23,7 +23,7 @@ from apportion.bags.bags import Bags
 from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult
 from apportion.fitting.crossfit import unseen_log_probs
-from apportion.intake.mending import known_bags, mended_bags
+from apportion.intake.mending import mended_bags
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.networks import mlp
 
@@ -90,7 +90,7 @@ def main() -> None:
             if asked.cases is None or name in asked.cases:
                 first: dict[str, Any] = {"first_stage": asked.first_stage}
                 if asked.first_epochs:
-                    bags = known_bags(mended_bags(x, ids=bag, **settings, **given).bags)
+                    bags = mended_bags(x, ids=bag, **settings, **given).bags.known()
                     first["first_epochs"] = likeliest(asked.first_epochs, bags, asked.first_stage, seed)
                 model = ProportionClassifier(**first, **settings, random_state=seed)
                 fitted = model.fit(x, bags=bag, **given)

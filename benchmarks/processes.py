@@ -80,7 +80,7 @@ def network(bags: Bags, norm: bool) -> nn.Sequential:
 def trained(stages: Any, kind: str, bags: Any, batch: int, norm: bool, epochs: int) -> Iterator[Any]:
     """A few epochs of a method, or of the second stage with some kind of labels, by these stages."""
     classifier = network(bags, norm)
-    given: dict[str, Any] = {"epochs": epochs, "rate": lambda progress: 1 - progress / 2, "seed": SEED,
+    given: dict[str, Any] = {"epochs": epochs, "schedule": lambda progress: 1 - progress / 2, "seed": SEED,
                              "batch_size": batch, "resume": None}  # fmt: skip
     if kind in METHODS:
         options: dict[str, Any] = {}
@@ -97,8 +97,8 @@ def trained(stages: Any, kind: str, bags: Any, batch: int, norm: bool, epochs: i
     label = SoftLabels(0.1) if kind == "soft" else hard_labels
     return stages.second_stage(
         guess, classifier, bags, [make_optimizer(classifier, "adam", 1e-2)], label=label, loss=cross_entropy,
-        mixup=0.4 if kind == "mixup" else 0.0, weights=weights, hold=1,
-        running=0.9 if kind == "running mean" else 0.0, **given,
+        mixup=0.4 if kind == "mixup" else 0.0, weights=weights, warmup_epochs=1,
+        ema=0.9 if kind == "running mean" else 0.0, **given,
     )  # fmt: skip
 
 
@@ -143,7 +143,9 @@ class Replay:
         self.states: list[Tensor] = []
         self.parts: list[int] = []
 
-    def batches(self, batch_size: int, generator: torch.Generator) -> Iterator[BagBatch]:
+    def batches(
+        self, batch_size: int, generator: torch.Generator, by: str = "bag"
+    ) -> Iterator[BagBatch]:
         self.number += 1
         seeds = [crew.own_seed(SEED, rank) for rank in range(PROCESSES)]
         self.states = [stream_state(key(seed, self.stage, self.number)) for seed in seeds]
@@ -183,19 +185,19 @@ def stream_state(seed: int) -> Tensor:
 @contextmanager
 def replaying(replay: Replay) -> Iterator[None]:
     """What learners draw is drawn process by process."""
-    normal, uniform, mixup_rows = torch.randn_like, torch.rand, second_stage.mixup_rows
+    normal, uniform, mixup = torch.randn_like, torch.rand, second_stage.mixup
 
     def mixed_apart(alpha: float, *values: Tensor) -> list[Tensor]:
-        parts = replay.drawn(lambda a, b: mixup_rows(alpha, *(value[a:b] for value in values)))
+        parts = replay.drawn(lambda a, b: mixup(alpha, *(value[a:b] for value in values)))
         return [torch.cat(column) for column in zip(*parts, strict=True)]
 
     torch.randn_like = lambda x: torch.cat(replay.drawn(lambda a, b: normal(x[a:b])))
     torch.rand = lambda n, *more, **kw: torch.cat(replay.drawn(lambda a, b: uniform(b - a, *more, **kw)))
-    second_stage.mixup_rows = mixed_apart
+    second_stage.mixup = mixed_apart
     try:
         yield
     finally:
-        torch.randn_like, torch.rand, second_stage.mixup_rows = normal, uniform, mixup_rows
+        torch.randn_like, torch.rand, second_stage.mixup = normal, uniform, mixup
 
 
 def replayed(kind: str, name: str, norm: bool) -> Losses:

@@ -27,7 +27,7 @@ from apportion.grid.beyond import MUON, TWO_VIEWS
 from apportion.intake.instances import centered
 from apportion.networks import resnet9
 from apportion.pipeline import first_stage
-from apportion.recipes.building import build_learner, build_optimizers, build_rate
+from apportion.recipes.building import build_learner, build_optimizers, build_schedule
 
 HOME = "apportion.methods.two_views"
 
@@ -73,7 +73,7 @@ def trained(
         learner = build_learner(first, network, tuple(x.shape[1:]), channels_last, bags, identity)
         epoch_states = first_stage(
             learner, bags, build_optimizers(learner.networks(), first), epochs=asked.epochs, seed=asked.seed,
-            rate=build_rate(first), batch_size=256,
+            schedule=build_schedule(first), batch_size=256,
             augment=lambda x: centered(view(x)),
         )  # fmt: skip
         told = {asked.epochs // 4, asked.epochs // 2, asked.epochs}

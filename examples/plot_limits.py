@@ -32,7 +32,7 @@ from apportion.losses import cross_entropy, proportion_loss
 from apportion.networks import mlp
 from apportion.optim import one_cycle
 from apportion.pipeline import first_stage, second_stage
-from apportion.pseudo_labels import Labeller, argmax_labels
+from apportion.pseudo_labels import Labeler, argmax_labels
 
 SEED = 2
 COLOURS, MARKERS = ("#c0392b", "#1e8449", "#2471a3", "#b9770e"), "o^sD"
@@ -58,7 +58,7 @@ def bags_of_one(panel: Axes, epochs: int) -> None:
         network = new_network(2)
         for _ in first_stage(
             DLLP(network), bags, [make_optimizer(network, "adam", 2e-3)], epochs=epochs, seed=SEED,
-            batch_size=500, rate=one_cycle,
+            batch_size=500, schedule=one_cycle,
         ):  # fmt: skip
             pass
         right.append(100 * accuracy(predict(network, data.test_x), data.test_y))
@@ -72,14 +72,14 @@ def bags_of_one(panel: Axes, epochs: int) -> None:
     panel.set_title("Bags of one are supervised learning", fontsize=10)
 
 
-def one_bag(panel: Axes, label: Labeller, title: str, epochs: int) -> None:
+def one_bag(panel: Axes, label: Labeler, title: str, epochs: int) -> None:
     """Self-labeling from a random network: the whole set is one bag that asks for all classes equally."""
     data = blobs(SEED, n=1000)
     bags = build_bags(data.x, ["everything"] * len(data.x), {"everything": [0.25] * 4})
     network = new_network(4)
     for _ in second_stage(
         predict(network, bags.x), network, bags, [make_optimizer(network, "adam", 1e-3)], epochs=epochs,
-        seed=SEED, label=label, memory=1, batch_size=len(data.x), rate=lambda progress: 1.0,
+        seed=SEED, label=label, memory=1, batch_size=len(data.x), schedule=lambda progress: 1.0,
     ):  # fmt: skip
         pass
     found = predict(network, bags.x).argmax(1)

@@ -59,7 +59,7 @@ def main(folder: Path, small: bool = False) -> None:
     optimizer = make_optimizer(teacher, "adam", 1e-3)
     for epoch_state in first_stage(
         DLLP(teacher), bags, [optimizer], epochs=first, seed=SEED, batch_size=100,
-        rate=constant,
+        schedule=constant,
     ):  # fmt: skip
         if epoch_state.epoch.number % 20 == 0:
             print(f"teacher, epoch {epoch_state.epoch.number}: {epoch_state.epoch.terms}")
@@ -77,8 +77,8 @@ def main(folder: Path, small: bool = False) -> None:
     student = mlp((2,), 2, widths=(64, 64, 64))
     optimizer = make_optimizer(student, "adam", 1e-3)
     for epoch_state in second_stage(
-        log_probs, student, bags, [optimizer], epochs=second, hold=10, seed=SEED, batch_size=100,
-        rate=flat,
+        log_probs, student, bags, [optimizer], epochs=second, warmup_epochs=10, seed=SEED, batch_size=100,
+        schedule=flat,
     ):  # fmt: skip
         if epoch_state.epoch.number % 20 == 0:
             print(f"student, epoch {epoch_state.epoch.number}: {epoch_state.epoch.terms}")

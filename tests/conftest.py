@@ -16,7 +16,7 @@ from apportion.datasets.synthetic import moons
 from apportion.methods import METHODS, TwoViews
 from apportion.methods.llp_gan import generator
 from apportion.methods.protocol import Learner
-from apportion.methods.two_views import projector
+from apportion.methods.two_views import make_projector
 from apportion.networks import mlp
 from apportion.optim import constant, make_optimizer
 from apportion.training import Epoch, train
@@ -74,7 +74,9 @@ def learner_of(name: str, classifier: nn.Module, shape: Sequence[int] = (2,), **
     if name == "two-views":
         reseed(0, "projector")
         width = classifier[1].in_features
-        return TwoViews(classifier, deepcopy(classifier), projector(width), **{"momentum": 0.9} | options)
+        return TwoViews(
+            classifier, deepcopy(classifier), make_projector(width), **{"momentum": 0.9} | options
+        )
     if name == "gan":
         reseed(0, "generator")
         options = {"generator": generator(shape, 8), "noise": 8} | options
@@ -86,7 +88,7 @@ def trained(learner: Learner, bags: Bags, epochs: int = 2, **changes: Any) -> li
     optimizers = changes.pop("optimizers", None) or [
         make_optimizer(p, "adam", 1e-3) for p in learner.networks()
     ]
-    given = {"rate": steady, "seed": 0, "stage": "first", "batch_size": 64} | changes
+    given = {"schedule": steady, "seed": 0, "stage": "first", "batch_size": 64} | changes
     if isinstance(learner, TwoViews):
         given.setdefault("augment", two_views)
     return list(train(learner, bags, optimizers, epochs=epochs, **given))

@@ -87,11 +87,11 @@ def states() -> tuple[bytes, Callable[[bytes], object]]:
     table = torch.rand(6, 2)
     state = {
         "epoch": 2,
-        "players": [network.state_dict()],
+        "networks": [network.state_dict()],
         "optimizers": [optimizer.state_dict()],
-        "rounds": [table],
-        "running": table,
-        "before": None,
+        "labels": [table],
+        "ema": table,
+        "previous": None,
     }
     return pack(state), lambda data: check_fit(unpack(data, "it"), [network], [optimizer], table.shape)
 

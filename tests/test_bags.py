@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from apportion._random import stream
-from apportion.bags.bags import BagBatch, Bags, added_means, bag_means
+from apportion.bags.bags import BagBatch, Bags, _index_add_means, bag_means
 
 some_sizes = st.lists(st.integers(1, 7), min_size=1, max_size=12)
 
@@ -105,17 +105,19 @@ def test_the_gradient_of_bag_means_is_a_share_of_the_bags():
 
 def test_bag_means_are_the_same_on_a_device_without_segments(monkeypatch):
     sizes, values = torch.tensor([1, 4, 2]), torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(added_means(values, sizes), bag_means(values, sizes))
-    assert torch.autograd.gradcheck(lambda v: added_means(v, sizes), values)
+    torch.testing.assert_close(_index_add_means(values, sizes), bag_means(values, sizes))
+    assert torch.autograd.gradcheck(lambda v: _index_add_means(v, sizes), values)
     # the meta device has no numbers, but takes that way
     taken = []
-    monkeypatch.setattr("apportion.bags.bags.added_means", lambda *given: taken.append(given))
+    monkeypatch.setattr("apportion.bags.bags._index_add_means", lambda *given: taken.append(given))
     bag_means(torch.empty(7, 3, device="meta"), torch.tensor([1, 4, 2], device="meta"))
     assert len(taken) == 1
 
 
 def test_what_a_learner_receives_has_no_label_field():
-    assert {f.name for f in fields(Bags)} == {"x", "sizes", "proportions", "source", "ids"}
+    assert {f.name for f in fields(Bags)} == {
+        "x", "sizes", "proportions", "source", "ids", "grouping", "precision", "pure",
+    }  # fmt: skip
     assert {f.name for f in fields(BagBatch)} == {"x", "sizes", "proportions", "row", "left"}
 
 

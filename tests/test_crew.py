@@ -139,7 +139,7 @@ def test_what_several_processes_cannot_do_is_refused_with_a_remedy():
 
 
 def test_what_is_not_said_is_as_it_is_for_one_process():
-    (bags, _), given = moon_bags(), {"epochs": 1, "rate": lambda progress: 1.0, "seed": 0}
+    (bags, _), given = moon_bags(), {"epochs": 1, "schedule": lambda progress: 1.0, "seed": 0}
     stages, net = Crew(Pretended()), network()
     optimizer = make_optimizer(net, "adam", 1e-3)
     for stage in (
@@ -150,7 +150,7 @@ def test_what_is_not_said_is_as_it_is_for_one_process():
 
 
 def test_a_stage_leaves_optimisers_and_learners_as_they_were():
-    (bags, _), given = moon_bags(), {"epochs": 1, "rate": lambda progress: 1.0, "seed": 0}
+    (bags, _), given = moon_bags(), {"epochs": 1, "schedule": lambda progress: 1.0, "seed": 0}
     learner = learner_of("gan", network())
     optimizers, mean = [make_optimizer(p, "sgd", 1e-3) for p in learner.networks()], learner.mean
     for _ in range(2):
@@ -164,7 +164,7 @@ def test_a_stage_leaves_optimisers_and_learners_as_they_were():
 
 
 def test_gradients_that_are_shortened_before_they_are_added_are_refused():
-    (bags, _), given = moon_bags(), {"epochs": 1, "rate": lambda progress: 1.0, "seed": 0}
+    (bags, _), given = moon_bags(), {"epochs": 1, "schedule": lambda progress: 1.0, "seed": 0}
     net = network()
     clipped = make_optimizer(net, "sgd", 1e-3, clip=1.0)
     with pytest.raises(RunError, match="as clip does, but they are added over processes only then"):
@@ -193,7 +193,7 @@ class Worse(Pretended):
 
 
 def test_the_error_of_plans_is_the_worst_of_all_processes():
-    (bags, _), given = moon_bags(), {"epochs": 1, "rate": lambda progress: 1.0, "seed": 0}
+    (bags, _), given = moon_bags(), {"epochs": 1, "schedule": lambda progress: 1.0, "seed": 0}
     learner = learner_of("rot", network())
     optimizer = make_optimizer(learner.classifier, "adam", 1e-3)
     next(Crew(Worse()).first_stage(learner, bags, [optimizer], **given))

@@ -13,7 +13,7 @@ from sklearn.datasets import make_moons
 from apportion import ProportionClassifier
 from apportion.fitting.kinds import IMAGES, ROWS
 from apportion.fitting.lengths import epochs_for, two_usual
-from apportion.intake.mending import known_bags, mended_bags
+from apportion.intake.mending import mended_bags
 
 X, TRUTH = make_moons(640, noise=0.1, random_state=0)
 TOWN = np.random.default_rng(0).permutation(640) % 40
@@ -31,7 +31,7 @@ def noise(monkeypatch):
 def half_known():
     table = SHARES.copy()
     table[::2] = np.nan
-    return known_bags(mended_bags(X.astype(np.float32), ids=TOWN, proportions=table, unlabeled=True).bags)
+    return mended_bags(X.astype(np.float32), ids=TOWN, proportions=table, unlabeled=True).bags.known()
 
 
 @pytest.mark.parametrize(("without", "steps"), [(0, 1000), (20, 1000 * 0.5**0.5), (30, 500)])

@@ -398,7 +398,7 @@ def test_rot_with_all_weight_on_the_bag_loss_is_dllp():
     bags = moon_bags()[0]
     one, other = ROT(network(), alpha=1.0), DLLP(network())
     for each in (one, other):
-        trained(each, bags, 2, rate=steady)
+        trained(each, bags, 2, schedule=steady)
     torch.testing.assert_close(weights_of(one.classifier), weights_of(other.classifier))
 
 

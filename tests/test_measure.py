@@ -103,7 +103,7 @@ def test_a_line_has_the_accuracies_of_predictions_labels_and_their_mean(tmp_path
 @pytest.mark.parametrize("relax", [None, 1.0])
 def test_a_relabeling_with_soft_labels_logs_its_plans_error(tmp_path, task, teacher, monkeypatch, relax):
     def look(epoch_state):
-        given = (epoch_state.running, task.bags.sizes, task.bags.proportions)
+        given = (epoch_state.ema, task.bags.sizes, task.bags.proportions)
         return float(entropic_plan(*given, reg=0.1, relax=relax or math.inf).error.max())
 
     seen = watched(monkeypatch, look)

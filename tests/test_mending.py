@@ -15,7 +15,7 @@ from apportion import DataError, ProportionClassifier
 from apportion.intake.beside import beside
 from apportion.intake.filling import filled, strayed
 from apportion.intake.given import placed_labels
-from apportion.intake.mending import believed, denoised, known_bags, mended_bags, on_belief
+from apportion.intake.mending import believed, denoised, mended_bags, on_belief
 from apportion.intake.weights import weights_of
 from apportion.networks import mlp
 from apportion.pseudo_labels import hard_labels, soft_labels
@@ -122,7 +122,7 @@ def test_a_bag_without_proportions_keeps_its_predictions_and_teaches_no_first_st
     bags, _, relax = mended_bags(X, ids=TOWN, proportions=table, unlabeled=True)
     assert relax == math.inf
     assert bags.proportions[3].isnan().all()
-    assert known_bags(bags).ids == [i for i in range(20) if i != 3]
+    assert bags.known().ids == [i for i in range(20) if i != 3]
     log_probs = torch.randn(400, 2, generator=torch.Generator().manual_seed(0)).log_softmax(1)
     labels = on_belief(partial(soft_labels, reg=1.0), bags, math.inf)(log_probs, bags.sizes, bags.proportions)
     torch.testing.assert_close(labels[60:80], log_probs[60:80].exp(), atol=1e-4, rtol=0)

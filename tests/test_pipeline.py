@@ -37,7 +37,7 @@ from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels
 def first(bags: Bags, name: str = "dllp", epochs: int = 3, **changes) -> list[EpochState]:
     learner = learner_of(name, network(bags.n_classes))
     optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.networks()]
-    given = {"rate": steady, "seed": 0, "batch_size": 64} | changes
+    given = {"schedule": steady, "seed": 0, "batch_size": 64} | changes
     return list(first_stage(learner, bags, optimizers, epochs=epochs, **given))
 
 
@@ -45,7 +45,7 @@ def second(bags: Bags, log_probs: torch.Tensor, student=None, epochs: int = 3, *
     """A generator, so that the caller may look between epochs."""
     student = student or network(bags.n_classes, seed=1)
     optimizers = [make_optimizer(student, "adam", changes.pop("peak", 1e-3))]
-    given = {"rate": steady, "seed": 0, "batch_size": 64} | changes
+    given = {"schedule": steady, "seed": 0, "batch_size": 64} | changes
     return second_stage(log_probs, student, bags, optimizers, epochs=epochs, **given)
 
 
@@ -80,22 +80,22 @@ def test_plot_starts_from_predictions_of_anywhere_even_of_minus_infinity():
     bags, hidden = moon_bags()
     sure = torch.full((len(hidden), 2), -math.inf)
     sure[torch.arange(len(hidden)), hidden] = 0.0  # an oracle that rules the other class out
-    for running in (0.0, 0.5):
-        epoch_states = list(second(bags, sure, label=hard_labels, running=running, hold=1))
+    for ema in (0.0, 0.5):
+        epoch_states = list(second(bags, sure, label=hard_labels, ema=ema, warmup_epochs=1))
         rounds = epoch_states[0].labels
         assert rounds is not None
         assert torch.equal(rounds.rounds[0], F.one_hot(hidden, 2).float())
-        assert all(m.log_probs.isfinite().all() and m.running.isfinite().all() for m in epoch_states)
+        assert all(m.log_probs.isfinite().all() and m.ema.isfinite().all() for m in epoch_states)
         assert all(math.isfinite(m.epoch.terms["labels"]) for m in epoch_states)
 
 
-@pytest.mark.parametrize("running", [0.0, 0.5])
-def test_predictions_may_come_in_any_array(running):
+@pytest.mark.parametrize("ema", [0.0, 0.5])
+def test_predictions_may_come_in_any_array(ema):
     bags, ends = moon_bags()[0], []
     start = elsewhere(bags)
     for form in (start, start.double(), start.numpy().astype(np.float64), start.tolist()):
         student = network(seed=1)
-        list(second(bags, form, student, running=running))
+        list(second(bags, form, student, ema=ema))
         ends.append(weights_of(student))
     assert all(same_bits(ends[0], end) for end in ends[1:])
 
@@ -104,7 +104,7 @@ def test_predictions_may_come_in_any_array(running):
 def test_the_first_labels_are_those_of_the_predictions_passed_in(label):
     bags = moon_bags()[0]
     log_probs = elsewhere(bags)
-    (epoch_state,) = second(bags, log_probs, label=label, epochs=1, hold=2)
+    (epoch_state,) = second(bags, log_probs, label=label, epochs=1, warmup_epochs=2)
     assert torch.equal(epoch_state.labels.mean, label(log_probs, bags.sizes, bags.proportions))
 
 
@@ -115,7 +115,7 @@ def test_labels_stay_the_teachers_for_the_first_epochs_and_are_made_anew_after_e
         asked.append(log_probs)
         return hard_labels(log_probs, sizes, proportions)
 
-    epoch_states = second(bags, elsewhere(bags), label=watched, epochs=5, hold=3)
+    epoch_states = second(bags, elsewhere(bags), label=watched, epochs=5, warmup_epochs=3)
     rounds = [(m.epoch.number, len(asked), m.log_probs is None) for m in epoch_states]
     assert rounds == [(1, 1, True), (2, 1, True), (3, 2, False), (4, 3, False), (5, 4, False)]
 
@@ -140,7 +140,7 @@ def test_labels_are_made_from_a_running_mean_of_log_probabilities():
         return hard_labels(log_probs, sizes, proportions)
 
     expected = start
-    for epoch_state in second(bags, start, label=watched, running=0.75):
+    for epoch_state in second(bags, start, label=watched, ema=0.75):
         expected = 0.75 * expected + 0.25 * epoch_state.log_probs
         torch.testing.assert_close(seen[-1], expected)
 
@@ -153,7 +153,7 @@ def test_the_running_means_momentum_falls_with_the_rate_until_the_last_predictio
         return hard_labels(log_probs, sizes, proportions)
 
     epoch_states = list(
-        second(bags, start, label=watched, running=0.8, epochs=4, rate=lambda progress: 1 - progress)
+        second(bags, start, label=watched, ema=0.8, epochs=4, schedule=lambda progress: 1 - progress)
     )
     expected = start
     for epoch_state, labeled in zip(epoch_states, seen[1:], strict=True):
@@ -226,12 +226,12 @@ def test_an_epoch_of_a_student_has_every_row_of_large_bags_where_these_are_scatt
         return sorted(row for batch in batches for row in batch)
 
     assert len(seen()) == 10  # four of a large bag
-    assert seen(scatter=True) == rows.tolist()
+    assert seen(by="row") == rows.tolist()
 
 
 def test_a_student_that_does_not_move_stops_after_its_second_prediction():
     bags = moon_bags()[0]
-    epoch_states = list(second(bags, elsewhere(bags), epochs=9, rate=lambda progress: 0.0, stop=0.0))
+    epoch_states = list(second(bags, elsewhere(bags), epochs=9, schedule=lambda progress: 0.0, stop=0.0))
     assert [m.epoch.number for m in epoch_states] == [1, 2]
     assert epoch_states[-1].change == 0.0
 
@@ -240,7 +240,7 @@ def test_the_last_moment_knows_that_it_is_the_last():
     bags = moon_bags()[0]
     assert [m.last for m in first(bags)] == [False, False, True]
     assert [m.last for m in second(bags, elsewhere(bags))] == [False, False, True]
-    still = second(bags, elsewhere(bags), epochs=9, rate=lambda progress: 0.0, stop=0.0)
+    still = second(bags, elsewhere(bags), epochs=9, schedule=lambda progress: 0.0, stop=0.0)
     assert [m.last for m in still] == [False, True]
 
 
@@ -282,7 +282,7 @@ def test_a_first_stage_interrupted_after_any_epoch_ends_with_the_same_bits(name,
 def states(bags: Bags, name: str):
     learner = learner_of(name, network(bags.n_classes))
     optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.networks()]
-    epoch_states = first_stage(learner, bags, optimizers, epochs=4, rate=steady, seed=0, batch_size=64)
+    epoch_states = first_stage(learner, bags, optimizers, epochs=4, schedule=steady, seed=0, batch_size=64)
     return [copy.deepcopy(epoch_state.state()) for epoch_state in epoch_states]
 
 
@@ -290,7 +290,7 @@ SECONDS = {
     "hard": {},
     "soft, algorithm 2": {"label": soft_labels, "stop": 1e-9},
     "sce, mixup, bag weights": {"loss": symmetric_cross_entropy, "mixup": 1.0, "weights": "bag"},
-    "running mean, long hold": {"running": 0.9, "hold": 3, "memory": 2},
+    "running mean, long hold": {"ema": 0.9, "warmup_epochs": 3, "memory": 2},
 }
 
 
@@ -392,7 +392,7 @@ def test_the_order_of_the_table_of_proportions_does_not_matter_to_the_trained_we
         bags = build_bags(data.x, ids, {name: table[name] for name in order})
         teacher = DLLP(network())
         optimizer = make_optimizer(teacher.classifier, "adam", 1e-3)
-        list(first_stage(teacher, bags, [optimizer], epochs=2, rate=steady, seed=0, batch_size=40))
+        list(first_stage(teacher, bags, [optimizer], epochs=2, schedule=steady, seed=0, batch_size=40))
         student = network(seed=1)
         list(second(bags, predict(teacher.classifier, bags.x), student))
         ends.append(weights_of(student))
@@ -400,15 +400,15 @@ def test_the_order_of_the_table_of_proportions_does_not_matter_to_the_trained_we
 
 
 def steps(**given):
-    return {"epochs": 2, "rate": lambda progress: 1.0, "seed": 0} | given
+    return {"epochs": 2, "schedule": lambda progress: 1.0, "seed": 0} | given
 
 
 def test_an_optimiser_of_another_network_is_refused_before_the_first_step():
     (bags, _), student, teacher = moon_bags(), network(), network()
     optimizer = make_optimizer(teacher, "adam", 1e-3)
-    with pytest.raises(ValueError, match="optimizer 0 has no weight of player 0, a Sequential, which would"):
+    with pytest.raises(ValueError, match="optimizer 0"):
         next(second_stage(torch.zeros(len(bags.x), 2), student, bags, [optimizer], **steps()))
-    with pytest.raises(ValueError, match="optimizer 0 has no weight"):
+    with pytest.raises(ValueError, match="optimizer 0"):
         next(first_stage(learner_of("dllp", student), bags, [optimizer], **steps()))
 
 
@@ -419,9 +419,9 @@ def test_a_state_of_the_other_stage_is_refused_before_anything_is_loaded():
     first = next(first_stage(learner, bags, [optimizer], **steps())).state()
     second = next(second_stage(guess, net, bags, [optimizer], **steps())).state()
     before = weights_of(net)
-    with pytest.raises(ValueError, match="a state of the second stage; pass one of the first, or None"):
+    with pytest.raises(ValueError, match="state of the second stage"):
         next(first_stage(learner, bags, [optimizer], **steps(resume=second)))
-    with pytest.raises(ValueError, match="a state of the first stage; pass one of the second, or None"):
+    with pytest.raises(ValueError, match="state of the first stage"):
         next(second_stage(guess, net, bags, [optimizer], **steps(resume=first)))
     assert same_bits(before, weights_of(net))
 
@@ -432,7 +432,7 @@ def test_bags_without_proportions_are_refused_by_a_first_stage_and_leave_the_net
     shares[3] = math.nan
     net = network()
     before, optimizer = weights_of(net), make_optimizer(net, "adam", 1e-3)
-    with pytest.raises(ValueError, match=r"bag .* has no proportions, .* train on known_bags\(bags\)"):
+    with pytest.raises(ValueError, match="bag 3 has no proportions"):
         next(first_stage(learner_of("dllp", net), replace(bags, proportions=shares), [optimizer], **steps()))
     assert same_bits(before, weights_of(net))
 
@@ -441,9 +441,9 @@ def test_batches_of_no_instance_and_a_mixup_below_nought_are_refused():
     bags, _ = moon_bags()
     net = network()
     optimizer = make_optimizer(net, "adam", 1e-3)
-    with pytest.raises(ValueError, match="batch_size is 0; pass one or more"):
+    with pytest.raises(ValueError, match="batch_size is 0"):
         next(first_stage(learner_of("dllp", net), bags, [optimizer], **steps(batch_size=0)))
-    with pytest.raises(ValueError, match="mixup is -1.0; pass the Beta's parameter, or 0 for none"):
+    with pytest.raises(ValueError, match="mixup is -1.0"):
         next(second_stage(torch.zeros(len(bags.x), 2), net, bags, [optimizer], **steps(mixup=-1.0)))
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from apportion import ProportionClassifier
 from apportion._random import reseed, stream
-from apportion.bags.bags import BagBatch, Bags, bag_means
+from apportion.bags.bags import Bags, RowBatch, bag_means
 from apportion.bags.simulate import make_bags
 from apportion.crew import Crew
 from apportion.errors import RunError, SettingsError
@@ -22,10 +22,10 @@ from apportion.experiment.run import run
 from apportion.experiment.task import load_task
 from apportion.grid import RECIPES
 from apportion.losses import proportion_loss
-from apportion.methods import RowDLLP, TwoViews
+from apportion.methods import DLLP, TwoViews
 from apportion.methods.plot import PLOT, bag_weights
-from apportion.methods.prediction_memory import PredictionMemory, scattered
-from apportion.methods.two_views import projector
+from apportion.methods.prediction_memory import PredictionMemory
+from apportion.methods.two_views import make_projector
 from apportion.networks import mlp, resnet9
 from apportion.optim import make_optimizer
 from apportion.pipeline import first_stage
@@ -40,35 +40,24 @@ def seen(remembered: PredictionMemory, logits: torch.Tensor) -> None:
     """A round in which every row was given these logits, in two batches of scattered rows."""
     for row in torch.randperm(len(logits), generator=stream(7)).split(-(-len(logits) // 2)):
         remembered.loss(logits[row], row)
-        remembered.remember(logits[row], row)
+        remembered.update(logits[row], row)
 
 
 # --- scattered bags
 
 
-def test_scattered_bags_are_rows_with_the_proportions_of_their_bag():
-    bags = ragged((7, 1, 30, 4), k=3)
-    rows = scattered(bags)
-    assert rows.sizes.tolist() == [1] * 42
-    assert torch.equal(rows.x, bags.x)
-    assert torch.equal(rows.source, bags.source)
-    bag = torch.repeat_interleave(bags.sizes)
-    assert torch.equal(rows.proportions, bags.proportions[bag])
-    assert list(rows.ids) == [bags.ids[i] for i in bag.tolist()]
-
-
 def test_an_epoch_of_scattered_bags_has_every_row_once_in_batches_that_mix_bags():
     bags, _ = moon_bags(400, 100)
-    batches = list(scattered(bags).batches(64, stream(0)))
+    batches = list(bags.batches(64, stream(0), by="row"))
     assert sorted(torch.cat([batch.row for batch in batches]).tolist()) == list(range(400))
     assert [len(batch.row) for batch in batches] == [64] * 6 + [16]
     assert all(len((batch.row // 100).unique()) == 4 for batch in batches)
 
 
 def test_a_last_batch_of_one_row_joins_the_one_before():
-    rows = scattered(ragged((33,), k=2))
-    assert [len(batch.row) for batch in rows.batches(8, stream(0))] == [8, 8, 8, 9]
-    assert [len(batch.row) for batch in rows.batches(32, stream(0))] == [33]
+    bags = ragged((33,), k=2)
+    assert [len(batch.row) for batch in bags.batches(8, stream(0), by="row")] == [8, 8, 8, 9]
+    assert [len(batch.row) for batch in bags.batches(32, stream(0), by="row")] == [33]
     assert [len(batch.row) for batch in ragged((1,), k=2).batches(8, stream(0))] == [1]
 
 
@@ -122,7 +111,7 @@ def test_the_gradients_of_an_epoch_sum_to_that_of_all_bags_at_once():
     for row in torch.randperm(120, generator=stream(3)).split(30):
         (gradient,) = torch.autograd.grad(remembered.loss(logits[row], row), logits)
         total += gradient / 4
-        remembered.remember(logits[row], row)
+        remembered.update(logits[row], row)
     (whole,) = torch.autograd.grad(proportion_loss(logits, bags.sizes, bags.proportions), logits)
     torch.testing.assert_close(total, whole)
 
@@ -187,7 +176,7 @@ def test_what_moves_all_rows_alike_is_known_of_rows_that_were_not_seen_again():
         means = remembered.means(now[row].softmax(1), row)
         overall = (bags.sizes.unsqueeze(1) * means).sum(0) / 120
         torch.testing.assert_close(overall, now[0].softmax(0))
-        remembered.remember(now[row], row)
+        remembered.update(now[row], row)
 
 
 def test_before_anything_was_seen_all_bags_have_the_overall_shares():
@@ -203,13 +192,13 @@ def test_before_anything_was_seen_all_bags_have_the_overall_shares():
 
 def test_the_labels_at_the_prices_of_a_round_are_those_of_exact_transport():
     bags = ragged((7, 1, 30, 4), k=4)
-    logits, remembered = torch.randn(42, 4, generator=stream(1)), PredictionMemory(bags, priced=True)
+    logits, remembered = torch.randn(42, 4, generator=stream(1)), PredictionMemory(bags, transport=True)
     row = torch.arange(42)
-    before = remembered.at_prices(logits, row)  # before the first round only what the bag has none of has one
+    before = remembered.adjusted_scores(logits, row)
     absent = round_to_counts(bags.proportions, bags.sizes)[torch.repeat_interleave(bags.sizes)] == 0
     assert torch.equal(before, logits.masked_fill(absent, -math.inf))
     seen(remembered, logits)
-    scores = remembered.at_prices(logits, row)
+    scores = remembered.adjusted_scores(logits, row)
     exact = hard_labels(logits.log_softmax(1), bags.sizes, bags.proportions).argmax(1)
     doubtful = scores.argmax(1) != exact  # at the margin two classes cost the same
     assert doubtful.sum() <= 3 * 4
@@ -228,8 +217,16 @@ def dllp(bags: Bags, batches: str | None, batch: int, epochs: int) -> nn.Module:
     net = mlp(bags.x.shape[1:], bags.n_classes, widths=(32,))
     learner = build_learner(First(batches=batches), net, (2,), lambda n: n, bags)
     optimizers = [make_optimizer(p, "adam", 5e-3) for p in learner.networks()]
-    given = scattered(bags) if batches else bags
-    for _ in first_stage(learner, given, optimizers, epochs=epochs, rate=steady, seed=0, batch_size=batch):
+    for _ in first_stage(
+        learner,
+        bags,
+        optimizers,
+        epochs=epochs,
+        schedule=steady,
+        seed=0,
+        batch_size=batch,
+        by="row" if batches else "bag",
+    ):
         pass
     return learner.classifier
 
@@ -246,13 +243,13 @@ def test_large_bags_are_learnt_in_batches_that_hold_one_of_them():
 
 def views_learner(bags: Bags) -> TwoViews:
     reseed(0, "projector")
-    return TwoViews(normed(), normed(), projector(16), remembered=PredictionMemory(bags, priced=True))
+    return TwoViews(normed(), normed(), make_projector(16), memory=PredictionMemory(bags, transport=True))
 
 
 def epoch_states(method, bags, epochs=4, resume=None):
     optimizers = [make_optimizer(p, "sgd", 0.05, decay=5e-4, clip=5.0) for p in method.networks()]
     return first_stage(
-        method, scattered(bags), optimizers, epochs=epochs, rate=steady, seed=0, batch_size=64,
+        method, bags, optimizers, by="row", epochs=epochs, schedule=steady, seed=0, batch_size=64,
         augment=two_views, resume=resume,
     )  # fmt: skip
 
@@ -271,7 +268,7 @@ def test_interrupted_it_ends_with_the_same_bits():
 def test_two_views_take_the_remembered_loss_and_labels_and_remember_after_the_step():
     bags = moon_bags()[0]
     method = views_learner(bags)
-    batch = next(scattered(bags).batches(64, stream(0)))
+    batch = next(bags.batches(64, stream(0), by="row"))
     reseed(0, "views")
     batch = replace(batch, x=two_views(batch.x))
     other = PredictionMemory(bags)
@@ -279,11 +276,11 @@ def test_two_views_take_the_remembered_loss_and_labels_and_remember_after_the_st
     terms = next(steps)
     logits = normed()(batch.x[:, 0])
     torch.testing.assert_close(terms["proportion"], 5.0 * other.loss(logits, batch.row))
-    before = method.remembered.log_probs.clone()
+    before = method.memory.log_probs.clone()
     assert list(steps) == []
-    torch.testing.assert_close(method.remembered.log_probs[batch.row], logits.log_softmax(1))
+    torch.testing.assert_close(method.memory.log_probs[batch.row], logits.log_softmax(1))
     others = torch.ones(len(before), dtype=torch.bool).index_fill_(0, batch.row, False)
-    assert torch.equal(method.remembered.log_probs[others], before[others])
+    assert torch.equal(method.memory.log_probs[others], before[others])
 
 
 def test_the_same_learner_goes_on_from_a_checkpoint_after_an_epoch_that_was_cut():
@@ -294,7 +291,7 @@ def test_the_same_learner_goes_on_from_a_checkpoint_after_an_epoch_that_was_cut(
         if epoch_state.epoch.number == 2:
             state = copy.deepcopy(epoch_state.state())
             break
-    batch = next(scattered(bags).batches(64, stream(9)))
+    batch = next(bags.batches(64, stream(9), by="row"))
     list(method.losses(replace(batch, x=two_views(batch.x)), 0.6))  # part of an epoch that is lost
     rest = list(epoch_states(method, bags, resume=state))
     assert same_bits(weights_of(*whole[-1].learner.networks()), weights_of(*rest[-1].learner.networks()))
@@ -303,8 +300,8 @@ def test_the_same_learner_goes_on_from_a_checkpoint_after_an_epoch_that_was_cut(
 def test_two_views_label_at_the_prices_of_a_rows_bag():
     bags = moon_bags()[0]
     method, row = views_learner(bags), torch.arange(8)
-    batch = replace(bags.take(torch.tensor([0])), row=row)
-    method.remembered.prices[0] = torch.tensor([9.0, 0.0])
+    batch = RowBatch(bags.x[row], row, torch.zeros(8, dtype=torch.int64))
+    method.memory.prices[0] = torch.tensor([9.0, 0.0])
     classes, priced = method.labels(torch.tensor([[5.0, 0.0]]).repeat(8, 1), batch, None)
     assert classes.tolist() == [1] * 8
     torch.testing.assert_close(priced[0], torch.tensor([-4.0, 0.0]))
@@ -312,11 +309,11 @@ def test_two_views_label_at_the_prices_of_a_rows_bag():
 
 def test_dllp_remembers_what_it_said():
     bags = moon_bags()[0]
-    method = RowDLLP(normed(), PredictionMemory(bags))
-    batch = next(scattered(bags).batches(64, stream(0)))
+    method = DLLP(normed(), PredictionMemory(bags))
+    batch = next(bags.batches(64, stream(0), by="row"))
     list(method.losses(batch, 0.0))
     said = normed()(batch.x).log_softmax(1)
-    torch.testing.assert_close(method.remembered.log_probs[batch.row], said)
+    torch.testing.assert_close(method.memory.log_probs[batch.row], said)
 
 
 @pytest.fixture
@@ -346,17 +343,17 @@ def test_a_recipe_runs_on_rows_of_all_bags_and_prices_follow_transport(tmp_path,
     )  # fmt: skip
     assert len(list(run(recipe, tmp_path / "run", device="cpu"))) == 2
     assert bags_in(rows_seen) == {len(rows_seen[0][0].sizes)}
-    assert {memory.priced for memory, _ in rows_seen} == {transport}
+    assert {memory.transport for memory, _ in rows_seen} == {transport}
 
 
 def test_a_second_stage_after_it_has_every_row_in_an_epoch_and_weighs_bags_by_all_of_theirs(
     tmp_path, monkeypatch
 ):
-    seen, steps = [], PLOT.losses
+    seen, losses = [], PLOT.losses
 
-    def watched(self: PLOT, batch: BagBatch, progress: float):
+    def watched(self: PLOT, batch: RowBatch, progress: float):
         seen.append((batch.row, self.weights))
-        return steps(self, batch, progress)
+        return losses(self, batch, progress)
 
     monkeypatch.setattr(PLOT, "losses", watched)
     plain = RECIPES["digits/dllp/16"]
@@ -389,7 +386,7 @@ def test_the_estimator_scatters_images_of_bags_that_have_proportions_in_batches_
 # --- refusals
 
 
-def test_methods_that_need_whole_bags_and_several_processes_refuse_scattered_batches():
+def test_methods_that_need_whole_bags_and_several_processes_refuse_rows():
     recipe = RECIPES["beyond-resnet9/two-views/256"]
     assert recipe.first.batches == "scattered"
     check(recipe)
@@ -403,16 +400,16 @@ def test_methods_that_need_whole_bags_and_several_processes_refuse_scattered_bat
             check(replace(plain, first=first))
     with pytest.raises(SettingsError, match="counts is of whole bags"):
         check(replace(recipe, first=replace(recipe.first, options={"counts": True})))
-    with pytest.raises(SettingsError, match="no setting 'first.options.remembered'; there are none"):
-        check(replace(plain, first=replace(plain.first, options={"remembered": True})))
+    with pytest.raises(SettingsError, match="no setting 'first.options.memory'; there are none"):
+        check(replace(plain, first=replace(plain.first, options={"memory": True})))
     bags = moon_bags()[0]
     with pytest.raises(RunError, match="remembered by one process"):
-        next(Crew(None).first_stage(RowDLLP(normed(), PredictionMemory(bags)), bags, []))
+        next(Crew(None).first_stage(DLLP(normed(), PredictionMemory(bags)), bags, []))
     with pytest.raises(ValueError, match="need the bags that are remembered; pass bags"):
         build_learner(First(batches="scattered"), normed(), (2,), lambda n: n)
     for priced, options in ((True, {"transport": False}), (False, {}), (True, {"counts": True})):
-        with pytest.raises(ValueError, match="no likelihood of counts, and have prices for transport"):
-            TwoViews(normed(), normed(), projector(16), remembered=PredictionMemory(bags, priced), **options)
+        with pytest.raises(ValueError, match="memory"):
+            TwoViews(normed(), normed(), make_projector(16), memory=PredictionMemory(bags, priced), **options)
 
 
 def test_a_bag_of_millions_does_not_move_the_means_of_others():

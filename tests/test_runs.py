@@ -34,7 +34,7 @@ def line(epoch: int) -> dict:
 
 
 def state(epoch: int) -> dict:
-    return {"epoch": epoch, "players": [{"w": torch.ones(2) * epoch}], "optimizers": []}
+    return {"epoch": epoch, "networks": [{"w": torch.ones(2) * epoch}], "optimizers": []}
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_forgets_the_lines_of_later_epochs
     found = runs.start(tmp_path, RECIPE, {})
     assert found is not None
     assert found["epoch"] == 2
-    assert torch.equal(found["players"][0]["w"], torch.full((2,), 2.0))
+    assert torch.equal(found["networks"][0]["w"], torch.full((2,), 2.0))
     assert runs.read_log(tmp_path) == [line(1), line(2)]
 
 
@@ -246,8 +246,8 @@ def everywhere(epoch: int = 1) -> tuple[dict, torch.nn.Module, torch.optim.Optim
     net(torch.ones(3, 2)).sum().backward()
     optimizer.step()
     table = torch.rand(6, 2, generator=stream(0))
-    players = {"players": [net.state_dict()], "optimizers": [optimizer.state_dict()]}
-    rest = {"rounds": [table, table + 1], "running": table, "before": None}
+    players = {"networks": [net.state_dict()], "optimizers": [optimizer.state_dict()]}
+    rest = {"labels": [table, table + 1], "ema": table, "previous": None}
     return {"stage": "second", "epoch": epoch} | players | rest, net, optimizer
 
 
@@ -266,13 +266,13 @@ def test_a_state_is_the_same_after_it_was_packed():
     assert found["image"].stride() == packed["image"].stride()
     assert found["more"] | {"half": 0} == packed["more"] | {"half": 0}
     assert found["more"]["half"].dtype == torch.bfloat16
-    assert same_bits(found["players"][0].values(), packed["players"][0].values())
-    assert list(found["players"][0]) == list(packed["players"][0])
+    assert same_bits(found["networks"][0].values(), packed["networks"][0].values())
+    assert list(found["networks"][0]) == list(packed["networks"][0])
     assert found["optimizers"][0]["param_groups"] == optimizer.state_dict()["param_groups"]
     for one, other in zip(found["optimizers"][0]["state"].values(), optimizer.state.values(), strict=True):
         assert one.keys() == other.keys()
         assert same_bits(one.values(), other.values())
-    assert same_bits(found["rounds"] + [found["running"]], packed["rounds"] + [packed["running"]])
+    assert same_bits(found["labels"] + [found["ema"]], packed["labels"] + [packed["ema"]])
 
 
 def test_a_state_that_is_held_does_not_change_as_training_goes_on():
@@ -293,15 +293,15 @@ def test_a_state_that_fits_is_taken_and_one_of_other_networks_or_labels_is_refus
     text = [{**packed["optimizers"][0], "param_groups": [{**group, "lr": "fast"} for group in wrong]}]
     short = {**packed["optimizers"][0]["state"], 0: {"step": torch.ones(()), "exp_avg": torch.ones(3)}}
     for change in (
-        {"players": []},
-        {"players": [{"w": torch.ones(2)}]},
-        {"players": [3]},
+        {"networks": []},
+        {"networks": [{"w": torch.ones(2)}]},
+        {"networks": [3]},
         {"optimizers": text},
         {"optimizers": [{**packed["optimizers"][0], "state": short}]},
-        {"rounds": [torch.ones(5, 2)]},
-        {"rounds": None},
-        {"running": torch.ones(6, 2, dtype=torch.int64)},
-        {"before": torch.ones(1)},
+        {"labels": [torch.ones(5, 2)]},
+        {"labels": None},
+        {"ema": torch.ones(6, 2, dtype=torch.int64)},
+        {"previous": torch.ones(1)},
     ):
         with pytest.raises(runs.RunError, match="(?s)does not fit the recipe .*; delete it"):
             check_fit(packed | change, [net], [optimizer], torch.Size((6, 2)))

@@ -63,17 +63,17 @@ class Returned(DLLP):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"optimizers": None}, r"optimizers is one PlainAdam; pass a list, \[optimizer\]"),
-        ({"optimizers": []}, "there are 0 optimizers for 1 players; pass one for each of learner.networks()"),
-        ({"rate": 0.1}, "rate is 0.1; pass a function to a share of the peak rate"),
-        ({"learner": Returned}, "steps of Returned returns dict; it must yield a dict of terms"),
+        ({"optimizers": None}, "optimizers is one PlainAdam"),
+        ({"optimizers": []}, "0 optimizers for 1 networks"),
+        ({"schedule": 0.1}, "schedule is 0.1"),
+        ({"learner": Returned}, "losses of Returned returns dict"),
     ],
 )
 def test_what_a_loop_cannot_run_with_is_refused_with_the_remedy(change, words):
     learner = change.get("learner", DLLP)(network())
     optimizer = make_optimizer(learner.classifier, "adam", 1e-3)
     optimizers = change.get("optimizers", [optimizer])
-    given = {"epochs": 1, "seed": 0, "stage": "first", "rate": change.get("rate", steady)}
+    given = {"epochs": 1, "seed": 0, "stage": "first", "schedule": change.get("schedule", steady)}
     with pytest.raises((TypeError, ValueError), match=words):
         next(train(learner, moon_bags()[0], optimizer if optimizers is None else optimizers, **given))
 
@@ -102,13 +102,11 @@ def test_a_term_that_is_not_finite_stops_the_run_and_names_epoch_and_term(value)
     learner = Turns({"good": 1.0, "bad": 1.0})
     epochs = train(
         learner, moon_bags()[0], [make_optimizer(learner.classifier, "sgd", 1e-3)],
-        epochs=5, rate=steady, seed=0, stage="first",
+        epochs=5, schedule=steady, seed=0, stage="first",
     )  # fmt: skip
     assert next(epochs).number == 1
     learner.turns = ({"good": 1.0, "bad": value},)
-    with pytest.raises(
-        TrainingError, match=r"epoch 2 of the first stage: the term 'bad' is (nan|inf); lower the rate"
-    ):
+    with pytest.raises(TrainingError, match=r"'bad' is (nan|inf) in epoch 2"):
         next(epochs)
 
 
@@ -127,7 +125,7 @@ def test_training_in_two_parts_gives_the_bits_of_training_in_one(name):
         optimizers = [make_optimizer(p, "adam", 1e-3) for p in learner.networks()]
         for part in parts:
             epochs = train(
-                learner, bags, optimizers, epochs=4, rate=lambda progress: 1 - progress, seed=0,
+                learner, bags, optimizers, epochs=4, schedule=lambda progress: 1 - progress, seed=0,
                 stage="first", batch_size=64, done=done,
             )  # fmt: skip
             log += [(epoch.number, epoch.terms) for epoch in islice(epochs, part)]
@@ -151,7 +149,7 @@ def test_the_rate_follows_the_schedule_from_batch_to_batch():
 
     watching = Watching({"a": 1e-3})
     watching.classifier = learner.classifier
-    trained(watching, bags, 2, optimizers=[optimizer], rate=lambda p: 1 - p, batch_size=20)
+    trained(watching, bags, 2, optimizers=[optimizer], schedule=lambda p: 1 - p, batch_size=20)
     assert rates == [(p, 0.5 * (1 - p), 0.5 * (1 - p)) for p in (0.0, 0.25, 0.5, 0.75)]
 
 
@@ -162,7 +160,7 @@ def test_progress_goes_evenly_to_the_end_of_an_epoch_of_bags_that_are_larger_tha
         asked.append(progress)
         return steady(progress)
 
-    trained(learner, ragged((100, 10, 50)), 2, rate=rate, batch_size=10)
+    trained(learner, ragged((100, 10, 50)), 2, schedule=rate, batch_size=10)
     assert asked == pytest.approx([i / 6 for i in range(6)])
     assert [progress for _, progress in learner.seen] == asked
 
@@ -179,7 +177,7 @@ def test_players_are_in_training_mode_in_every_epoch_whatever_the_caller_did_bet
     learner = DLLP(network())
     epochs = train(
         learner, moon_bags()[0], [make_optimizer(learner.classifier, "adam", 1e-3)],
-        epochs=2, rate=steady, seed=0, stage="first",
+        epochs=2, schedule=steady, seed=0, stage="first",
     )  # fmt: skip
     modes = []
     learner.classifier.register_forward_pre_hook(lambda module, _: modes.append(module.training))

@@ -23,9 +23,8 @@ from apportion.grid import RECIPES
 from apportion.losses import proportion_loss
 from apportion.methods import TwoViews
 from apportion.methods.count_likelihood import count_loss
-from apportion.methods.prediction_memory import scattered
 from apportion.methods.protocol import WeightAverage
-from apportion.methods.two_views import at_fair_prices, contrast, projector, taught, trust
+from apportion.methods.two_views import info_nce, label_losses, make_projector, transport_labels, trust
 from apportion.optim import make_optimizer
 from apportion.pipeline import first_stage
 from apportion.pseudo_labels import hard_labels
@@ -35,7 +34,7 @@ from apportion.recipes.building import build_learner, build_optimizers
 
 def labeled(scores, sizes, shares):
     """Classes, and how far they are trusted."""
-    classes, priced = at_fair_prices(scores, lambda: (scores, sizes, shares))
+    classes, priced = transport_labels(scores, lambda: (scores, sizes, shares))
     best = priced.max(1).values
     torch.testing.assert_close(priced.gather(1, classes.unsqueeze(1)).squeeze(1), best)
     return classes, trust(priced)
@@ -43,7 +42,7 @@ def labeled(scores, sizes, shares):
 
 def learner(**options) -> TwoViews:
     reseed(0, "projector")
-    return TwoViews(normed(), normed(), projector(16), **options)
+    return TwoViews(normed(), normed(), make_projector(16), **options)
 
 
 def batch_of(which=(0, 1, 2)):
@@ -82,7 +81,7 @@ def test_a_price_is_taken_off_before_doubt_is_measured():
 def test_an_answer_costs_its_cross_entropy_to_the_label_times_the_labels_trust():
     answers, scores = (torch.randn(6, 3, generator=stream(i)) for i in (1, 2))
     classes = torch.tensor([0, 2, 1, 1, 0, 2])
-    for i, cost in enumerate(taught(answers, classes, scores).tolist()):
+    for i, cost in enumerate(label_losses(answers, classes, scores).tolist()):
         shares = np.exp(scores[i].double().numpy())
         shares /= shares.sum()
         doubt = -(shares * np.log(shares)).sum() / math.log(3)
@@ -100,12 +99,12 @@ def test_the_contrast_is_the_cross_entropy_of_finding_the_other_view_in_both_dir
         for i in range(6):
             alike = [float(torch.cosine_similarity(first[i], second[j], 0)) / 0.2 for j in range(6)]
             total += (math.log(sum(math.exp(a) for a in alike)) - alike[i]) / 12
-    assert float(contrast(one, other, 0.2)) == pytest.approx(total, rel=1e-5)
+    assert float(info_nce(one, other, 0.2)) == pytest.approx(total, rel=1e-5)
 
 
 def test_at_a_high_temperature_nothing_is_told_apart():
     one = torch.randn(8, 3, generator=stream(0))
-    assert float(contrast(one, one, 1e6)) == pytest.approx(math.log(8), rel=1e-5)
+    assert float(info_nce(one, one, 1e6)) == pytest.approx(math.log(8), rel=1e-5)
 
 
 # --- the terms
@@ -153,13 +152,15 @@ def test_the_contrast_has_the_temperature_that_is_asked_for():
         method = learner(temperature=temperature)
         alone = copy.deepcopy(method)
         one, other = (alone.projector(alone.network[0](batch.x[:, view])) for view in (0, 1))
-        expected = contrast(one, other, temperature)
+        expected = info_nce(one, other, temperature)
         torch.testing.assert_close(next(method.losses(batch, 0.0))["contrast"], expected)
 
 
 def test_labels_are_taught_in_float32_whatever_the_answers_are_in():
     answers, classes = torch.randn(4, 3, generator=stream(0)).bfloat16(), torch.tensor([0, 1, 2, 0])
-    torch.testing.assert_close(taught(answers, classes, answers), taught(answers.float(), classes, answers))
+    torch.testing.assert_close(
+        label_losses(answers, classes, answers), label_losses(answers.float(), classes, answers)
+    )
 
 
 def test_the_contrasts_weight_falls_in_a_line():
@@ -169,7 +170,7 @@ def test_the_contrasts_weight_falls_in_a_line():
 
 def test_running_statistics_are_those_of_the_weak_views():
     batch, trained, plain = batch_of(), normed(), normed()
-    next(TwoViews(trained, normed(), projector(16)).losses(batch, 0.9))
+    next(TwoViews(trained, normed(), make_projector(16)).losses(batch, 0.9))
     plain(batch.x[:, 0])
     assert same_bits(dict(trained.named_buffers()).values(), dict(plain.named_buffers()).values())
 
@@ -201,7 +202,7 @@ def test_every_part_of_a_step_is_one_piece_for_the_compiler_and_the_terms_are_th
         first = First("two-views", batches="scattered" if scatter else None)
         method = build_learner(first, normed(), (2,), lambda network: network, bags, quick)
         (optimizer,) = (make_optimizer(p, "sgd", 0.1) for p in method.networks())
-        for i, batch in enumerate((scattered(bags) if scatter else bags).batches(40, stream(0))):
+        for i, batch in enumerate(bags.batches(40, stream(0), by="row" if scatter else "bag")):
             reseed(i, "views")
             for found in method.losses(replace(batch, x=two_views(batch.x)), 0.1 + 0.1 * i):
                 optimizer.zero_grad()
@@ -212,7 +213,7 @@ def test_every_part_of_a_step_is_one_piece_for_the_compiler_and_the_terms_are_th
     plain, fast = list(terms()), list(terms(quick))
     assert len(plain) > 2
     assert fast == [pytest.approx(each, rel=1e-5) for each in plain]
-    parts = {"_weak": True, "_strong": True, "_alike": True, "taught": True}  # with graphs?
+    parts = dict.fromkeys(("_weak_pass", "_strong_pass", "_contrastive_loss", "label_losses"), True)
     assert asked == parts | ({"_loss": False} if scatter else {})
     assert sorted(made) == sorted(asked)
 
@@ -238,7 +239,7 @@ def test_batches_of_other_numbers_of_bags_are_not_compiled_anew():
         logits = copy.deepcopy(method.network)(batch.x)
         expected = proportion_loss(logits, batch.sizes, batch.proportions)
         torch.testing.assert_close(terms["proportion"], (8 - 6 * 0.9) * expected)
-    assert made.count("_weak") == 2  # with the loss of the usual number of bags, and without
+    assert made.count("_weak_pass") == 2  # with the loss of the usual number of bags, and without
 
 
 # --- the running mean
@@ -247,7 +248,7 @@ def test_batches_of_other_numbers_of_bags_are_not_compiled_anew():
 def followed(method: TwoViews) -> None:
     """A step late in a training."""
     method.averaging.taken.fill_(10**6)
-    method.averaging.follow(method.classifier, method.network)
+    method.averaging.update(method.classifier, method.network)
 
 
 def test_the_mean_begins_with_little_of_the_first_network_and_comes_to_its_momentum():
@@ -256,7 +257,7 @@ def test_the_mean_begins_with_little_of_the_first_network_and_comes_to_its_momen
     nn.init.ones_(network.weight)
     averaging, left, momenta = WeightAverage(0.9), 1.0, []
     for t in range(100):
-        averaging.follow(mean, network)
+        averaging.update(mean, network)
         momentum = min(0.9, (1 + t) / (10 + t))
         left, momenta = left * momentum, [*momenta, momentum]
         assert float(mean.weight.detach()) == pytest.approx(1 - left, rel=1e-5)
@@ -267,10 +268,10 @@ def test_the_mean_begins_with_little_of_the_first_network_and_comes_to_its_momen
 
 def test_a_short_training_is_answered_by_what_it_learnt():
     bags, hidden = moon_bags(400, 20)
-    method = TwoViews(network(), network(), projector(32))
+    method = TwoViews(network(), network(), make_projector(32))
     optimizers = [make_optimizer(p, "adam", 1e-2) for p in method.networks()]
     for epoch_state in first_stage(  # 60 steps: 0.99 of itself would leave half of the first weights
-        method, bags, optimizers, epochs=15, rate=steady, seed=0, batch_size=100, augment=two_views
+        method, bags, optimizers, epochs=15, schedule=steady, seed=0, batch_size=100, augment=two_views
     ):
         last = epoch_state
     live = accuracy(predict(method.network, bags.x), hidden)
@@ -281,7 +282,7 @@ def test_a_short_training_is_answered_by_what_it_learnt():
 def test_the_mean_follows_weights_and_statistics_and_copies_them_without_momentum():
     for momentum, share in ((0.75, 0.25), (0.0, 1.0)):
         average, moved = normed(), normed()
-        method = TwoViews(moved, average, projector(16), momentum=momentum)
+        method = TwoViews(moved, average, make_projector(16), momentum=momentum)
         with torch.no_grad():
             for value in moved.state_dict().values():
                 value += 1
@@ -310,7 +311,7 @@ def test_the_mean_follows_buffers_that_were_replaced_and_networks_that_were_move
 
 def test_the_mean_follows_where_the_networks_went():
     method = learner(momentum=0.0)
-    method.player.double()  # as .cuda() does: other tensors than those it was made with
+    method.trained.double()  # as .cuda() does: other tensors than those it was made with
     batch = batch_of()
     list(method.losses(replace(batch, x=batch.x.detach().double()), 0.2))
     assert same_bits(weights_of(method.classifier)[:1], weights_of(method.network)[:1])
@@ -347,7 +348,7 @@ def epoch_states(epochs=4, resume=None):
             moon_bags()[0],
             optimizers,
             epochs=epochs,
-            rate=steady,
+            schedule=steady,
             seed=0,
             batch_size=64,
             augment=two_views,
@@ -361,7 +362,7 @@ def test_interrupted_it_ends_with_the_same_bits():
     method = learner(momentum=0.9)
     optimizers = [make_optimizer(p, "sgd", 0.05, decay=5e-4, clip=5.0) for p in method.networks()]
     for epoch_state in first_stage(
-        method, moon_bags()[0], optimizers, epochs=4, rate=steady, seed=0, batch_size=64,
+        method, moon_bags()[0], optimizers, epochs=4, schedule=steady, seed=0, batch_size=64,
         augment=two_views,
     ):  # fmt: skip
         if epoch_state.epoch.number == 2:
@@ -373,10 +374,10 @@ def test_interrupted_it_ends_with_the_same_bits():
 
 def test_it_learns_two_moons_from_bags():
     bags, hidden = moon_bags(400, 20)
-    method = TwoViews(network(), network(), projector(32), momentum=0.9)
+    method = TwoViews(network(), network(), make_projector(32), momentum=0.9)
     optimizers = [make_optimizer(p, "adam", 1e-2) for p in method.networks()]
     for epoch_state in first_stage(
-        method, bags, optimizers, epochs=60, rate=steady, seed=0, batch_size=100, augment=two_views
+        method, bags, optimizers, epochs=60, schedule=steady, seed=0, batch_size=100, augment=two_views
     ):
         last = epoch_state
     assert accuracy(predict(last.learner.classifier, bags.x), hidden) > 0.9
@@ -405,7 +406,7 @@ def test_a_gradient_longer_than_the_clip_is_shortened_to_it_and_a_short_one_is_l
 
 def test_a_network_without_parts_and_several_processes_are_refused():
     with pytest.raises(TypeError, match=r"nn.Sequential\(features, head\)"):
-        TwoViews(nn.Linear(2, 2), normed(), projector(16))
+        TwoViews(nn.Linear(2, 2), normed(), make_projector(16))
     with pytest.raises(RunError, match="contrasted with all instances of a batch; use one process"):
         next(Crew(None).first_stage(learner(), moon_bags()[0], []))
 

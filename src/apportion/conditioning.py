@@ -15,7 +15,7 @@ from apportion.errors import DataError
 from apportion.intake.gaps import refuse_estimate
 from apportion.intake.given import refuse_another_order
 from apportion.intake.joining import BagOf, margin_of
-from apportion.intake.mending import believed, known_bags
+from apportion.intake.mending import believed
 from apportion.intake.remedies import MEETING
 from apportion.intake.several import noise_of, refuse_tables, same_classes, tables_of, told_of
 from apportion.intake.weights import Relax
@@ -79,7 +79,7 @@ def met_together(
     error = plan.error.masked_fill(~exact, 0.0)
     worst, off = int(error.argmax()), float(error.max())
     if off > TOLD:
-        known = [BagOf(name, each) for name, bags in groupings.items() for each in known_bags(bags).ids]
+        known = [BagOf(name, each) for name, bags in groupings.items() for each in bags.known().ids]
         what = f"bag {known[worst]!r} is {off:.3g} off one of its shares once the others are met"
         if off > ROUNDING:
             remedy = f"mend their shares, pass {option} of those that are inexact, or meet one of them"

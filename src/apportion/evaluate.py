@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from apportion._device import copied_to
-from apportion.bags.bags import exact_means
+from apportion.bags.bags import exact_bag_means
 from apportion.training import View
 
 VALUES = 2**22  # of instances at once: 1,024 images in color of 32 x 32 pixels have three quarters of it
@@ -58,7 +58,7 @@ def accuracy(scores: Tensor, y: Tensor) -> float:
 
 def proportion_error(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> float:
     """Half the L1 distance of predicted and known proportions, mean over bags: the share misplaced."""
-    predicted = exact_means(log_probs.exp(), sizes)
+    predicted = exact_bag_means(log_probs.exp(), sizes)
     return float((predicted - proportions).abs().sum(1).mean() / 2)
 
 
@@ -79,7 +79,7 @@ def entropy(log_probs: Tensor) -> Tensor:
 
 def label_gap(labels: Tensor, sizes: Tensor, proportions: Tensor) -> float:
     """The largest distance of any bag's labels from its proportions: zero where transport converged."""
-    return float((exact_means(labels, sizes) - proportions).abs().max())
+    return float((exact_bag_means(labels, sizes) - proportions).abs().max())
 
 
 def confusion(predicted: Tensor, y: Tensor, n_classes: int) -> Tensor:

@@ -8,7 +8,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.bags.bags import bag_means, row_weighted_mean
+from apportion.bags.bags import bag_means
 
 # (alpha, beta) of symmetric cross-entropy: Wang et al.'s code by data set, and the paper's eq. (9)
 SCE_WEIGHTS = {"mnist": (0.01, 1.0), "cifar10": (0.1, 1.0), "cifar100": (6.0, 0.1), "eq9": (1.0, 1.0)}
@@ -30,7 +30,12 @@ def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: fl
         predicted = sampling_corrected_mean(predicted, bag_means(probabilities.square(), sizes), sizes, left)
     # 1e-38, float32's least, not 1e-7: a sure but wrong prediction must keep its gradient
     each = -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1)
-    return row_weighted_mean(each, sizes)  # P26
+    return mean_over_rows(each, sizes)  # P26
+
+
+def mean_over_rows(values: Tensor, sizes: Tensor) -> Tensor:
+    """The mean of a value of each bag (b,) over all rows: a bag counts as often as it has rows."""
+    return (values * sizes).sum() / sizes.sum()
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,9 +1,12 @@
-"""The two stages end to end: read this file first.
+"""The two stages: read this file first.
 
-A first stage learns from the bags' proportions. Its log-probabilities are all that the second stage takes
-over, so that predictions from anywhere can start one. The second stage turns them into labels that meet
-every bag's proportions, teaches those to a student, and relabels after every epoch (algorithm 1; algorithm
-2 with soft labels and `stop`). Both are generators: what happens between epochs is the caller's for loop.
+A first stage learns a classifier from the proportions of the bags. The second stage takes over its
+log-probabilities and nothing else, so predictions from anywhere can start one. It turns them into labels
+that match the proportions of every bag, trains a student on these labels, and relabels after every epoch
+(algorithm 1 of the paper; algorithm 2 with soft labels and `stop`).
+
+All stages are generators. They yield an EpochState after every epoch; what happens between epochs is the body
+of the caller's `for` statement.
 """
 
 import time
@@ -16,42 +19,43 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from apportion.bags.bags import Bags
+from apportion.errors import SettingsError
 from apportion.evaluate import predict
 from apportion.losses import cross_entropy
 from apportion.methods.plot import PLOT, LabelHistory, Loss, prediction_change
-from apportion.methods.prediction_memory import scattered
 from apportion.methods.protocol import Learner, check_known_proportions
-from apportion.pseudo_labels import Labeller, hard_labels
-from apportion.training import Epoch, Rate, View, train
+from apportion.pseudo_labels import Labeler, hard_labels
+from apportion.training import Epoch, Schedule, View, train
 from apportion.transport._inputs import ArrayLike
 
 
 @dataclass(frozen=True)
 class EpochState:
-    """What a caller sees after an epoch: enough to evaluate, to log, and to resume from."""
+    """What a stage yields after an epoch: enough to evaluate, to log, and to resume."""
 
     stage: str  # "first" or "second"
     epoch: Epoch
     learner: Learner
     optimizers: Sequence[Optimizer]
-    log_probs: Tensor | None = None  # of all instances, where the stage relabeled after this epoch
+    last: bool  # no epoch follows
+    # second stage only
+    log_probs: Tensor | None = None  # (N, k) this epoch's predictions, or None during warm-up
     labels: LabelHistory | None = None
-    running: Tensor | None = None  # the running mean of log-probabilities that is labeled
-    before: Tensor | None = None  # the predictions that δ of algorithm 2 compares with
-    change: float | None = None  # δ itself, where `stop` is given
-    label_seconds: float = 0.0  # predicting and labeling all instances
-    last: bool = False  # no epoch follows; a checkpoint of this one would have nothing to resume
+    ema: Tensor | None = None  # (N, k) moving average of the predictions, from which labels are made
+    previous: Tensor | None = None  # (N, k) the predictions that `change` compares with next
+    change: float | None = None  # δ of algorithm 2, if `stop` is given
+    label_seconds: float = 0.0  # spent on predicting and labeling all rows
 
     def state(self) -> dict[str, Any]:
-        """Tensors and plain values only: the state from which `resume` continues to the same bits."""
+        """Tensors and plain values from which `resume` continues with the same bits."""
         return {
             "stage": self.stage,
             "epoch": self.epoch.number,
-            "players": [player.state_dict() for player in self.learner.networks()],
+            "networks": [network.state_dict() for network in self.learner.networks()],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "rounds": None if self.labels is None else self.labels.rounds,
-            "running": self.running,
-            "before": self.before,
+            "labels": None if self.labels is None else self.labels.rounds,
+            "ema": self.ema,
+            "previous": self.previous,
         }
 
 
@@ -61,18 +65,22 @@ def first_stage(
     optimizers: Sequence[Optimizer],
     *,
     epochs: int,
-    rate: Rate,
+    schedule: Schedule,
     seed: int,
     batch_size: int = 1024,
+    by: str = "bag",
     augment: View = lambda x: x,
     resume: dict[str, Any] | None = None,
 ) -> Iterator[EpochState]:
-    """Train any learner on the bags; its classifier is the teacher."""
+    """Train a method on the proportions of the bags; `learner.classifier` is the result.
+
+    Batches are of whole bags, or of rows from all bags with `by="row"`, for methods that support it.
+    """
     check_known_proportions(bags)
-    done = restore(learner, optimizers, resume, "first")
+    done = _restore(learner, optimizers, resume, "first")
     for epoch in train(
-        learner, bags, optimizers, epochs=epochs, rate=rate, seed=seed, stage="first",
-        batch_size=batch_size, augment=augment, done=done,
+        learner, bags, optimizers, epochs=epochs, schedule=schedule, seed=seed, stage="first",
+        batch_size=batch_size, by=by, augment=augment, done=done,
     ):  # fmt: skip
         yield EpochState("first", epoch, learner, optimizers, last=epoch.number == epochs)
 
@@ -84,66 +92,84 @@ def second_stage(
     optimizers: Sequence[Optimizer],
     *,
     epochs: int,
-    rate: Rate,
+    schedule: Schedule,
     seed: int,
-    label: Labeller = hard_labels,
+    label: Labeler = hard_labels,
     loss: Loss = cross_entropy,
     mixup: float = 0.0,
     weights: Tensor | None = None,
     memory: int = 5,
-    hold: int = 1,
-    running: float = 0.0,
+    warmup_epochs: int = 1,
+    ema: float = 0.0,
     stop: float | None = None,
     batch_size: int = 1024,
-    scatter: bool = False,
+    by: str = "bag",
     augment: View = lambda x: x,
     prepare: View = lambda x: x,
     resume: dict[str, Any] | None = None,
 ) -> Iterator[EpochState]:
-    """Teach a student the transport labels of `log_probs` (N, k), in order of bags, and relabel as it learns.
+    """Train a student on labels made from `log_probs`, and make new labels as it learns.
 
-    The first labels are kept for `hold` epochs: a new student is not asked before it has learned. Labels are
-    made from a running mean of log-probabilities, whose momentum `running` falls with the rate; the student
-    learns the mean of the last `memory` rounds, in batches of whole bags or (`scatter`) of rows of them all.
+    `log_probs` (N, k) is in the order of `bags.x`. The first labels are kept for `warmup_epochs`, since a new
+    student predicts nothing useful. From then on labels are made after every epoch, from a moving average of
+    the student's log-probabilities with momentum `ema` times the schedule: the less the student still moves,
+    the more its latest predictions count. The student learns the mean of the last `memory` rounds of labels.
+    Training ends early when predictions change by at most `stop`. `augment` is what training sees of the
+    instances, `prepare` what labeling sees.
     """
-    belief, before = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device), None
-    labels = LabelHistory(label(belief, bags.sizes, bags.proportions), memory)
+    average = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device)
+    previous = None
+    labels = LabelHistory(label(average, bags.sizes, bags.proportions), memory)
     learner = PLOT(student, labels, loss, mixup, weights)
-    done = restore(learner, optimizers, resume, "second")
-    if resume is not None and done:
-        labels.restore([each.to(belief) for each in resume["rounds"]])  # a checkpoint is read to the CPU
-        before = None if resume["before"] is None else resume["before"].to(belief)
-        belief = resume["running"].to(belief)
+    done = _restore(learner, optimizers, resume, "second")
+    if resume is not None:
+        labels.restore([each.to(average) for each in resume["labels"]])  # checkpoints are read to the CPU
+        if resume["previous"] is not None:
+            previous = resume["previous"].to(average)
+        average = resume["ema"].to(average)
     for epoch in train(
-        learner, scattered(bags) if scatter else bags, optimizers, epochs=epochs, rate=rate, seed=seed,
-        stage="second", batch_size=batch_size, augment=augment, done=done,
+        learner, bags, optimizers, epochs=epochs, schedule=schedule, seed=seed, stage="second",
+        batch_size=batch_size, by=by, augment=augment, done=done,
     ):  # fmt: skip
-        fresh, change, started = None, None, time.perf_counter()
-        if epoch.number >= hold:
-            fresh = predict(student, bags.x, prepare, batch_size)
-            lag = running * rate(epoch.number / epochs)  # a student at rest is believed at once
-            # a floor of -100, since predictions from elsewhere may hold -inf, which no mean survives
-            belief = torch.lerp(fresh, belief.clamp_min(-100.0).to(fresh), lag) if lag else fresh
-            labels.add(label(belief, bags.sizes, bags.proportions))
-        if stop is not None and fresh is not None:
-            change, before = prediction_change(fresh, before, bags.sizes), fresh
-        last = epoch.number == epochs or (stop is not None and change is not None and change <= stop)
-        now = fresh, labels, belief, before, change, time.perf_counter() - started, last
-        yield EpochState("second", epoch, learner, optimizers, *now)
+        started = time.perf_counter()
+        predicted = None
+        change = None
+        if epoch.number >= warmup_epochs:
+            predicted = predict(student, bags.x, prepare, batch_size)
+            momentum = ema * schedule(epoch.number / epochs)
+            average = _moving_average(average, predicted, momentum)
+            labels.add(label(average, bags.sizes, bags.proportions))
+            if stop is not None:
+                change = prediction_change(predicted, previous, bags.sizes)
+                previous = predicted
+        label_seconds = time.perf_counter() - started
+        converged = stop is not None and change is not None and change <= stop
+        last = epoch.number == epochs or converged
+        yield EpochState(
+            "second", epoch, learner, optimizers, last, predicted, labels, average, previous, change,
+            label_seconds,
+        )  # fmt: skip
         if last:
             return
 
 
-def restore(
+def _moving_average(average: Tensor, predicted: Tensor, momentum: float) -> Tensor:
+    if not momentum:
+        return predicted
+    # predictions from elsewhere may hold -inf, which no average would ever leave
+    return torch.lerp(predicted, average.clamp_min(-100.0).to(predicted), momentum)
+
+
+def _restore(
     learner: Learner, optimizers: Sequence[Optimizer], state: dict[str, Any] | None, stage: str
 ) -> int:
-    """Put a saved state back into the players and their optimizers; the number of epochs that are done."""
+    """Load a saved state into networks and optimizers; returns the number of epochs that are done."""
     if state is None:
         return 0
     if state["stage"] != stage:
-        raise ValueError(f"resume is a state of the {state['stage']} stage; pass one of the {stage}, or None")
-    for player, saved in zip(learner.networks(), state["players"], strict=True):
-        player.load_state_dict(saved)
+        raise SettingsError(f"resume is a state of the {state['stage']} stage; pass one of the {stage} stage")
+    for network, saved in zip(learner.networks(), state["networks"], strict=True):
+        network.load_state_dict(saved)
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
     return state["epoch"]

@@ -1,4 +1,4 @@
-"""Labellers: (log_probs, sizes, proportions) -> labels (n, k), alike for a batch and for the whole set.
+"""Labelers: (log_probs, sizes, proportions) -> labels (n, k), alike for a batch and for the whole set.
 
 Soft labels that remember how far their plans are from converged, which a run writes into its log.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from apportion.transport import assign, entropic_plan, round_to_counts
 
-Labeller = Callable[[Tensor, Tensor, Tensor], Tensor]
+Labeler = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def hard_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def argmax_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tens
 
 
 class SoftLabels:
-    """`soft_labels` as a labeller with a memory: the error of its last plan, and of its worst."""
+    """`soft_labels` as a labeler with a memory: the error of its last plan, and of its worst."""
 
     def __init__(self, reg: float, relax: float = math.inf) -> None:
         self.reg, self.relax = reg, relax

@@ -1,11 +1,13 @@
-"""The loop: one visible generator for every method of both stages."""
+"""The training loop: one generator for all methods of both stages.
+
+It yields after every epoch. What happens between epochs (evaluating, logging, stopping) is the body of the
+caller's `for` statement, so there are no callbacks.
+"""
 
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import add
 from typing import NamedTuple
 
 import torch
@@ -15,17 +17,17 @@ from torch.optim import Optimizer
 from apportion._random import reseed
 from apportion.bags.bags import Bags
 from apportion.errors import TrainingError
-from apportion.methods.protocol import Learner, checked_networks, loss_terms_of
+from apportion.methods.protocol import Learner, LossTerms, check_networks, loss_terms
 from apportion.optim import set_learning_rate
 
-Rate = Callable[[float], float]  # progress in [0, 1] -> share of the peak rate
-View = Callable[[Tensor], Tensor]  # raw instances on their device -> what the network takes
+Schedule = Callable[[float], float]  # progress (0 to 1) -> fraction of the peak rate
+View = Callable[[Tensor], Tensor]  # raw instances, on their device -> what the network takes
 
 
 class Epoch(NamedTuple):
     number: int  # from 1
-    of: int  # so many
-    terms: dict[str, float]  # mean of each term over the batches
+    total: int  # number of epochs in the stage
+    terms: dict[str, float]  # mean of each loss term over the batches
     seconds: float
 
 
@@ -35,35 +37,57 @@ def train(
     optimizers: Sequence[Optimizer],
     *,
     epochs: int,
-    rate: Rate,
+    schedule: Schedule,
     seed: int,
     stage: str,
     batch_size: int = 1024,
+    by: str = "bag",
     augment: View = lambda x: x,
     done: int = 0,
 ) -> Iterator[Epoch]:
-    """Train, and yield after every epoch: what happens between epochs is the body of the caller's for."""
+    """Train the learner's networks, one optimizer each, and yield after every epoch.
+
+    All randomness of an epoch depends on `seed`, `stage` and the epoch's number only. Training therefore
+    continues after `done` epochs with the same bits as without interruption.
+    """
+    if not callable(schedule):
+        raise TypeError(
+            f"schedule is {schedule!r}; pass a function from progress (0 to 1) to a fraction of the peak "
+            "learning rate, such as lambda progress: 1.0"
+        )
+    rows_per_epoch = int(bags.sizes.clamp_max(batch_size).sum()) if by == "bag" else len(bags.x)
     for number in range(done + 1, epochs + 1):
         started = time.perf_counter()
-        for player in checked_networks(learner, optimizers, rate):
-            player.train()
-        sums: dict[str, Tensor] = {}
-        n_batches, seen, rows = 0, 0, int(bags.sizes.clamp_max(batch_size).sum())
-        for batch in bags.batches(batch_size, reseed(seed, stage, number)):
-            progress = (number - 1 + seen / rows) / epochs
-            set_learning_rate(optimizers, rate(progress))
+        for network in check_networks(learner, optimizers):
+            network.train()
+        sums: LossTerms = {}
+        n_batches = 0
+        rows_done = 0
+        for batch in bags.batches(batch_size, reseed(seed, stage, number), by=by):
+            progress = (number - 1 + rows_done / rows_per_epoch) / epochs
+            set_learning_rate(optimizers, schedule(progress))
             batch = replace(batch, x=augment(batch.x))
-            for optimizer, terms in zip(optimizers, loss_terms_of(learner, batch, progress), strict=True):
+            for optimizer, terms in zip(optimizers, loss_terms(learner, batch, progress), strict=True):
+                first, *others = terms.values()
                 optimizer.zero_grad()
-                reduce(add, terms.values()).backward()
+                sum(others, start=first).backward()
                 optimizer.step()
                 for name, term in terms.items():
                     sums[name] = sums[name] + term.detach() if name in sums else term.detach()
-            n_batches, seen = n_batches + 1, seen + len(batch.x)
-        # the one wait for the device in an epoch
-        means = dict(zip(sums, (torch.stack(list(sums.values())) / n_batches).tolist(), strict=True))
-        for name, mean in means.items():
-            if not math.isfinite(mean):
-                where = f"epoch {number} of the {stage} stage"
-                raise TrainingError(f"{where}: the term '{name}' is {mean}; lower the rate")
-        yield Epoch(number, epochs, means, time.perf_counter() - started)
+            n_batches += 1
+            rows_done += len(batch.x)
+        # the only point of an epoch that waits for the device
+        means = (torch.stack(list(sums.values())) / n_batches).tolist()
+        epoch = Epoch(number, epochs, dict(zip(sums, means, strict=True)), time.perf_counter() - started)
+        check_finite(epoch, stage)
+        yield epoch
+
+
+def check_finite(epoch: Epoch, stage: str) -> None:
+    """Raise TrainingError if a loss term has become NaN or infinite."""
+    for name, mean in epoch.terms.items():
+        if not math.isfinite(mean):
+            raise TrainingError(
+                f"the loss term '{name}' is {mean} in epoch {epoch.number} of the {stage} stage; "
+                "lower the learning rate"
+            )

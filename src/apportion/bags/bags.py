@@ -1,50 +1,72 @@
-"""The training set of a learner: bags of instances and the class proportions of every bag, and no label.
+"""Bags: the training data of every learner. Instances in groups, and the class proportions of each group.
 
-Means over the rows of bags that are laid end to end.
+Instances are sorted by bag and laid end to end without padding, so bags may have any sizes. There is no label
+field: a learner cannot leak what it cannot reach.
 """
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from apportion.errors import DataError, SettingsError
+
 
 @dataclass(frozen=True)
 class BagBatch:
-    """Whole bags laid end to end; no padding, so that batch-norm sees only real instances."""
+    """Whole bags, end to end. Without padding, batch normalization sees only real instances."""
 
     x: Tensor  # (n, ...)
-    sizes: Tensor  # (b,) of the bags, which sum to n
+    sizes: Tensor  # (b,) sizes of the bags, summing to n
     proportions: Tensor  # (b, k)
-    row: Tensor  # (n,) which row of Bags.x
-    left: float = 0.0  # share that was not drawn of a bag larger than a batch; a lone row may be beside it
+    row: Tensor  # (n,) index into Bags.x
+    left: float = 0.0  # fraction of a bag larger than the batch that was not drawn
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Rows drawn from all bags, and the bag each one belongs to."""
+
+    x: Tensor  # (n, ...)
+    row: Tensor  # (n,) index into Bags.x
+    bag: Tensor  # (n,) index into Bags.sizes and Bags.proportions
 
 
 @dataclass(frozen=True)
 class Bags:
-    """Bags as runs of rows, of any sizes. No label field: a learner cannot leak what it cannot reach."""
+    """Instances in bags of any sizes, with the class proportions of every bag and without labels."""
 
-    x: Tensor  # (N, ...) sorted so that a bag is one run of rows
-    sizes: Tensor  # (m,) int64 on the CPU, sums to N; batches are planned there without waiting for a device
-    proportions: Tensor  # (m, k) float32, rows sum to one
-    source: Tensor  # (N,) each row's place in the user's data
-    ids: Sequence[Hashable]  # (m,) the user's names of the bags, for messages
+    x: Tensor  # (N, ...) sorted by bag
+    sizes: Tensor  # (m,) int64, on the CPU, where batches are planned without waiting for a device
+    proportions: Tensor  # (m, k) float32, rows sum to one; a row of NaN: unknown
+    source: Tensor  # (N,) the index of each row in the user's data
+    ids: Sequence[Hashable]  # (m,) the user's bag ids, for messages
+    grouping: Sequence[Hashable] | None = None  # (m,) the grouping of each bag, if rows are in several bags
+    # (m,) float64, on the CPU: the weight of a bag's proportions against predictions when labels are made.
+    # Infinite: labels match the proportions exactly. None: they do in all bags.
+    precision: Tensor | None = None
+    pure: Tensor | None = None  # (m,) bool, on the CPU: bags made of rows with a known label
 
     def __post_init__(self) -> None:
         m, n = len(self.sizes), len(self.x)
         if not (len(self.proportions) == len(self.ids) == m and len(self.source) == n):
-            raise ValueError(
+            raise DataError(
                 f"{m} sizes, {len(self.proportions)} rows of proportions, {len(self.ids)} ids, {n} instances "
-                f"and {len(self.source)} source rows do not fit; use build_bags or make_bags to build bags"
+                f"and {len(self.source)} source rows do not match; use build_bags or make_bags"
             )
+        for name in ("grouping", "precision", "pure"):
+            value = getattr(self, name)
+            if value is not None and len(value) != m:
+                raise DataError(f"{name} has {len(value)} entries, but there are {m} bags; pass one per bag")
         if int(self.sizes.sum()) != n:
-            raise ValueError(f"the sizes sum to {int(self.sizes.sum())}, but there are {n} instances")
+            raise DataError(f"the sizes sum to {int(self.sizes.sum())}, but there are {n} instances")
         for i in (self.sizes < 1).nonzero().flatten().tolist():
-            raise ValueError(f"bag {self.ids[i]!r} has no instance; drop it")
+            raise DataError(f"{self.name(i)} has no instance; drop it")
 
     @property
     def n_classes(self) -> int:
@@ -52,84 +74,147 @@ class Bags:
 
     @property
     def overall(self) -> Tensor:
-        """(k,) the shares of all rows, on the CPU and in double precision."""
+        """Class proportions of all rows, (k,), float64 on the CPU."""
         return (self.sizes.unsqueeze(1) * self.proportions.cpu().double()).sum(0) / len(self.x)
 
+    def name(self, i: int) -> str:
+        """Bag `i` as messages call it: "bag 'b7'", or "bag 'b7' of grouping 'age'"."""
+        if self.grouping is None:
+            return f"bag {self.ids[i]!r}"
+        return f"bag {self.ids[i]!r} of grouping {self.grouping[i]!r}"
+
     def to(self, device: torch.device | str) -> "Bags":
+        """The same bags with instances and proportions on `device`."""
         return replace(self, x=self.x.to(device), proportions=self.proportions.to(device))
 
     def select(self, which: Tensor) -> "Bags":
-        """The bags numbered `which`, as bags of their own."""
-        batch, ids = self.take(which), [self.ids[i] for i in which.tolist()]
-        return Bags(batch.x, self.sizes[which], batch.proportions, self.source[batch.row.cpu()], ids)
+        """The bags with these indices (CPU), in this order."""
+        batch = self.take(which)
+        index = which.tolist()
+        return Bags(
+            batch.x,
+            self.sizes[which],
+            batch.proportions,
+            self.source[batch.row.cpu()],
+            ids=[self.ids[i] for i in index],
+            grouping=None if self.grouping is None else [self.grouping[i] for i in index],
+            precision=None if self.precision is None else self.precision[which],
+            pure=None if self.pure is None else self.pure[which],
+        )
+
+    def known(self) -> "Bags":
+        """The bags whose proportions are known, which is what a first stage can learn from."""
+        known = self.proportions.isfinite().all(1).cpu()
+        return self if bool(known.all()) else self.select(known.nonzero().flatten())
 
     def take(self, which: Tensor) -> BagBatch:
-        """One batch of the bags numbered `which`."""
-        sizes, device = self.sizes[which], self.x.device
+        """The bags with these indices (CPU) as one batch."""
+        sizes = self.sizes[which]
+        device = self.x.device
         row = self._rows(which, sizes).to(device)
         return BagBatch(self.x[row], sizes.to(device), self.proportions[which.to(device)], row)
 
-    def batches(self, batch_size: int, generator: torch.Generator) -> Iterator[BagBatch]:
-        """Bags in random order, filled up to a number of instances: an epoch is every instance once.
+    @overload
+    def batches(self, batch_size: int, generator: torch.Generator) -> Iterator[BagBatch]: ...
+    @overload
+    def batches(
+        self, batch_size: int, generator: torch.Generator, by: Literal["bag"]
+    ) -> Iterator[BagBatch]: ...
+    @overload
+    def batches(
+        self, batch_size: int, generator: torch.Generator, by: Literal["row"]
+    ) -> Iterator[RowBatch]: ...
+    @overload
+    def batches(
+        self, batch_size: int, generator: torch.Generator, by: str
+    ) -> Iterator[BagBatch] | Iterator[RowBatch]: ...
+    def batches(
+        self, batch_size: int, generator: torch.Generator, by: str = "bag"
+    ) -> Iterator[BagBatch] | Iterator[RowBatch]:
+        """One epoch in random order: batches of whole bags, or (`by="row"`) of rows from all bags.
 
-        A bag larger than a batch is one of its own, but for a lone row, and sampled anew in every epoch, so
-        that memory does not depend on it.
+        `batch_size` counts rows. Bags fill a batch until the next one does not fit. A bag larger than a batch
+        is a batch by itself, and `batch_size` of its rows are drawn anew in every epoch, so that memory does
+        not depend on the largest bag. No batch but an only one has a single row: it would have no batch
+        statistics, so it joins a neighboring batch.
         """
         if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; pass one or more")
-        order = torch.randperm(len(self.sizes), generator=generator)
-        kept = self.sizes[order].clamp_max(batch_size)
-        row = self._rows(order, kept, generator)
-        ends, cuts = [0, *kept.cumsum(0).tolist()], [0]  # where bags end, and where batches begin, in bags
-        while cuts[-1] < len(order):
-            cuts.append(bisect_right(ends, ends[cuts[-1]] + batch_size) - 1)
-        for i in range(len(cuts) - 2, -1, -1):  # one row alone has no batch statistics: it joins a neighbor
-            if ends[cuts[i + 1]] - ends[cuts[i]] == 1 < batch_size and len(cuts) > 2:
-                del cuts[max(i, 1)]
-        n_bags = [after - before for before, after in pairwise(cuts)]
-        n_rows = [ends[after] - ends[before] for before, after in pairwise(cuts)]
-        parts = ((row, n_rows), (kept, n_bags), (order, n_bags))
-        # all indices travel once an epoch, so that no step waits for a copy
-        on_device = (tensor.to(self.x.device).split(lengths) for tensor, lengths in parts)
-        left = (1 - kept / self.sizes[order]).split(n_bags)
-        for rows, sizes, which, undrawn in zip(*on_device, left, strict=True):
-            x, shares = self.x.index_select(0, rows), self.proportions.index_select(0, which)  # [] is slow
-            yield BagBatch(x, sizes, shares, rows, float(undrawn.max()))
+            raise SettingsError(f"batch_size is {batch_size}; pass 1 or more")
+        if by == "bag":
+            return self._bag_batches(batch_size, generator)
+        if by == "row":
+            return self._row_batches(batch_size, generator)
+        raise SettingsError(f"by is {by!r}; pass 'bag' or 'row'")
 
-    def _rows(self, which: Tensor, kept: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Rows of the bags numbered `which`, end to end; of a larger bag only `kept` are drawn."""
-        sizes, n = self.sizes.numpy(), kept.numpy()  # half of the time of torch for few bags
-        begin, start = (sizes.cumsum() - sizes)[which.numpy()], n.cumsum() - n
+    def _bag_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[BagBatch]:
+        order = torch.randperm(len(self.sizes), generator=generator)
+        drawn = self.sizes[order].clamp_max(batch_size)
+        row = self._rows(order, drawn, generator)
+        n_bags, n_rows = _plan_batches(drawn, batch_size)
+        left = (1 - drawn / self.sizes[order]).split(n_bags)
+        # all indices are copied to the device once per epoch, so that no step waits for a copy
+        device = self.x.device
+        rows = row.to(device).split(n_rows)
+        sizes = drawn.to(device).split(n_bags)
+        bags = order.to(device).split(n_bags)
+        for i in range(len(n_bags)):
+            x = self.x.index_select(0, rows[i])  # faster than indexing with []
+            proportions = self.proportions.index_select(0, bags[i])
+            yield BagBatch(x, sizes[i], proportions, rows[i], float(left[i].max()))
+
+    def _row_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[RowBatch]:
+        order = torch.randperm(len(self.x), generator=generator)
+        _, n_rows = _plan_batches(torch.ones_like(order), batch_size)
+        bag = torch.repeat_interleave(self.sizes)[order]
+        device = self.x.device
+        for row, bag_of_row in zip(order.to(device).split(n_rows), bag.to(device).split(n_rows), strict=True):
+            yield RowBatch(self.x.index_select(0, row), row, bag_of_row)
+
+    def _rows(self, which: Tensor, drawn: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Rows of the bags `which`, end to end; `drawn` of them at random where a bag has more."""
+        # numpy takes half the time of torch for a few bags
+        sizes = self.sizes.numpy()
+        n = drawn.numpy()
+        begin = (sizes.cumsum() - sizes)[which.numpy()]
+        start = n.cumsum() - n
         row = torch.from_numpy(np.arange(n.sum()) + np.repeat(begin - start, n))
         for i in (sizes[which.numpy()] > n).nonzero()[0].tolist():
             random = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
-            chosen = random.choice(sizes[which[i]], n[i], replace=False, shuffle=False)  # memory of n alone
+            # choice needs memory for n rows only, a permutation for the whole bag
+            chosen = random.choice(sizes[which[i]], n[i], replace=False, shuffle=False)
             row[start[i] : start[i] + n[i]] = torch.from_numpy(begin[i] + chosen)
         return row
 
 
+def _plan_batches(sizes: Tensor, batch_size: int) -> tuple[list[int], list[int]]:
+    """How many bags, and how many rows, each batch takes of bags in this order."""
+    ends = [0, *sizes.cumsum(0).tolist()]  # ends[i]: rows in the first i bags
+    cuts = [0]
+    while cuts[-1] < len(sizes):
+        cuts.append(bisect_right(ends, ends[cuts[-1]] + batch_size) - 1)
+    for i in reversed(range(len(cuts) - 1)):
+        single_row = ends[cuts[i + 1]] - ends[cuts[i]] == 1
+        if single_row and batch_size > 1 and len(cuts) > 2:
+            del cuts[max(i, 1)]
+    n_bags = [after - before for before, after in pairwise(cuts)]
+    n_rows = [ends[after] - ends[before] for before, after in pairwise(cuts)]
+    return n_bags, n_rows
+
+
 def bag_means(values: Tensor, sizes: Tensor) -> Tensor:
-    """The mean of the rows of each bag, (b, k), for bags of any sizes laid end to end."""
+    """The mean of `values` (n, k) over the rows of each bag, (b, k); bags lie end to end."""
     if values.device.type == "cpu":
         return torch.segment_reduce(values, "mean", lengths=sizes)
-    return added_means(values, sizes)
+    return _index_add_means(values, sizes)
 
 
-def added_means(values: Tensor, sizes: Tensor) -> Tensor:
-    """The same where segments have one thread a bag (CUDA), or no function at all."""
+def _index_add_means(values: Tensor, sizes: Tensor) -> Tensor:
+    """`bag_means` for devices whose segment_reduce is slow (one thread per bag on CUDA) or missing (MPS)."""
     bag = torch.repeat_interleave(sizes, output_size=len(values))
     return values.new_zeros(len(sizes), values.shape[1]).index_add_(0, bag, values) / sizes.unsqueeze(1)
 
 
-def row_weighted_mean(values: Tensor, sizes: Tensor) -> Tensor:
-    """The mean of a value of each bag (b,) over all rows: a bag counts as often as it has rows.
-
-    So does its count in a likelihood: of a thousand rows it says a thousand times what that of one row says.
-    """
-    return (values * sizes).sum() / sizes.sum()
-
-
-def exact_means(values: Tensor, sizes: Tensor) -> Tensor:
-    """`bag_means` in double precision, where there is any: a huge bag's sum in single strays."""
+def exact_bag_means(values: Tensor, sizes: Tensor) -> Tensor:
+    """`bag_means` in float64 where the device has it: float32 sums of a huge bag lose digits."""
     values = values if values.device.type == "mps" else values.double()
     return bag_means(values, sizes.to(values.device))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from apportion.bags.bags import exact_means
+from apportion.bags.bags import exact_bag_means
 from apportion.transport import Plan, entropic_plan
 
 LEAST = -20.0  # log-probability that is believed at least: rows that are surer hardly move, turn after turn
@@ -53,7 +53,9 @@ def rake(
             shifts[i] = (reg * plan.mass.log() - scores).masked_fill_(plan.mass == 0, NONE)
         before, mass = mass, (priced(predicted, margins, shifts) / reg).softmax(1)
         turns, moved = turns + 1, float((mass - before).abs().max()) if len(margins) > 1 else 0.0
-    errors = [(exact_means(mass[each.rows], each.sizes) - each.proportions).abs().amax(1) for each in margins]
+    errors = [
+        (exact_bag_means(mass[each.rows], each.sizes) - each.proportions).abs().amax(1) for each in margins
+    ]
     return Plan(mass, torch.cat(errors), turns)
 
 

@@ -50,7 +50,7 @@ class Crew:
     ) -> Iterator[EpochState]:
         if isinstance(learner, TwoViews):
             raise RunError("two views are contrasted with all instances of a batch; use one process")
-        if getattr(learner, "remembered", None) is not None:
+        if getattr(learner, "memory", None) is not None:
             raise RunError("scattered batches are remembered by one process; use one, or whole bags")
         given = _defaults(pipeline.first_stage) | given
         share, given = self._shared(bags, given)
@@ -75,8 +75,8 @@ class Crew:
         if given["weights"] is not None:
             given["weights"] = given["weights"][rows]
         if resume is not None:
-            tables = {"rounds": [r[rows.cpu()] for r in resume["rounds"]]}
-            given["resume"] = resume | tables | {"running": resume["running"][rows.cpu()]}
+            tables = {"labels": [r[rows.cpu()] for r in resume["labels"]]}
+            given["resume"] = resume | tables | {"ema": resume["ema"][rows.cpu()]}
         own = log_probs[rows], student, cast(Bags, share), optimizers
         with summing(share, [student], optimizers):
             for epoch_state in pipeline.second_stage(*own, **given):
@@ -88,9 +88,9 @@ class Crew:
         """The own share of the bags, and what a stage is told."""
         done = 0 if given["resume"] is None else given["resume"]["epoch"]
         share = Share(bags, self.group, given["batch_size"], given["epochs"], done)
-        rate = given["rate"]
+        schedule = given["schedule"]
         return share, given | {
-            "rate": lambda progress: rate(share.progress),
+            "schedule": lambda progress: schedule(share.progress),
             "seed": own_seed(given["seed"], self.group.rank),
             "batch_size": share.batch,
         }
@@ -119,7 +119,7 @@ class Crew:
         memory.restore(rounds)
         log_probs = None if epoch_state.log_probs is None else whole(epoch_state.log_probs)
         return replace(
-            epoch_state, labels=memory, log_probs=log_probs, running=whole(cast(Tensor, epoch_state.running))
+            epoch_state, labels=memory, log_probs=log_probs, ema=whole(cast(Tensor, epoch_state.ema))
         )
 
 

@@ -35,7 +35,7 @@ class Share:
         self.longest = max(int(bags.sizes[which].sum()) for which in dealt)
         self.of_rows = self.progress = 0.0
 
-    def batches(self, batch_size: int, generator: torch.Generator) -> Iterator[BagBatch]:
+    def batches(self, batch_size: int, generator: torch.Generator, by: str = "bag") -> Iterator[BagBatch]:
         state = generator.get_state()
         ahead = self.outline.batches(batch_size, generator)
         counts = [len(batch.row) for batch in ahead]

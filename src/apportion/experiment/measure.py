@@ -9,10 +9,10 @@ from apportion.evaluate import accuracy, confusion, entropy, label_gap, predict,
 from apportion.experiment.task import Task
 from apportion.methods import ROT
 from apportion.pipeline import EpochState
-from apportion.pseudo_labels import Labeller, SoftLabels, argmax_labels, hard_labels, soft_labels
+from apportion.pseudo_labels import Labeler, SoftLabels, argmax_labels, hard_labels, soft_labels
 
 
-def evaluated(epoch_state: EpochState, task: Task, label: Labeller) -> dict[str, Any]:
+def evaluated(epoch_state: EpochState, task: Task, label: Labeler) -> dict[str, Any]:
     """One line of the log: terms, accuracies in per cent, and the seconds of each part."""
     started = time.perf_counter()
     line: dict[str, Any] = {

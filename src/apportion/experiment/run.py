@@ -15,16 +15,16 @@ from apportion.experiment.measure import evaluated, summary
 from apportion.experiment.task import Task, augmentation, fingerprint, load_task
 from apportion.experiment.where import where
 from apportion.methods.plot import bag_weights
-from apportion.pseudo_labels import Labeller
+from apportion.pseudo_labels import Labeler
 from apportion.recipes import Recipe, Second, to_json
 from apportion.recipes.building import (
-    build_labeller,
+    build_labeler,
     build_learner,
     build_loss,
     build_network,
     build_optimizers,
-    build_rate,
-    in_batches,
+    build_schedule,
+    by,
 )
 from apportion.recipes.checks import check
 
@@ -34,7 +34,7 @@ def epoch_states(
     task: Task,
     teacher: Path | None,
     resume: dict[str, Any] | None,
-    label: Labeller,
+    label: Labeler,
     group: Group | None = None,
 ) -> Iterator[pipeline.EpochState]:
     """The stage that this recipe trains: the first where it has no second, else the second."""
@@ -51,8 +51,8 @@ def epoch_states(
         optimizers = build_optimizers(learner.networks(), recipe.first)
         runs.check_fit(resume, learner.networks(), optimizers, None)
         return stages.first_stage(
-            learner, in_batches(task.bags, recipe.first), optimizers, epochs=recipe.first.epochs,
-            rate=build_rate(recipe.first), seed=recipe.seed, batch_size=batch, resume=resume,
+            learner, task.bags, optimizers, epochs=recipe.first.epochs, by=by(recipe.first),
+            schedule=build_schedule(recipe.first), seed=recipe.seed, batch_size=batch, resume=resume,
             augment=hasten(task.augment),
         )  # fmt: skip
     if teacher is None:
@@ -63,13 +63,13 @@ def epoch_states(
     if log_probs.shape != (len(task.bags.x), k):
         raise runs.RunError(f"{teacher} has predictions of other data; run its first stage again")
     runs.check_fit(resume, [classifier], optimizers, log_probs.shape)
-    scatter, seen = (False, own) if recipe.first.batches is None else (True, len(task.bags.x))
+    seen = own if recipe.first.batches is None else len(task.bags.x)
     return stages.second_stage(
         log_probs.to(task.device), classifier, task.bags, optimizers, epochs=second.epochs, label=label,
-        rate=build_rate(second), seed=recipe.seed, loss=build_loss(second), mixup=second.mixup,
+        schedule=build_schedule(second), seed=recipe.seed, loss=build_loss(second), mixup=second.mixup,
         weights=bag_weights(task.bags.sizes, seen).to(task.device) if second.weighting == "bag" else None,
-        memory=second.memory, hold=second.hold, running=second.running, stop=second.stop, resume=resume,
-        batch_size=batch, scatter=scatter, augment=task.augment, prepare=task.prepare,
+        memory=second.memory, warmup_epochs=second.hold, ema=second.running, stop=second.stop, resume=resume,
+        batch_size=batch, by=by(recipe.first), augment=task.augment, prepare=task.prepare,
     )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def run(
         state, epoch_state = runs.start(folder, to_json(recipe), here, force), None
         state = state if group is None else group.told(state)
         sample.begin(folder, recipe, task, 0 if state is None else state["epoch"])
-        label = build_labeller(recipe.second or Second())
+        label = build_labeler(recipe.second or Second())
         for epoch_state in epoch_states(recipe, task, teacher, state, label, group):
             line = evaluated(epoch_state, task, label)
             runs.append(folder, line)
@@ -127,7 +127,7 @@ def run(
 def follow(recipe: Recipe, task: Task, teacher: Path | None, exact: bool, group: Group) -> None:
     """Train as a process that writes nothing: the first one does."""
     with arithmetic(exact):
-        label = build_labeller(recipe.second or Second())
+        label = build_labeler(recipe.second or Second())
         for _ in epoch_states(recipe, task, teacher, group.told(None), label, group):
             pass
     group.wait()

@@ -17,14 +17,14 @@ from apportion.fitting.lengths import usual_size
 from apportion.fitting.networks import Backbone, at_rate, check_network, suited, suited_student
 from apportion.fitting.start import overall_shares, starting_at
 from apportion.intake.instances import as_floats
-from apportion.intake.mending import known_bags, on_belief
+from apportion.intake.mending import on_belief
 from apportion.intake.weights import Relax
 from apportion.methods import METHODS
 from apportion.networks import NETWORKS
 from apportion.pipeline import EpochState, first_stage, second_stage
-from apportion.pseudo_labels import Labeller
+from apportion.pseudo_labels import Labeler
 from apportion.recipes import Second
-from apportion.recipes.building import build_labeller, build_learner, build_optimizers, build_rate, in_batches
+from apportion.recipes.building import build_labeler, build_learner, build_optimizers, build_schedule
 from apportion.recipes.checks import LABELS
 from apportion.recipes.ranges import wrong_settings
 
@@ -56,7 +56,7 @@ def stage_settings(
         raise SettingsError(f"mirror is {others['mirror']!r}; it must be True or False")
     for problem in wrong_settings(others | {"reg": reg}):
         raise SettingsError(problem)
-    label = build_labeller(Second(labels=labels, reg=reg))
+    label = build_labeler(Second(labels=labels, reg=reg))
     made = backbone if callable(backbone) else NETWORKS[backbone]
     return {
         "backbone": made,
@@ -71,7 +71,7 @@ def two_stages(
     backbone: Backbone,
     *,
     method: str = "dllp",
-    label: Labeller | None,
+    label: Labeler | None,
     first_epochs: int | None = None,
     second_epochs: int | None = None,
     rate: float | None = None,
@@ -86,12 +86,13 @@ def two_stages(
     The learner of the last state holds the classifier. Settings of None follow the instances, their device
     and the sizes of bags. Bags without proportions (NaN) teach the student alone; `relax` is for noisy ones.
     """
-    shape, device, taught = bags.x.shape[1:], bags.x.device, known_bags(bags)
+    shape, device, taught = bags.x.shape[1:], bags.x.device, bags.known()
     kind = kind_of(bags.x, device)
     scattered, batch = kind.batches(method, taught, bags, batch_size)
     if first_epochs is None:
         first_epochs = kind.first_epochs(taught, bags, batch, scattered, batch_size)
     second_epochs = kind.second_epochs(bags, batch, scattered) if second_epochs is None else second_epochs
+    by = "row" if scattered else "bag"
     fast, pairs = lengths_of(bags.sizes, batch), method == "two-views"
 
     def new_network(stage: str, pairs: bool = False) -> nn.Module:
@@ -105,9 +106,9 @@ def two_stages(
     first = at_rate(first, rate, first_epochs * len(taught.x) / batch, usual_size(taught.sizes))
     learner = build_learner(first, network, shape, place, taught, hasten)
     yield from first_stage(
-        learner, in_batches(taught, first), build_optimizers(learner.networks(), first), epochs=first_epochs,
-        rate=build_rate(first), augment=hasten(kind.seen(method, mirror)), seed=seed,
-        batch_size=batch,
+        learner, taught, build_optimizers(learner.networks(), first), epochs=first_epochs,
+        schedule=build_schedule(first), augment=hasten(kind.seen(method, mirror)), seed=seed,
+        batch_size=batch, by=by,
     )  # fmt: skip
     if label is None:
         return
@@ -117,9 +118,9 @@ def two_stages(
     second = at_rate(second, second_rate, second_epochs * len(bags.x) / batch, usual_size(bags.sizes))
     yield from second_stage(
         log_probs, student, bags, build_optimizers([student], second), epochs=second_epochs,
-        rate=build_rate(second), label=on_belief(label, bags, relax), mixup=second.mixup,
-        hold=math.ceil(kind.hold * second_epochs), running=second.running, prepare=as_floats,
-        augment=kind.seen("plot", mirror), seed=seed, batch_size=batch, scatter=scattered,
+        schedule=build_schedule(second), label=on_belief(label, bags, relax), mixup=second.mixup,
+        warmup_epochs=math.ceil(kind.hold * second_epochs), ema=second.running, prepare=as_floats,
+        augment=kind.seen("plot", mirror), seed=seed, batch_size=batch, by=by,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from apportion.grid.beyond import MUON
 from apportion.grid.images import GAN
 from apportion.grid.others import FAST_MUON, MUON_SECOND
 from apportion.intake.instances import as_floats, centered
-from apportion.methods import SCATTERED
+from apportion.methods import ROW_METHODS
 from apportion.networks import resnet9
 from apportion.recipes import First, Second
 from apportion.training import View
@@ -57,7 +57,7 @@ class Kind:
         sizes = known.sizes.double()
         few = (batch or self.batch) < self.fewest * usual_size(sizes)
         too_large = self.fewest > 0 and float(sizes.max()) > (batch or LARGEST)
-        return method in SCATTERED and (few or too_large)
+        return method in ROW_METHODS and (few or too_large)
 
     def batches(self, method: str, known: Bags, bags: Bags, asked: int | None) -> tuple[bool, int]:
         """Whether they are scattered, and their instances."""

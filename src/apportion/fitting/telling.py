@@ -26,14 +26,14 @@ def words_of(epoch_state: EpochState, said: Mapping[str, float]) -> str:
     epoch, left = epoch_state.epoch, seconds_left(epoch_state)
     terms = ", ".join(f"{name} {value:.4g}" for name, value in (epoch.terms | dict(said)).items())
     wait = f"; {round(left / 60)} minutes left" if left > 90 else f"; {left:.0f} s left" if left > 9 else ""
-    return f"{epoch_state.stage} stage, epoch {epoch.number} of {epoch.of}: {terms}{wait}"
+    return f"{epoch_state.stage} stage, epoch {epoch.number} of {epoch.total}: {terms}{wait}"
 
 
 def seconds_left(epoch_state: EpochState) -> float:
     """Of its stage, if later epochs take as long as this one; of a stage that `last` ends early, none."""
     taken, left = (
         epoch_state.epoch.seconds + epoch_state.label_seconds,
-        epoch_state.epoch.of - epoch_state.epoch.number,
+        epoch_state.epoch.total - epoch_state.epoch.number,
     )
     return 0.0 if epoch_state.last else taken * left
 
@@ -47,7 +47,7 @@ def tell_of_wait(epoch_state: EpochState) -> None:
         logging.getLogger("apportion").warning(
             "the %s stage has %d epochs of %.0f s, %.0f minutes more; verbose=True shows how far it is, and "
             "fewer epochs, smaller instances or a GPU (device) make it shorter",
-            epoch_state.stage, epoch_state.epoch.of, epoch_state.epoch.seconds, left / 60,
+            epoch_state.stage, epoch_state.epoch.total, epoch_state.epoch.seconds, left / 60,
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from apportion._random import stream
-from apportion.bags.bags import Bags, exact_means
+from apportion.bags.bags import Bags, exact_bag_means
 from apportion.bags.raking import LEAST, Margin, rake
 from apportion.intake import mending
 from apportion.intake.weights import Relax, weights_of
@@ -97,5 +97,5 @@ def transduced(log_probs: Tensor, bags: Bags, relax: Relax = math.inf) -> np.nda
 def agreed_shares(bags: Bags, mass: Tensor, relax: Relax) -> Tensor:
     """(m, k) the proportions of bags that are exact, of others the means of a plan's rows."""
     exact = bags.proportions.isfinite().all(1) & (torch.as_tensor(weights_of(bags, relax)) == math.inf)
-    means = exact_means(mass[bags.source], bags.sizes)
+    means = exact_bag_means(mass[bags.source], bags.sizes)
     return torch.where(exact.unsqueeze(1), bags.proportions.double(), means)

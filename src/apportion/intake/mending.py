@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.bags.bags import Bags, exact_means
+from apportion.bags.bags import Bags, exact_bag_means
 from apportion.errors import DataError
 from apportion.intake.filling import Foretold, denoised
 from apportion.intake.forms import bags_from, one_source, table_shares
@@ -21,7 +21,7 @@ from apportion.intake.instances import as_instances
 from apportion.intake.remedies import ESTIMATOR
 from apportion.intake.sound import check_numbers, check_shape, checked_shares, shares_of_counts
 from apportion.intake.weights import Relax, weights_by, weights_of
-from apportion.pseudo_labels import Labeller, hard_labels
+from apportion.pseudo_labels import Labeler, hard_labels
 from apportion.transport import entropic_plan
 
 Noise = float | str | None
@@ -102,13 +102,7 @@ def mended_shares(
     return shares, weights_by(names, weights)
 
 
-def known_bags(bags: Bags) -> Bags:
-    """The bags that have proportions: those that a first stage can learn from."""
-    known = bags.proportions.isfinite().all(1)
-    return bags if bool(known.all()) else bags.select(known.cpu().nonzero().flatten())
-
-
-def on_belief(label: Labeller, bags: Bags, relax: Relax) -> Labeller:
+def on_belief(label: Labeler, bags: Bags, relax: Relax) -> Labeler:
     """The labeller of these bags with, for each, the shares that predictions and uncertain ones agree on."""
     weights = weights_of(bags, relax)
     return lambda log_probs, sizes, proportions: label(
@@ -125,12 +119,12 @@ def believed(
     exact = bool((torch.as_tensor(relax) == math.inf).all())
     if exact and bool(known.all()):
         return proportions
-    filled = torch.where(known, proportions, exact_means(log_probs.exp(), sizes).to(proportions))
+    filled = torch.where(known, proportions, exact_bag_means(log_probs.exp(), sizes).to(proportions))
     filled = filled / filled.sum(1, keepdim=True)
     if exact:
         return filled
     mass = entropic_plan(log_probs, sizes, filled, reg=1.0, relax=relax).mass.to(filled)
-    return exact_means(mass, sizes).to(filled)
+    return exact_bag_means(mass, sizes).to(filled)
 
 
 def transduced(log_probs: Tensor, bags: Bags, relax: Relax = math.inf) -> np.ndarray:

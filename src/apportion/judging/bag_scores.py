@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.bags.bags import Bags, bag_means, exact_means
+from apportion.bags.bags import Bags, bag_means, exact_bag_means
 from apportion.evaluate import bag_correlation, entropy, proportion_error
 from apportion.judging.bag_statistics import accuracy_from_bags, margins_of
 from apportion.methods.count_likelihood import count_log_likelihood
@@ -39,7 +39,7 @@ def cross_entropy(log_probs: Tensor, bags: Bags) -> float:
 
 def correlation(log_probs: Tensor, bags: Bags) -> float:
     """Of predicted and known shares over bags, each less its class's mean."""
-    return bag_correlation(exact_means(log_probs.exp(), bags.sizes), bags.proportions) or 0.0
+    return bag_correlation(exact_bag_means(log_probs.exp(), bags.sizes), bags.proportions) or 0.0
 
 
 def hard_correlation(log_probs: Tensor, bags: Bags) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from apportion.bags.bags import Bags, exact_means
+from apportion.bags.bags import Bags, exact_bag_means
 from apportion.evaluate import bag_correlation
 from apportion.intake.forms import bags_from
 from apportion.intake.given import refuse_another_order
@@ -28,7 +28,7 @@ class BagCorrelation:
     def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any = None) -> float:
         """`y` (n, k) holds the shares of each row's bag, or (n,) labels, which are counted; or is a table."""
         held = held_bags(estimator, estimator.predict_proba(X), X, y, bags)
-        found = bag_correlation(exact_means(held.x, held.sizes), held.proportions)
+        found = bag_correlation(exact_bag_means(held.x, held.sizes), held.proportions)
         if found is None:
             raise ValueError("the held-out bags all have the same proportions; hold out bags that differ")
         return found

@@ -1,7 +1,7 @@
 """First stages, one method a file."""
 
 from apportion.methods.count_likelihood import CountLikelihood
-from apportion.methods.dllp import DLLP, RowDLLP
+from apportion.methods.dllp import DLLP
 from apportion.methods.llp_gan import LLPGAN
 from apportion.methods.llp_vat import LLPVAT
 from apportion.methods.rot import ROT
@@ -15,7 +15,7 @@ METHODS = {
     "counts": CountLikelihood,
     "two-views": TwoViews,
 }
-SCATTERED = {"dllp": RowDLLP, "two-views": TwoViews}  # on batches of rows from all bags
+ROW_METHODS = ("dllp", "two-views")  # can learn from batches of rows from all bags
 
 __all__ = [
     "DLLP",
@@ -24,7 +24,6 @@ __all__ = [
     "LLPVAT",
     "METHODS",
     "ROT",
-    "SCATTERED",
-    "RowDLLP",
+    "ROW_METHODS",
     "TwoViews",
 ]

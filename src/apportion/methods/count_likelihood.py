@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from apportion._device import send_to_device, start_copy_to_host
-from apportion.bags.bags import BagBatch, bag_means, row_weighted_mean
+from apportion.bags.bags import BagBatch, bag_means
+from apportion.losses import mean_over_rows
 from apportion.methods.protocol import LossTerms
 from apportion.transport import entropic_plan
 
@@ -111,7 +112,7 @@ def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: f
     predicted = bag_means(probs, sizes)
     drawn_loss = -normal_log_density(n.squeeze(2) * (proportions - predicted), covariance) / n.flatten()
     row_loss = -(proportions * predicted.clamp_min(TINY).log()).sum(1)
-    return row_weighted_mean(torch.where((sizes == 1) & (len(sizes) > 1), row_loss, drawn_loss), sizes)
+    return mean_over_rows(torch.where((sizes == 1) & (len(sizes) > 1), row_loss, drawn_loss), sizes)
 
 
 def normal_log_density(off: Tensor, covariance: Tensor) -> Tensor:

@@ -1,44 +1,43 @@
-"""DLLP (Ardehaly & Culotta, 2017): match the mean prediction of a bag to its proportions.
+"""DLLP: match the mean prediction of each bag to its proportions.
 
-DLLP on batches of rows from all bags, which is how large bags are learned.
+    L = - 1/N  Σ_bags n_i  Σ_c  p_ic log( 1/n_i Σ_{x in bag i} f_c(x) )
+
+Ardehaly & Culotta, "Co-training for demographic classification using deep learning from label proportions",
+2017. They minimize the KL divergence, which differs by the entropy of the proportions, a constant.
 """
 
 from collections.abc import Iterator
 
 from torch import nn
 
-from apportion.bags.bags import BagBatch
+from apportion.bags.bags import BagBatch, RowBatch
 from apportion.losses import proportion_loss
 from apportion.methods.prediction_memory import PredictionMemory
 from apportion.methods.protocol import LossTerms
 
 
 class DLLP:
-    """On bags of one instance this is supervised learning, the upper bound of every table."""
+    """The proportion loss alone. With bags of one row it is supervised learning, an upper bound.
 
-    def __init__(self, classifier: nn.Module) -> None:
+    Without a `memory` it takes batches of whole bags. With one, it takes batches of rows from all bags, which
+    is how large bags are learned.
+    """
+
+    def __init__(self, classifier: nn.Module, memory: PredictionMemory | None = None) -> None:
         self.classifier = classifier
+        self.memory = memory
 
     def networks(self) -> list[nn.Module]:
-        return [self.classifier]
+        if self.memory is None:
+            return [self.classifier]
+        return [nn.ModuleList([self.classifier, self.memory])]  # checkpoints include the memory
 
-    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
+    def losses(self, batch: BagBatch | RowBatch, progress: float) -> Iterator[LossTerms]:
         logits = self.classifier(batch.x)
-        yield {"proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.left)}
-
-
-class RowDLLP:
-    """Batches are those of `scattered(bags)`; the means of whole bags are remembered."""
-
-    def __init__(self, classifier: nn.Module, remembered: PredictionMemory) -> None:
-        self.classifier = classifier
-        self.remembered = remembered
-        self.player = nn.ModuleList([classifier, remembered])  # what is remembered is saved
-
-    def networks(self) -> list[nn.Module]:
-        return [self.player]
-
-    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
-        logits = self.classifier(batch.x)
-        yield {"proportion": self.remembered.loss(logits, batch.row)}
-        self.remembered.remember(logits, batch.row)
+        if isinstance(batch, BagBatch):
+            yield {"proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.left)}
+            return
+        if self.memory is None:
+            raise TypeError("batches of rows need the predictions of whole bags; pass a PredictionMemory")
+        yield {"proportion": self.memory.loss(logits, batch.row)}
+        self.memory.update(logits, batch.row)

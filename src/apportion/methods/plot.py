@@ -1,22 +1,31 @@
-"""PLOT: learn from labels that optimal transport made to meet every bag's proportions. Algorithms 1 and 2."""
+"""PLOT, the second stage: a student learns labels that match the proportions of every bag.
+
+    min_θ  1/N Σ_j  w_j  loss(f_θ(x_j), q_j)        q: the mean of the last rounds of labels
+
+Optimal transport makes the labels (`pseudo_labels`). Eq. (22) has w = 1, eq. (3) has w_j = 1/n_i
+(`bag_weights`). Algorithms 1 and 2, which relabel after every epoch, are `pipeline.second_stage`.
+
+Liu et al., "Two-stage training for learning from label proportions", IJCAI 2021.
+"""
 
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from apportion.bags.bags import BagBatch
+from apportion.bags.bags import BagBatch, RowBatch
+from apportion.errors import SettingsError
 from apportion.methods.protocol import LossTerms
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> (n,)
+Loss = Callable[[Tensor, Tensor], Tensor]  # (logits (n, k), labels (n, k)) -> (n,)
 
 
 class LabelHistory:
-    """The last rounds of labels and their mean, which is what the student learns from."""
+    """The last `limit` rounds of labels (N, k), and their mean, which the student learns from."""
 
     def __init__(self, labels: Tensor, limit: int = 5) -> None:
         if limit < 1:
-            raise ValueError(f"memory is {limit}; at least one round of labels is needed")
+            raise SettingsError(f"memory is {limit}; pass at least 1 round of labels")
         self.limit = limit
         self.rounds = [labels]
         self.mean = labels
@@ -26,11 +35,11 @@ class LabelHistory:
 
     def restore(self, rounds: list[Tensor]) -> None:
         self.rounds = rounds
-        self.mean = sum(rounds[1:], rounds[0]) / len(rounds)  # no stack: that would copy every round
+        self.mean = sum(rounds[1:], rounds[0]) / len(rounds)  # torch.stack would copy every round
 
 
 class PLOT:
-    """`weights` (N,) are 1/n_i up to a constant for eq. (3), None for eq. (22); ragged bags differ."""
+    """The student. `weights` (N,) weights the rows; `mixup` is the parameter of mixup's Beta, 0 for none."""
 
     def __init__(
         self,
@@ -41,7 +50,7 @@ class PLOT:
         weights: Tensor | None = None,
     ) -> None:
         if not mixup >= 0:
-            raise ValueError(f"mixup is {mixup}; pass the Beta's parameter, or 0 for none")
+            raise SettingsError(f"mixup is {mixup}; pass the parameter of a Beta distribution, or 0 for none")
         self.classifier = classifier
         self.labels = labels
         self.loss = loss
@@ -51,35 +60,39 @@ class PLOT:
     def networks(self) -> list[nn.Module]:
         return [self.classifier]
 
-    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
-        x, labels = batch.x, self.labels.mean[batch.row]
+    def losses(self, batch: BagBatch | RowBatch, progress: float) -> Iterator[LossTerms]:
+        x = batch.x
+        labels = self.labels.mean[batch.row]
         weights = torch.ones_like(labels[:, 0]) if self.weights is None else self.weights[batch.row]
         if self.mixup:
-            x, labels, weights = mixup_rows(self.mixup, x, labels, weights)
+            x, labels, weights = mixup(self.mixup, x, labels, weights)
         yield {"labels": (weights * self.loss(self.classifier(x), labels)).mean()}
 
 
-def mixup_rows(alpha: float, *values: Tensor) -> list[Tensor]:
-    """Each row mixed with another of the batch, by a weight of its own from Beta(alpha, alpha)."""
+def mixup(alpha: float, *values: Tensor) -> list[Tensor]:
+    """Mix each row with a random other row of the batch, with a weight of its own from Beta(alpha, alpha).
+
+    Zhang et al., "mixup: Beyond empirical risk minimization", ICLR 2018.
+    """
     first = values[0]
-    shape = torch.full((len(first),), alpha, device=first.device)
-    # unchecked: a check would have to wait for the device
-    weight = torch.distributions.Beta(shape, shape, validate_args=False).sample()
+    concentration = torch.full((len(first),), alpha, device=first.device)
+    # validating the arguments would wait for the device
+    weight = torch.distributions.Beta(concentration, concentration, validate_args=False).sample()
     other = torch.randperm(len(first), device=first.device)
     return [torch.lerp(v[other], v, weight.view(-1, *[1] * (v.ndim - 1)).to(v.dtype)) for v in values]
 
 
 def bag_weights(sizes: Tensor, batch_size: int) -> Tensor:
-    """Each instance's weight of eq. (3), 1/n_i, scaled to a mean of one in an epoch, (N,).
+    """The weight of each row in eq. (3), (N,): 1/n_i, scaled to a mean of one over an epoch.
 
-    Of a bag larger than a batch an epoch sees a batch only: that many are its n_i.
+    An epoch sees `batch_size` rows of a larger bag only; they are its n_i.
     """
-    seen = sizes.clamp_max(batch_size)
-    return torch.repeat_interleave(int(seen.sum()) / (len(seen) * seen.float()), sizes)
+    drawn = sizes.clamp_max(batch_size)
+    return torch.repeat_interleave(int(drawn.sum()) / (len(drawn) * drawn.float()), sizes)
 
 
-def prediction_change(log_probs: Tensor, before: Tensor | None, sizes: Tensor) -> float:
-    """δ = ‖P − P^Δ‖_F of algorithm 2: a bag's predictions are over its size, the first P^Δ is uniform."""
-    previous = torch.full_like(log_probs, 1 / log_probs.shape[1]) if before is None else before.exp()
+def prediction_change(log_probs: Tensor, previous: Tensor | None, sizes: Tensor) -> float:
+    """δ = ‖P − P^Δ‖_F of algorithm 2. Each row counts 1/n_i; the first P^Δ is uniform."""
+    before = torch.full_like(log_probs, 1 / log_probs.shape[1]) if previous is None else previous.exp()
     scale = torch.repeat_interleave(1 / sizes.to(log_probs), sizes.to(log_probs.device)).unsqueeze(1)
-    return float((scale * (log_probs.exp() - previous)).norm())
+    return float((scale * (log_probs.exp() - before)).norm())

@@ -1,78 +1,103 @@
-"""What the loop asks of a method."""
+"""What a method has to provide to be trained by `training.train`, and the helpers that methods share.
 
-from collections.abc import Callable, Iterator, Sequence
+A new first stage is a class with a `classifier`, `networks()` and `losses()`. The smallest one:
+
+    class DLLP:
+        def __init__(self, classifier):
+            self.classifier = classifier
+
+        def networks(self):
+            return [self.classifier]
+
+        def losses(self, batch, progress):
+            logits = self.classifier(batch.x)
+            yield {"proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.left)}
+
+`testing.check_method` runs the tests that every method has to pass.
+"""
+
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from apportion.bags.bags import BagBatch, Bags
+from apportion.bags.bags import Bags
+from apportion.errors import DataError
 
-# named, already weighted; the loss is their sum, so what is logged is what is optimized
+# Scalars by name, already weighted. The loss is their sum, so what is logged is what is optimized.
 LossTerms = dict[str, Tensor]
 
 
 class Learner(Protocol):
-    """A method. `steps` yields a set of terms for each player; the loop steps that player, then goes on."""
+    """A method that the training loop can train."""
 
     classifier: nn.Module  # (n, ...) -> logits (n, k)
 
     def networks(self) -> list[nn.Module]:
-        """The networks that learn, one optimizer each."""
+        """The networks that learn; each gets an optimizer of its own. The classifier's comes first."""
         ...
 
-    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
-        """One turn of every player on a batch; `progress` runs from 0 to 1 over the stage."""
+    def losses(self, batch: Any, progress: float) -> Iterator[LossTerms]:
+        """Yield the loss terms of each network in turn. The loop takes that network's step before it asks for
+        the next.
+
+        `batch` is a BagBatch, or a RowBatch for methods that support batches of rows. `progress` runs from 0
+        to 1 over the stage.
+        """
         ...
 
 
-def checked_networks(
-    learner: Learner, optimizers: Sequence[Optimizer], rate: Callable[[float], float]
-) -> list[nn.Module]:
-    """The players of a learner, or what is wrong with what they are to be trained by."""
+def check_networks(learner: Learner, optimizers: Sequence[Optimizer]) -> list[nn.Module]:
+    """The learner's networks, after checking that each has an optimizer that trains it."""
     if isinstance(optimizers, Optimizer):
         raise TypeError(f"optimizers is one {type(optimizers).__name__}; pass a list, [optimizer]")
-    if not callable(rate):
-        remedy = "of the peak rate by progress from 0 to 1, such as lambda progress: 1.0"
-        raise TypeError(f"rate is {rate!r}; pass a function to a share {remedy}")
-    players = learner.networks()
-    if len(optimizers) != len(players):
-        what = f"there are {len(optimizers)} optimizers for {len(players)} players"
-        raise ValueError(f"{what}; pass one for each of learner.networks(), in a list")
-    for i, (player, optimizer) in enumerate(zip(players, optimizers, strict=True)):
-        own = {id(weight) for weight in player.parameters()}
-        if own and own.isdisjoint(id(w) for group in optimizer.param_groups for w in group["params"]):
-            what = f"optimizer {i} has no weight of player {i}, a {type(player).__name__}"
-            raise ValueError(f"{what}, which would learn nothing; make it from that network's parameters")
-    return players
+    networks = learner.networks()
+    if len(optimizers) != len(networks):
+        raise ValueError(
+            f"there are {len(optimizers)} optimizers for {len(networks)} networks; pass a list with one for "
+            "each of learner.networks()"
+        )
+    for i, (network, optimizer) in enumerate(zip(networks, optimizers, strict=True)):
+        own = {id(weight) for weight in network.parameters()}
+        trained = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        if own and own.isdisjoint(trained):
+            raise ValueError(
+                f"optimizer {i} has no parameter of network {i}, a {type(network).__name__}, which would not "
+                "learn; make it from that network's parameters"
+            )
+    return networks
 
 
 def check_known_proportions(bags: Bags) -> None:
-    """Bags without proportions teach a first stage nothing, and would make all weights NaN."""
-    for i in bags.proportions.isnan().any(1).nonzero().flatten()[:1].tolist():
-        remedy = "train on known_bags(bags), of apportion.intake.mending"
-        raise ValueError(f"bag {bags.ids[i]!r} has no proportions, which a first stage learns from; {remedy}")
+    """Raise DataError for a bag with unknown proportions: a loss of them would make all weights NaN."""
+    for i in bags.proportions.isnan().any(1).nonzero().flatten().tolist():
+        raise DataError(
+            f"{bags.name(i)} has no proportions for a first stage to learn from; use bags.known()"
+        )
 
 
-def loss_terms_of(learner: Learner, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
-    """What `steps` yields; terms that it returns would be taken for their names."""
-    turns = learner.losses(batch, progress)
-    if turns is None or isinstance(turns, dict):
-        what = f"steps of {type(learner).__name__} returns {type(turns).__name__}"
-        raise TypeError(f"{what}; it must yield a dict of terms for each player: yield, not return")
-    return turns
+def loss_terms(learner: Learner, batch: Any, progress: float) -> Iterator[LossTerms]:
+    """`learner.losses`, after checking that it yields: of a returned dict the loop would see the keys."""
+    terms = learner.losses(batch, progress)
+    if terms is None or isinstance(terms, dict):
+        raise TypeError(
+            f"losses of {type(learner).__name__} returns {type(terms).__name__}; yield one dict of terms per "
+            "network instead"
+        )
+    return terms
 
 
 @contextmanager
 def frozen_batch_norm(model: nn.Module) -> Iterator[None]:
-    """Forward passes inside leave the running statistics as they were."""
+    """Forward passes inside leave the running statistics of batch normalization unchanged."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     tracked = [m.track_running_stats for m in norms]
     try:
         for m in norms:
-            m.track_running_stats = False  # not momentum 0: the number of batches would still be counted
+            m.track_running_stats = False  # momentum 0 would still count batches
         yield
     finally:
         for m, was_tracked in zip(norms, tracked, strict=True):
@@ -81,23 +106,23 @@ def frozen_batch_norm(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """What is computed inside has gradients for its inputs alone: those of the weights, a third of the
-    arithmetic, are not wanted, and a compiled backward pass would make them all the same."""
-    learning = [p for p in model.parameters() if p.requires_grad]
+    """Passes inside compute gradients of their inputs only. Those of the weights would cost a third of the
+    arithmetic, and a compiled backward pass would compute them whether or not they are used."""
+    learned = [p for p in model.parameters() if p.requires_grad]
     try:
-        for p in learning:
+        for p in learned:
             p.requires_grad_(False)
         yield
     finally:
-        for p in learning:
+        for p in learned:
             p.requires_grad_()
 
 
 class WeightAverage(nn.Module):
-    """Running means of a network's weights and statistics. A module, so that a checkpoint has its count.
+    """Exponential moving average of a network's weights and running statistics.
 
-    After t steps the momentum is (1 + t) / (10 + t), up to the one that was asked for: a short training would
-    else be answered by the network that it began with.
+    After t steps the momentum is min(momentum, (1 + t) / (10 + t)); otherwise the average of a short training
+    would still be the initial network. It is a module so that checkpoints include the number of steps.
     """
 
     taken: Tensor
@@ -105,16 +130,18 @@ class WeightAverage(nn.Module):
     def __init__(self, momentum: float) -> None:
         super().__init__()
         self.momentum = momentum
-        self.register_buffer("taken", torch.zeros((), dtype=torch.int64))  # on the host: it is read in a step
+        self.register_buffer("taken", torch.zeros((), dtype=torch.int64))  # on the CPU: every step reads it
 
     @torch.no_grad()
-    def follow(self, mean: nn.Module, network: nn.Module) -> None:
-        """One step, in place and all at once. Tensors are listed anew: networks may have been moved, and
-        buffers replaced."""
-        means, values = (
-            [each for each in (*net.parameters(), *net.buffers()) if each.is_floating_point()]
-            for net in (mean, network)
-        )
-        t = int(self.taken)
-        torch._foreach_lerp_(means, values, 1 - min(self.momentum, (1 + t) / (10 + t)))
+    def update(self, average: nn.Module, network: nn.Module) -> None:
+        """Move `average` one step towards `network`, in place."""
+        steps = int(self.taken)
+        momentum = min(self.momentum, (1 + steps) / (10 + steps))
+        torch._foreach_lerp_(_floating_tensors(average), _floating_tensors(network), 1 - momentum)
         self.taken += 1
+
+
+def _floating_tensors(network: nn.Module) -> list[Tensor]:
+    """Parameters and buffers, listed anew at every step: networks move and buffers are replaced."""
+    tensors = [*network.parameters(), *network.buffers()]
+    return [tensor for tensor in tensors if tensor.is_floating_point()]

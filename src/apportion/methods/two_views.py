@@ -1,7 +1,11 @@
-"""Two views: labels by transport from a weak view of each instance, taught to a strong view of it.
+"""Two views: labels from exact transport of a weak view of each instance, taught to a strong view of it.
 
-Beside them stand the bag loss, of the weak view, and for the first half a contrast that draws the two views
-of an instance together and pushes other instances apart, which is what lets large bags begin at all.
+    L = w(t) · bag loss(weak) + mean_j trust_j · CE(strong_j, label_j) + (1 - 2t)₊ · InfoNCE(weak, strong)
+
+The labels of a batch match the proportions of its bags, as in PLOT, but are made anew in every step, as in
+FixMatch (Sohn et al., 2020). The contrastive term (SimCLR, Chen et al., 2020) draws the two views of an
+instance together and pushes instances apart; without it training on large bags does not get started. It is
+gone after half of the training. This method is our own; docs/methods/two-views.md describes it.
 """
 
 import math
@@ -12,23 +16,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from apportion._device import Quick, identity, send_to_device, start_copy_to_host
-from apportion.bags.bags import BagBatch
+from apportion.bags.bags import BagBatch, RowBatch
 from apportion.losses import proportion_loss
 from apportion.methods.count_likelihood import count_loss
 from apportion.methods.prediction_memory import PredictionMemory
 from apportion.methods.protocol import LossTerms, WeightAverage, frozen_batch_norm
 from apportion.transport import assign_with_duals, round_to_counts
 
-OnHost = Callable[[], Sequence[Tensor]]  # logits, sizes and proportions of a batch, once they are there
+OnHost = Callable[[], Sequence[Tensor]]  # waits for the CPU copies of a batch's logits, sizes and proportions
 
 
 class TwoViews:
-    """The classifier is `average`, a running mean of the weights of `network`, which is what trains.
+    """`network` trains; the classifier is `average`, an exponential moving average of its weights.
 
-    Both are nn.Sequential(features, head); `projector` maps features to where they are contrasted. A batch's
-    x is (n, 2, ...): weak and strong. The bag loss, DLLP's or the likelihood of `counts`, has a weight that
-    falls from `bag_first` to `bag_last`. With bags `remembered`, batches are those of `scattered(bags)`.
-    `quick` makes the parts of a step fast, each a function of a batch (speed.quick).
+    Both are nn.Sequential(features, head); `projector` maps features to the space where views are contrasted.
+    A batch has x of shape (n, 2, ...): weak and strong views. The bag loss is the proportion loss or, with
+    `counts`, the count likelihood; its weight goes from `bag_first` to `bag_last`. Without `transport`, the
+    label of an instance is its most probable class. With a `memory`, batches are of rows from all bags.
+    `quick` compiles the parts of a step.
     """
 
     def __init__(
@@ -43,121 +48,153 @@ class TwoViews:
         momentum: float = 0.99,
         transport: bool = True,
         counts: bool = False,
-        remembered: PredictionMemory | None = None,
-        quick: Quick | None = None,
+        memory: PredictionMemory | None = None,
+        quick: Quick = identity,
     ) -> None:
-        if remembered is not None and (counts or transport != remembered.priced):
-            raise ValueError("remembered bags know no likelihood of counts, and have prices for transport")
+        if memory is not None and counts:
+            raise ValueError("the count likelihood needs whole bags; leave out counts or memory")
+        if memory is not None and transport != memory.transport:
+            raise ValueError(f"transport is {transport}, but the memory has transport={memory.transport}")
+        self.network = split_network(network)
         self.classifier = average.requires_grad_(False)
-        self.network = in_two_parts(network)
-        self.averaging = WeightAverage(momentum)
-        kept = network, projector, average, self.averaging, *([] if remembered is None else [remembered])
-        self.player = nn.ModuleList(kept)  # one optimizer; all of it is saved
         self.projector = projector
-        self.n_bags = 0  # in a usual batch: for others nothing is compiled anew
+        self.averaging = WeightAverage(momentum)
+        self.memory = memory
+        # one optimizer trains it, and checkpoints include all of it
+        parts = [network, projector, average, self.averaging]
+        self.trained = nn.ModuleList(parts if memory is None else [*parts, memory])
         self.bag_weights = bag_first, bag_last
-        self.contrast, self.temperature = contrast, temperature
-        self.transport = transport  # False: the largest class is the label, whatever the proportions
+        self.contrast = contrast
+        self.temperature = temperature
+        self.transport = transport
         self.counts = counts
-        self.remembered = remembered
-        parts = self._weak, self._strong, self._alike, taught
-        fast = [(quick or identity)(part, graphs=True) for part in parts]
-        self.weak, self.strong, self.alike, self.taught = fast
+        self.usual_n_bags = 0  # in a batch; nothing is compiled for others
+        self.weak_pass = quick(self._weak_pass, graphs=True)
+        self.strong_pass = quick(self._strong_pass, graphs=True)
+        self.contrastive_loss = quick(self._contrastive_loss, graphs=True)
+        self.label_losses = quick(label_losses, graphs=True)
 
     def networks(self) -> list[nn.Module]:
-        return [self.player]
+        return [self.trained]
 
-    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
+    def losses(self, batch: BagBatch | RowBatch, progress: float) -> Iterator[LossTerms]:
         weak, strong = batch.x.unbind(1)
-        self.n_bags = self.n_bags or len(batch.sizes)
-        usual = not (self.remembered or self.counts or batch.left) and len(batch.sizes) == self.n_bags
-        plain, logits, *lost = self.weak(weak, (batch.sizes, batch.proportions) if usual else None)
-        to_host = self.remembered is None and (self.transport or self.counts)
-        asked = start_copy_to_host(logits.float(), batch.sizes, batch.proportions) if to_host else None
-        moved, answers = self.strong(strong)
+        features, logits, *bag_loss = self.weak_pass(weak, self._bags_for_pass(batch))
+        on_host = self._start_copy(logits, batch)
+        strong_features, strong_logits = self.strong_pass(strong)
         first, last = self.bag_weights
         bag_weight = first + (last - first) * progress
-        terms = {"proportion": bag_weight * (lost[0] if usual else self.bag_loss(logits, batch, asked))}
+        loss = bag_loss[0] if bag_loss else self.bag_loss(logits, batch, on_host)
+        terms = {"proportion": bag_weight * loss}
         if progress < 0.5:
-            terms["contrast"] = self.contrast * (1 - 2 * progress) * self.alike(plain, moved)
-        # last: while transport is under way on the host, the device has all of the above to do
-        terms["labels"] = self.taught(answers, *self.labels(logits.detach(), batch, asked)).mean()
+            contrast = self.contrastive_loss(features, strong_features)
+            terms["contrast"] = self.contrast * (1 - 2 * progress) * contrast
+        # last, so that the device has all of the above to do while the CPU solves the transport problems
+        classes, scores = self.labels(logits.detach(), batch, on_host)
+        terms["labels"] = self.label_losses(strong_logits, classes, scores).mean()
         yield terms
-        self.averaging.follow(self.classifier, self.network)
-        if self.remembered is not None:
-            self.remembered.remember(logits, batch.row)
+        self.averaging.update(self.classifier, self.network)
+        if self.memory is not None:
+            self.memory.update(logits, batch.row)
 
-    def _weak(self, x: Tensor, known: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, ...]:
-        """Features, logits and, where the sizes and proportions of whole bags are known, DLLP's loss."""
-        features, head = self.network
-        plain = features(x)
-        logits = head(plain)
-        return (plain, logits) if known is None else (plain, logits, proportion_loss(logits, *known))
+    def _bags_for_pass(self, batch: BagBatch | RowBatch) -> tuple[Tensor, Tensor] | None:
+        """Sizes and proportions of a usual batch, whose proportion loss is compiled with the forward pass."""
+        if isinstance(batch, RowBatch) or self.counts or batch.left:
+            return None
+        if not self.usual_n_bags:
+            self.usual_n_bags = len(batch.sizes)
+        return (batch.sizes, batch.proportions) if len(batch.sizes) == self.usual_n_bags else None
 
-    def _strong(self, x: Tensor) -> tuple[Tensor, ...]:
-        with frozen_batch_norm(self.network):  # the statistics used at test time are those of weak views
-            return self._weak(x)
+    def _weak_pass(self, x: Tensor, bags: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, ...]:
+        """Features, logits and, for whole bags of these sizes and proportions, the proportion loss."""
+        body, head = self.network
+        features = body(x)
+        logits = head(features)
+        return (features, logits) if bags is None else (features, logits, proportion_loss(logits, *bags))
 
-    def _alike(self, plain: Tensor, moved: Tensor) -> Tensor:
-        return contrast(self.projector(plain), self.projector(moved), self.temperature)
+    def _strong_pass(self, x: Tensor) -> tuple[Tensor, ...]:
+        with frozen_batch_norm(self.network):  # at test time instances look like weak views
+            return self._weak_pass(x)
 
-    def bag_loss(self, logits: Tensor, batch: BagBatch, on_host: OnHost | None) -> Tensor:
-        if self.remembered is not None:
-            return self.remembered.loss(logits, batch.row)
-        bags = logits, batch.sizes, batch.proportions, batch.left
-        return count_loss(*bags, on_host=on_host) if self.counts else proportion_loss(*bags)
+    def _contrastive_loss(self, weak: Tensor, strong: Tensor) -> Tensor:
+        return info_nce(self.projector(weak), self.projector(strong), self.temperature)
 
-    def labels(self, logits: Tensor, batch: BagBatch, on_host: OnHost | None) -> tuple[Tensor, Tensor]:
-        """The class of every row, and its scores, of which that class is the largest at fair prices."""
-        if self.transport and on_host is not None:
-            return at_fair_prices(logits, on_host)
-        scores = logits.float() if self.remembered is None else self.remembered.at_prices(logits, batch.row)
-        return scores.argmax(1), scores
+    def _start_copy(self, logits: Tensor, batch: BagBatch | RowBatch) -> OnHost | None:
+        """Start copying to the CPU what transport and the count likelihood of whole bags need there."""
+        if isinstance(batch, RowBatch) or not (self.transport or self.counts):
+            return None
+        return start_copy_to_host(logits.float(), batch.sizes, batch.proportions)
+
+    def bag_loss(self, logits: Tensor, batch: BagBatch | RowBatch, on_host: OnHost | None) -> Tensor:
+        if isinstance(batch, RowBatch):
+            return self._memory().loss(logits, batch.row)
+        if self.counts:
+            return count_loss(logits, batch.sizes, batch.proportions, batch.left, on_host=on_host)
+        return proportion_loss(logits, batch.sizes, batch.proportions, batch.left)
+
+    def labels(
+        self, logits: Tensor, batch: BagBatch | RowBatch, on_host: OnHost | None
+    ) -> tuple[Tensor, Tensor]:
+        """The label of every row, (n,), and scores (n, k) whose largest class it is."""
+        if not self.transport:
+            return logits.argmax(1), logits.float()
+        if isinstance(batch, RowBatch):
+            scores = self._memory().adjusted_scores(logits, batch.row)
+            return scores.argmax(1), scores
+        if on_host is None:
+            on_host = start_copy_to_host(logits.float(), batch.sizes, batch.proportions)
+        return transport_labels(logits, on_host)
+
+    def _memory(self) -> PredictionMemory:
+        if self.memory is None:
+            raise TypeError("batches of rows need the predictions of whole bags; pass a PredictionMemory")
+        return self.memory
 
 
-def in_two_parts(network: nn.Module) -> nn.Sequential:
-    parts = list(network) if isinstance(network, nn.Sequential) else []
-    if not isinstance(network, nn.Sequential) or len(parts) != 2 or not isinstance(parts[1], nn.Linear):
+def split_network(network: nn.Module) -> nn.Sequential:
+    """The network, after checking that it is nn.Sequential(features, linear head)."""
+    two_parts = isinstance(network, nn.Sequential) and len(network) == 2
+    if not two_parts or not isinstance(network[1], nn.Linear):
         raise TypeError(
-            "two views contrast the features before the last layer: pass a network of two parts, "
-            "nn.Sequential(features, head) with a linear head, or name another first stage, such as dllp"
+            "two_views contrasts the features before the last layer; pass a network of two parts, "
+            "nn.Sequential(features, head) with a linear head, or use another method, such as dllp"
         )
     return network
 
 
-def at_fair_prices(scores: Tensor, on_host: OnHost) -> tuple[Tensor, Tensor]:
-    """Exact transport labels of a batch of whole bags, as classes (n,), and the scores less their prices.
+def transport_labels(logits: Tensor, on_host: OnHost) -> tuple[Tensor, Tensor]:
+    """Exact transport labels of a batch of whole bags, (n,), and logits minus their dual prices, (n, k).
 
-    Transport is the host's: `on_host` gives scores, sizes and proportions there. Once the prices that prove
-    the labels are taken off, the label is the largest class that is left, in doubt where another is as cheap.
+    The label is the largest class of these scores, and certain as far as it is ahead: another class may cost
+    almost as much.
     """
-    there, lengths, proportions = on_host()
-    found = assign_with_duals(there, lengths, round_to_counts(proportions, lengths))
-    prices = found.prices.float().repeat_interleave(lengths, 0)
-    return send_to_device(found.classes, scores.device), scores.float() - send_to_device(
-        prices, scores.device
-    )
+    host_logits, sizes, proportions = on_host()
+    assignment = assign_with_duals(host_logits, sizes, round_to_counts(proportions, sizes))
+    prices = assignment.prices.float().repeat_interleave(sizes, 0)
+    classes = send_to_device(assignment.classes, logits.device)
+    return classes, logits.float() - send_to_device(prices, logits.device)
 
 
-def taught(answers: Tensor, classes: Tensor, scores: Tensor) -> Tensor:
-    """Cross-entropy of the answers to the labels, as far as the scores trust them, (n,)."""
-    return trust(scores) * F.cross_entropy(answers.float(), classes, reduction="none")
+def label_losses(logits: Tensor, classes: Tensor, scores: Tensor) -> Tensor:
+    """Cross-entropy of each row to its label, weighted by the trust in it, (n,)."""
+    return trust(scores) * F.cross_entropy(logits.float(), classes, reduction="none")
 
 
 def trust(scores: Tensor) -> Tensor:
-    """How far to trust the largest class of each row, exp(-10 H²), (n,): H is its entropy over log k."""
-    doubt = torch.special.entr(scores.softmax(1)).sum(1) / math.log(max(2, scores.shape[1]))
-    return torch.exp(-10 * doubt.square())
+    """exp(-10 H²) of each row, (n,), where H is the entropy of softmax(scores) over log k."""
+    entropy = torch.special.entr(scores.softmax(1)).sum(1) / math.log(max(2, scores.shape[1]))
+    return torch.exp(-10 * entropy.square())
 
 
-def projector(width: int) -> nn.Module:
-    """From features to the 128 values in which two views are contrasted."""
+def make_projector(width: int) -> nn.Module:
+    """From features of this width to the 128 values in which views are contrasted."""
     return nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 128))
 
 
-def contrast(one: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """InfoNCE in both directions: of all instances in the batch, which is the other view of this one?"""
-    one, other = F.normalize(one.float(), dim=1), F.normalize(other.float(), dim=1)
-    alike = one @ other.T / temperature
+def info_nce(one: Tensor, other: Tensor, temperature: float) -> Tensor:
+    """InfoNCE in both directions: which instance of the batch is the other view of this one?"""
+    one = F.normalize(one.float(), dim=1)
+    other = F.normalize(other.float(), dim=1)
+    similarity = one @ other.T / temperature
     same = torch.arange(len(one), device=one.device)
-    return (F.cross_entropy(alike, same) + F.cross_entropy(alike.T, same)) / 2
+    return (F.cross_entropy(similarity, same) + F.cross_entropy(similarity.T, same)) / 2

@@ -12,17 +12,17 @@ from torch.optim import Optimizer
 from apportion._device import Quick, identity, plain_network
 from apportion.bags.bags import Bags
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
-from apportion.methods import METHODS, SCATTERED
+from apportion.methods import METHODS
 from apportion.methods.llp_gan import generator
 from apportion.methods.plot import Loss
-from apportion.methods.prediction_memory import PredictionMemory, scattered
+from apportion.methods.prediction_memory import PredictionMemory
 from apportion.methods.protocol import Learner
-from apportion.methods.two_views import in_two_parts, projector
+from apportion.methods.two_views import make_projector, split_network
 from apportion.networks import NETWORKS
 from apportion.optim import SCHEDULES, halving, make_optimizer
-from apportion.pseudo_labels import Labeller, SoftLabels, argmax_labels, hard_labels, predicted_labels
+from apportion.pseudo_labels import Labeler, SoftLabels, argmax_labels, hard_labels, predicted_labels
 from apportion.recipes import First, Network, Second
-from apportion.training import Rate
+from apportion.training import Schedule
 
 
 def build_network(network: Network, shape: Sequence[int], n_classes: int) -> nn.Module:
@@ -45,21 +45,21 @@ def build_learner(
         if bags is None:  # without them each row's proportions would be its label
             raise ValueError("scattered batches need the bags that are remembered; pass bags")
         priced = first.method == "two-views" and options.get("transport", True)
-        options["remembered"] = PredictionMemory(bags, priced, quick)
+        options["memory"] = PredictionMemory(bags, priced, quick)
     if first.method == "gan":
         options["generator"] = place(generator(shape, int(options.get("noise", 100))))
     if first.method == "two-views":
-        plain = in_two_parts(plain_network(classifier))
+        plain = split_network(plain_network(classifier))
         options["average"] = place(deepcopy(plain))
         width = cast(nn.Linear, plain[1]).in_features
         options["quick"] = quick
-        options["projector"] = projector(width).to(next(plain.parameters()).device)
-    return (SCATTERED if "remembered" in options else METHODS)[first.method](classifier, **options)
+        options["projector"] = make_projector(width).to(next(plain.parameters()).device)
+    return METHODS[first.method](classifier, **options)
 
 
-def in_batches(bags: Bags, first: First) -> Bags:
-    """The bags as the first stage takes them."""
-    return scattered(bags) if first.batches == "scattered" else bags
+def by(first: First) -> str:
+    """Whether batches are of whole bags or of rows: `by` of the stages."""
+    return "row" if first.batches == "scattered" else "bag"
 
 
 def build_optimizers(players: Sequence[nn.Module], stage: First | Second) -> list[Optimizer]:
@@ -72,12 +72,12 @@ def build_optimizers(players: Sequence[nn.Module], stage: First | Second) -> lis
     return [own, *(make_optimizer(other, "adam", stage.generator_rate, momentum=0.5) for other in others)]
 
 
-def build_rate(stage: First | Second) -> Rate:
+def build_schedule(stage: First | Second) -> Schedule:
     schedule = SCHEDULES[stage.schedule]
     return partial(halving, epochs=stage.epochs) if schedule is halving else schedule
 
 
-def build_labeller(second: Second) -> Labeller:
+def build_labeler(second: Second) -> Labeler:
     if second.labels == "soft":
         return SoftLabels(second.reg, math.inf if second.relax is None else second.relax)
     return {"hard": hard_labels, "predicted": predicted_labels, "argmax": argmax_labels}[second.labels]

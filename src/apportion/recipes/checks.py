@@ -9,7 +9,7 @@ from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, random_b
 from apportion.datasets import DATASETS, IMAGE_SETS
 from apportion.errors import SettingsError
 from apportion.losses import SCE_WEIGHTS
-from apportion.methods import METHODS, SCATTERED
+from apportion.methods import METHODS, ROW_METHODS
 from apportion.networks import NETWORKS
 from apportion.optim import OPTIMIZERS, SCHEDULES
 from apportion.recipes import First, Network, Recipe
@@ -91,9 +91,11 @@ def _check_batches(first: First) -> None:
     """Scattered batches are for methods that remember bags, whose loss is that of bag means."""
     if first.batches not in (None, "scattered"):
         raise SettingsError(f"first.batches is '{first.batches}'; set scattered, or null for whole bags")
-    if first.batches is not None and first.method not in SCATTERED:
+    if first.batches is not None and first.method not in ROW_METHODS:
         what = f"first.batches is '{first.batches}', but first.method is '{first.method}'"
-        raise SettingsError(f"{what}; set the method to {' or '.join(SCATTERED)}, or leave first.batches out")
+        raise SettingsError(
+            f"{what}; set the method to {' or '.join(ROW_METHODS)}, or leave first.batches out"
+        )
     if first.batches is not None and first.options.get("counts"):
         raise SettingsError("first.options.counts is of whole bags; leave it out, or first.batches")
 

@@ -21,7 +21,7 @@ _BROKEN = (SafetensorError, RuntimeError, ValueError, TypeError, KeyError, Index
 
 def held(state: dict[str, Any]) -> dict[str, Any]:
     """The state, with copies of what training will change in place: the networks and their optimizers."""
-    return state | {name: _copied(state[name]) for name in ("players", "optimizers")}
+    return state | {name: _copied(state[name]) for name in ("networks", "optimizers")}
 
 
 def _copied(value: Any) -> Any:
@@ -89,12 +89,12 @@ def check_fit(
     if state is None:
         return
     try:
-        for player, saved in zip(players, state["players"], strict=True):
+        for player, saved in zip(players, state["networks"], strict=True):
             player.load_state_dict(saved)
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             _check_optimizer(optimizer, saved)
-        tables = [] if labels is None else [*state["rounds"], state["running"]]
-        tables += [] if labels is None or state["before"] is None else [state["before"]]
+        tables = [] if labels is None else [*state["labels"], state["ema"]]
+        tables += [] if labels is None or state["previous"] is None else [state["previous"]]
         if any(table.shape != labels or not table.is_floating_point() for table in tables):
             raise ValueError(f"its labels are not of the shape {tuple(labels or ())}")
     except _BROKEN as problem:

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from apportion.bags.bags import Bags, exact_means
+from apportion.bags.bags import Bags, exact_bag_means
 from apportion.evaluate import bag_correlation, predict_on, proportion_error
 from apportion.intake.instances import as_floats
-from apportion.intake.mending import known_bags
 from apportion.judging.verdict import LEAST_BAGS
 from apportion.tables.asking import Asked, Found
 
@@ -17,7 +16,7 @@ from apportion.tables.asking import Asked, Found
 def data_of(bags: Bags, held: Bags | None, questions: Sequence[Asked], found: Found) -> dict[str, Any]:
     """What it learned from, for people."""
     asked, files = questions[0], [(each.proportions or each.counts or each.table).name for each in questions]
-    shares = zip(found.classes, known_bags(bags).overall.tolist(), strict=True)
+    shares = zip(found.classes, bags.known().overall.tolist(), strict=True)
     data = {
         "table": asked.table.name,
         "rows": len(bags.source.unique()),
@@ -28,7 +27,7 @@ def data_of(bags: Bags, held: Bags | None, questions: Sequence[Asked], found: Fo
         "shares from": ", ".join(files),
         "overall shares": ", ".join(f"{name} {share:.4f}" for name, share in shares),
     }
-    unknown = len(bags.sizes) - len(known_bags(bags).sizes)
+    unknown = len(bags.sizes) - len(bags.known().sizes)
     data |= {"bags without shares": unknown} if unknown else {}
     taken = {f"noise of {each.bag}": each.noise for each in questions if each.noise}
     taken |= {name: "yes" for name in ("normalize", "fill") if getattr(asked, name)}
@@ -37,11 +36,11 @@ def data_of(bags: Bags, held: Bags | None, questions: Sequence[Asked], found: Fo
 
 def quality_of(network: nn.Module, bags: Bags, which: str, device: torch.device) -> dict[str, Any]:
     """How well the predictions of these bags meet their shares."""
-    bags = known_bags(bags)
+    bags = bags.known()
     known = bags.proportions.cpu()
     log_probs = predict_on(device, network, bags.x, as_floats)
     found: Any = f"– ({len(known)} bags are too few to tell it)"  # of two and two classes it is 1 or -1
     if len(known) >= LEAST_BAGS:
-        found = bag_correlation(exact_means(log_probs.exp(), bags.sizes), known)  # None: all are alike
+        found = bag_correlation(exact_bag_means(log_probs.exp(), bags.sizes), known)  # None: all are alike
     error = proportion_error(log_probs, bags.sizes, known)
     return {f"share of a bag that is misplaced, {which}": error, f"bag correlation, {which}": found}

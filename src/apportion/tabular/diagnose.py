@@ -13,7 +13,6 @@ from apportion.errors import DataError, SettingsError
 from apportion.evaluate import predict_on
 from apportion.fitting.crossfit import unseen_log_probs
 from apportion.intake.instances import as_floats
-from apportion.intake.mending import known_bags
 from apportion.intake.weights import Relax
 from apportion.judging.diagnosis import Diagnosis, diagnosis_of
 from apportion.judging.verdict import LEAST_BAGS
@@ -60,7 +59,7 @@ def judged(
     held = None if new else held_out_of(model.facts, bags, seed)
     if new and learnt_from(model.facts, bags, seed):
         raise SettingsError("these are the bags that the model learned from, not new ones; leave --new out")
-    held, bags = None if held is None else known_bags(held), known_bags(bags)
+    held, bags = None if held is None else held.known(), bags.known()
     if held is not None and len(held.sizes) >= LEAST_BAGS:
         which = f"{len(held.sizes)} bags that were held out when the model was trained"
         return diagnosis_of(_log_probs(model, held, at), held, noisy=noisy), held, which
@@ -88,7 +87,7 @@ def _place(model: Model, bags: Bags, device: str) -> torch.device:
 
 def _left_out(model: Model, bags: Bags, at: torch.device) -> str:
     """What the model may have learned from and networks that judge in its place have not, in words."""
-    gaps = len(bags.sizes) - len(known_bags(bags).sizes)
+    gaps = len(bags.sizes) - len(bags.known().sizes)
     parts = [f"the {gaps} bags that have no proportions"] if gaps else []
     parts += ["the labels that were given"] if model.facts.given else []
     parts += ["the bags of its other groupings"] if model.facts.groupings > 1 else []

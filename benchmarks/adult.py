@@ -61,7 +61,7 @@ def in_our_loop(learner: Any, bags: Bags, seed: int) -> nn.Module:
     reseed(seed, "first", "weights")
     network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)
     made = learner(network)
-    settings = {"rate": one_cycle, "seed": seed, "stage": "first"}
+    settings = {"schedule": one_cycle, "seed": seed, "stage": "first"}
     for _ in train(
         made,
         bags,

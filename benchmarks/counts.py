@@ -119,7 +119,7 @@ def accuracy(loss: str, size: int, seed: int, folder: Path, epochs: int = 15) ->
     bags, _ = make_bags(x, y, size, 10, stream(seed, "bags"))
     learner = Learner(loss)
     optimizer = make_optimizer(learner.classifier, "adam", 1e-3)
-    given = {"rate": one_cycle, "seed": seed, "stage": "first"}
+    given = {"schedule": one_cycle, "seed": seed, "stage": "first"}
     for _ in train(learner, bags, [optimizer], epochs=epochs, batch_size=512, **given):
         pass
     with torch.no_grad():

@@ -48,7 +48,7 @@ def taught(bags: Bags, method: str, epochs: int, seed: int, asked: argparse.Name
     network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)
     optimizer = make_optimizer(network, "adam", 2e-3, decay=asked.decay)
     size = asked.rows_per_batch or ROWS.batch_size(bags, bags)
-    settings: dict[str, Any] = {"rate": one_cycle, "seed": seed, "stage": "first"}
+    settings: dict[str, Any] = {"schedule": one_cycle, "seed": seed, "stage": "first"}
     learner = METHODS[method](network)
     for _ in train(learner, bags, [optimizer], epochs=epochs, batch_size=size, **settings):
         pass

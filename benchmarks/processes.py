@@ -143,9 +143,7 @@ class Replay:
         self.states: list[Tensor] = []
         self.parts: list[int] = []
 
-    def batches(
-        self, batch_size: int, generator: torch.Generator, by: str = "bag"
-    ) -> Iterator[BagBatch]:
+    def batches(self, batch_size: int, generator: torch.Generator, by: str = "bag") -> Iterator[BagBatch]:
         self.number += 1
         seeds = [crew.own_seed(SEED, rank) for rank in range(PROCESSES)]
         self.states = [stream_state(key(seed, self.stage, self.number)) for seed in seeds]

@@ -90,7 +90,7 @@ def measured(rows: int, processes: int, folder: Path, mapped: bool, device: str)
     group = crew.Group() if processes > 1 else None
     stages: Any = pipeline if group is None else crew.Crew(group)
     student, found, spent = mlp((VALUES,), CLASSES, (64, 64)).to(device), {}, []
-    given: dict[str, Any] = {"epochs": 2, "rate": lambda progress: 1.0, "seed": 0, "resume": None}
+    given: dict[str, Any] = {"epochs": 2, "schedule": lambda progress: 1.0, "seed": 0, "resume": None}
     given |= {"batch_size": BATCH}
 
     def label(*values: Tensor) -> Tensor:

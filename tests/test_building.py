@@ -19,12 +19,12 @@ from apportion.optim import SCHEDULES
 from apportion.pseudo_labels import hard_labels, soft_labels
 from apportion.recipes import Data, First, Network, Recipe, Second, changed
 from apportion.recipes.building import (
-    build_labeller,
+    build_labeler,
     build_learner,
     build_loss,
     build_network,
     build_optimizers,
-    build_rate,
+    build_schedule,
 )
 from apportion.recipes.checks import BAGGINGS, LABELS, check
 from apportion.recipes.ranges import OPTIONS, RANGES, numbers
@@ -250,7 +250,7 @@ def test_each_player_gets_an_optimiser_of_its_own_and_the_generators_is_adam_wit
 
 
 def test_the_rate_knows_the_number_of_epochs():
-    rate = build_rate(First(epochs=400, schedule="halving"))
+    rate = build_schedule(First(epochs=400, schedule="halving"))
     assert [rate(p) for p in (0.0, 0.25, 0.5, 0.75)] == [1.0, 0.5, 0.25, 0.125]
 
 
@@ -258,9 +258,9 @@ def test_labellers_and_losses_take_the_recipes_numbers():
     generator = stream(0)
     log_probs = torch.randn(6, 3, generator=generator).log_softmax(1)
     sizes, shares = torch.tensor([6]), torch.tensor([[0.5, 0.25, 0.25]])
-    assert build_labeller(Second()) is hard_labels
+    assert build_labeler(Second()) is hard_labels
     for relax in (None, 2.0):
-        got = build_labeller(Second(labels="soft", reg=0.5, relax=relax))(log_probs, sizes, shares)
+        got = build_labeler(Second(labels="soft", reg=0.5, relax=relax))(log_probs, sizes, shares)
         expected = soft_labels(log_probs, sizes, shares, 0.5, math.inf if relax is None else relax)
         assert torch.equal(got, expected)
     labels = torch.rand(6, 3, generator=generator).softmax(1)

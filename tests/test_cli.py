@@ -243,7 +243,7 @@ def test_a_diverged_run_is_refused_in_a_line_that_names_epoch_and_term(tmp_path,
         "--set", "first.rate=1e30", "--set", "first.optimizer=sgd",
     )  # fmt: skip
     assert code == 2
-    assert "of the first stage: the term 'proportion' is nan; lower the rate" in message
+    assert "'proportion' is nan in epoch 1 of the first stage" in message
 
 
 @pytest.mark.parametrize("method", ["rot", "counts"])

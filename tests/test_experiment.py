@@ -406,9 +406,9 @@ def test_every_setting_of_a_second_stage_reaches_it(tmp_path, teacher, monkeypat
     second = Second(epochs=9, memory=3, running=0.25, hold=7, mixup=0.5, stop=0.1, schedule="cosine")
     with pytest.raises(runs.RunError, match="no epoch is left to train"):
         all_of(replace(TINY, second=second), tmp_path, teacher)
-    plain = ("epochs", "memory", "running", "hold", "mixup", "stop", "seed", "batch_size")
+    plain = ("epochs", "memory", "ema", "warmup_epochs", "mixup", "stop", "seed", "batch_size")
     assert [given[name] for name in plain] == [9, 3, 0.25, 7, 0.5, 0.1, 1, 256]
-    assert given["rate"](0.25) == pytest.approx(0.5 + 0.5 * math.cos(math.pi / 4))
+    assert given["schedule"](0.25) == pytest.approx(0.5 + 0.5 * math.cos(math.pi / 4))
     assert given["weights"] is None
 
 
@@ -423,7 +423,7 @@ def test_a_run_keeps_the_last_good_epoch_when_a_term_is_no_longer_finite(tmp_pat
         return line
 
     monkeypatch.setattr(experiment, "evaluated", poisoned)
-    with pytest.raises(TrainingError, match="epoch 3 of the first stage: the term 'proportion' is nan"):
+    with pytest.raises(TrainingError, match="'proportion' is nan in epoch 3"):
         all_of(TINY, tmp_path)
     kept = unpack((tmp_path / "last.safetensors").read_bytes(), "it")
     assert kept["epoch"] == 2

@@ -512,7 +512,7 @@ def test_a_student_after_scattered_batches_has_every_row_in_every_epoch(monkeypa
     for method in ("dllp", "vat"):  # of which the second knows no scattered batches
         short = {"first_epochs": 1, "second_epochs": 1, "batch_size": 16}
         list(two_stages(bags, small, method=method, label=hard_labels, **short))
-    assert [(given["scatter"], given["batch_size"]) for given in told] == [(True, 16), (False, 16)]
+    assert [(given["by"], given["batch_size"]) for given in told] == [("row", 16), ("bag", 16)]
 
 
 def test_pictures_are_taken_as_they_lie_and_those_without_shades_are_refused():

@@ -71,9 +71,7 @@ def moment_of(task: Task, number: int, classifier: torch.nn.Module) -> EpochStat
     log_probs = torch.randn(n, k, generator=generator).mul(5).log_softmax(1)
     labels = torch.nn.functional.one_hot(torch.randint(k, (n,), generator=generator), k).float()
     plot = PLOT(classifier, LabelHistory(labels), lambda a, b: a.sum(1))
-    return EpochState(
-        "second", Epoch(number, 100, {}, 0.0), plot, [], log_probs, plot.labels, last=number == 100
-    )
+    return EpochState("second", Epoch(number, 100, {}, 0.0), plot, [], number == 100, log_probs, plot.labels)
 
 
 # --- packing

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from apportion.optim import SCHEDULES, cosine, flat, halving, one_cycle
 from apportion.recipes import First
-from apportion.recipes.building import build_rate
+from apportion.recipes.building import build_schedule
 
 progress = st.floats(0.0, 1.0)
 
@@ -17,7 +17,7 @@ progress = st.floats(0.0, 1.0)
 @pytest.mark.parametrize("name", SCHEDULES)
 @given(at=progress, epochs=st.integers(1, 500))
 def test_a_share_lies_between_zero_and_one(name, at, epochs):
-    rate = build_rate(First(epochs=epochs, schedule=name))
+    rate = build_schedule(First(epochs=epochs, schedule=name))
     assert 0.0 <= rate(at) <= 1.0
 
 

@@ -37,7 +37,7 @@ class EpochState:
     epoch: Epoch
     learner: Learner
     optimizers: Sequence[Optimizer]
-    last: bool  # no epoch follows
+    last: bool = False  # no epoch follows
     # second stage only
     log_probs: Tensor | None = None  # (N, k) this epoch's predictions, or None during warm-up
     labels: LabelHistory | None = None

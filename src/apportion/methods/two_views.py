@@ -49,7 +49,7 @@ class TwoViews:
         transport: bool = True,
         counts: bool = False,
         memory: PredictionMemory | None = None,
-        quick: Quick = identity,
+        quick: Quick | None = None,
     ) -> None:
         if memory is not None and counts:
             raise ValueError("the count likelihood needs whole bags; leave out counts or memory")
@@ -69,6 +69,7 @@ class TwoViews:
         self.transport = transport
         self.counts = counts
         self.usual_n_bags = 0  # in a batch; nothing is compiled for others
+        quick = quick or identity
         self.weak_pass = quick(self._weak_pass, graphs=True)
         self.strong_pass = quick(self._strong_pass, graphs=True)
         self.contrastive_loss = quick(self._contrastive_loss, graphs=True)

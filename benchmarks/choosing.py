@@ -32,10 +32,10 @@ from apportion.datasets.adult import adult
 from apportion.datasets.synthetic import blobs, digits, moons
 from apportion.evaluate import calibration, predict
 from apportion.fitting import as_floats, stage_settings, two_stages
-from apportion.judging.bag_scores import SCORES
-from apportion.judging.calibration import fitted_temperature
-from apportion.judging.diagnosis import diagnosis_of
 from apportion.networks import mlp
+from apportion.selection.calibration import fit_temperature
+from apportion.selection.diagnosis import diagnose_bags
+from apportion.selection.scores import SCORES
 
 KINDS = {"random": random_bag_ids, "skewed": dirichlet_bag_ids, "by cluster": cluster_bag_ids}
 HELD_OUT, MODELS = 0.25, 36
@@ -112,12 +112,12 @@ def measured(classifier: Any, held: Bags, hidden: Tensor, data: Instances) -> di
     """True accuracies, every score on held-out bags, and the estimate with its interval."""
     log_probs = predict(classifier, held.x, as_floats)
     test = predict(classifier, data.test_x, as_floats)
-    found = diagnosis_of(log_probs, held, shuffles=499)
+    found = diagnose_bags(log_probs, held, n_permutations=499)
     return {
         "test": float((test.argmax(1) == data.test_y).double().mean()),
         "true": float((log_probs.argmax(1) == hidden).double().mean()),
         "scores": {name: score(log_probs, held) for name, score in SCORES.items()},
-        "estimate": [found.accuracy, found.low, found.high],
+        "estimate": [found.accuracy, found.accuracy_low, found.accuracy_high],
         "supported": found.supported,
     }
 
@@ -166,11 +166,11 @@ def renewed(line: dict[str, Any], keep: Path | None) -> dict[str, Any]:
         return line
     log_probs, sizes, shares, hidden = torch.load(keep / f"{line['key']}.pt")
     held = Bags(log_probs, sizes, shares, torch.arange(len(log_probs)), list(range(len(sizes))))
-    found = diagnosis_of(log_probs, held, shuffles=499)
-    temperature = fitted_temperature(log_probs, sizes, shares)
+    found = diagnose_bags(log_probs, held, n_permutations=499)
+    temperature = fit_temperature(log_probs, sizes, shares)
     cooler = (log_probs.double() / temperature).log_softmax(1)
     return line | {
-        "estimate": [found.accuracy, found.low, found.high],
+        "estimate": [found.accuracy, found.accuracy_low, found.accuracy_high],
         "supported": found.supported,
         "calibration": [calibration_error(log_probs, hidden), calibration_error(cooler, hidden)],
     }

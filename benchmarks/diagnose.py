@@ -20,8 +20,8 @@ from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, make_bag
 from apportion.datasets import Instances
 from apportion.datasets.adult import adult
 from apportion.datasets.synthetic import blobs, digits, moons
-from apportion.fitting.crossfit import unseen_log_probs
-from apportion.judging.diagnosis import diagnosis_of
+from apportion.selection.crossfit import out_of_fold_log_proba
+from apportion.selection.diagnosis import diagnose_bags
 from apportion.tabular.fit import checked
 
 FINE: list[tuple[str, Callable[[int], Instances], int, Any]] = [
@@ -74,17 +74,18 @@ def main() -> None:
             if asked.shuffled and i % asked.shuffled == 0:
                 show(f"{name}, shuffled", shuffled, None)
             log_probs = torch.full((len(bags.x), bags.n_classes), 1 / bags.n_classes).log()
-            if diagnosis_of(log_probs, alike).supported:
+            if diagnose_bags(log_probs, alike).supported:
                 print(f"{name}, all alike: called fine")
 
 
 def show(name: str, bags: Bags, hidden: torch.Tensor | None) -> None:
-    log_probs = unseen_log_probs(bags, checked({}), folds=4)
-    found = diagnosis_of(log_probs, bags, crossed=True)
+    log_probs = out_of_fold_log_proba(bags, checked({}), folds=4)
+    found = diagnose_bags(log_probs, bags, cross_validated=True)
     truth = "" if hidden is None else f"{100 * float((log_probs.argmax(1) == hidden).double().mean()):.1f}"
     cells = [name if found.supported else f"{name}: **no answer**", len(bags.sizes), f"{found.spread:.2f}"]
-    cells += [f"{found.correlation:.3f}", f"{found.shuffled:.3f}"]
-    cells += [f"{100 * found.accuracy:.1f} ({100 * found.low:.1f} to {100 * found.high:.1f})", truth]
+    cells += [f"{found.correlation:.3f}", f"{found.critical_correlation:.3f}"]
+    interval = f"({100 * found.accuracy_low:.1f} to {100 * found.accuracy_high:.1f})"
+    cells += [f"{100 * found.accuracy:.1f} {interval}", truth]
     print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags.bags import bag_means
-from apportion.judging.shuffles import shuffled_correlations
-from apportion.judging.verdict import RARE
+from apportion.selection.diagnosis import SIGNIFICANCE, permutation_test
 
 SIZES = {
     "all of 40": lambda random, m: np.full(m, 40),
@@ -38,8 +37,8 @@ def shares(sizes: Tensor, slope: float, reason: float, random: np.random.Generat
 
 
 def passes(predicted: Tensor, known: Tensor, sizes: Tensor, seed: int) -> bool:
-    found, null = shuffled_correlations(predicted, known, sizes, 1999, seed)
-    return (1 + int((null >= found - 1e-9).sum())) / 2000 <= RARE
+    found, null = permutation_test(predicted, known, sizes, 1999, seed)
+    return (1 + int((null >= found - 1e-9).sum())) / 2000 <= SIGNIFICANCE
 
 
 def main() -> None:

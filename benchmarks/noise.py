@@ -22,10 +22,10 @@ from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult
-from apportion.fitting.crossfit import unseen_log_probs
 from apportion.intake.mending import mended_bags
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.networks import mlp
+from apportion.selection.crossfit import out_of_fold_log_proba
 
 SCALE, STEP = 2.0, 0.05  # of the Laplace noise on counts, of the rounding
 
@@ -62,7 +62,7 @@ def likeliest(epochs: list[int], bags: Bags, method: str, seed: int) -> int:
     scores = {}
     for number in epochs:
         settings = {"backbone": mlp, "method": method, "label": None, "first_epochs": number, "seed": seed}
-        log_probs = unseen_log_probs(bags, settings, seed=seed)
+        log_probs = out_of_fold_log_proba(bags, settings, seed=seed)
         scores[number] = float(count_log_likelihood(log_probs, bags.sizes, bags.proportions).mean())
     print(f"{seed} likelihood by epochs: {scores}", flush=True)
     return max(scores, key=scores.__getitem__)

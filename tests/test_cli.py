@@ -344,7 +344,7 @@ def test_held_out_bags_leave_some_with_numbers_to_learn_from(towns, monkeypatch,
     words = ["--drop", "known", "--unlabeled", "--held-out", ".2", "--out", "model", *SHORT]
     code, message = refused(monkeypatch, capsys, "fit", *towns(*range(3, 10)), *words)
     assert code == REFUSED
-    assert "of 3 bags with proportions 2 would be held out; leave two at least to learn from" in message
+    assert "holds out 2 of 3 bags with known proportions" in message
     said("fit", *towns(*range(4, 10)), *words)
     assert json.loads(Path("model/config.json").read_text())["data"]["held-out bags"] == 2
 

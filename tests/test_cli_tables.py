@@ -18,8 +18,8 @@ pl = pytest.importorskip("polars")
 from apportion.cli import app  # noqa: E402
 from apportion.datasets.synthetic import moons  # noqa: E402
 from apportion.errors import DataError, ModelError, SettingsError  # noqa: E402
-from apportion.judging.diagnosis import Diagnosis, diagnosis_of  # noqa: E402
 from apportion.models import load_model  # noqa: E402
+from apportion.selection.diagnosis import Diagnosis, diagnose_bags  # noqa: E402
 from apportion.tables.transforms import features_of  # noqa: E402
 from apportion.tabular.diagnosed import _estimate  # noqa: E402
 
@@ -125,15 +125,15 @@ def test_what_a_model_was_told_is_in_its_files(folder):
         (("--labels", "firm"), "labels is 'firm'; there are hard"),
         (("--first-epochs", "0"), "first_epochs is 0; it must be at least 1"),
         (("--device", "tpu"), "no device 'tpu'"),
-        (("--held-out", "0.99"), "of 30 bags 30 would be held out"),
-        (("--held-out", "nan"), "held_out is nan; it is a share of the bags, at least 0 and less than 1"),
-        (("--held-out", "-0.5"), "held_out is -0.5; it is a share of the bags"),
+        (("--held-out", "0.99"), "holds out 30 of 30 bags"),
+        (("--held-out", "nan"), "validation_fraction is nan"),
+        (("--held-out", "-0.5"), "validation_fraction is -0.5"),
         (("--batch-size", "0"), "batch_size is 0; it must be at least 1$"),
         (("--rate", "nan"), "rate is nan; it must be more than 0 and finite"),
         (("--rate", "-1"), "rate is -1.0; it must be more than 0 and finite"),
-        (("--choose", "likelihood"), "choose goes by bags that are held out: .*--held-out 0.1"),
-        (("--calibrate",), "calibrate goes by bags that are held out: .*--held-out 0.1"),
-        (("--choose", "luck", "--held-out", "0.2"), "choose is 'luck'; there are likelihood"),
+        (("--choose", "likelihood"), "select_by=.* needs validation bags"),
+        (("--calibrate",), "calibrate=True needs validation bags"),
+        (("--choose", "luck", "--held-out", "0.2"), "select_by is 'luck'"),
         (("--drop", "height"), "has no column 'height'"),
         (("--out", "people.csv"), "people.csv is there already"),
     ],
@@ -297,9 +297,9 @@ def test_more_folds_than_bags_are_refused_in_a_line(folder):
 
 
 def test_an_accuracy_that_may_be_anything_is_no_number():
-    asked = SimpleNamespace(accuracy=1.0, low=0.05, high=0.96, noisy=False)
+    asked = SimpleNamespace(accuracy=1.0, accuracy_low=0.05, accuracy_high=0.96, noisy=False)
     assert _estimate(asked) == "cannot be told from these bags"
-    asked.low = 0.5
+    asked.accuracy_low = 0.5
     assert _estimate(asked) == "100.0 % (50.0 to 96.0 %)"
 
 
@@ -413,7 +413,7 @@ def test_held_out_bags_choose_the_epoch_and_the_temperature(folder):
     result = run("fit", *SOURCES["counts"], "--out", "model", *words, "--calibrate")
     assert result.exit_code == 0
     assert re.search(r"first stage, epoch 1 of \d+: proportion", result.output)
-    assert "held-out likelihood -" in result.output
+    assert "validation_likelihood -" in result.output
     quality = json.loads(Path("model/config.json").read_text())["quality"]
     assert quality["chosen epoch"].endswith(" stage, by likelihood")
     assert quality["temperature"] != 1
@@ -425,7 +425,7 @@ def test_held_out_bags_diagnose_a_good_model(folder):
     words = ("--bags-out", "bags.csv", "--rows-out", "rows.csv")
     result = run("diagnose", "model", *SOURCES["counts"], *words)
     assert result.exit_code == 0
-    assert result.output.startswith("The bags tell the classes apart")
+    assert result.output.startswith("Held-out bag proportions are predicted better than chance")
     assert "judged on: 12 bags that were held out when the model was trained" in result.output
     assert "accuracy, estimated: " in result.output
     bags, rows = pl.read_csv("bags.csv", schema_overrides={"bag": pl.String}), pl.read_csv("rows.csv")
@@ -458,10 +458,10 @@ def test_without_held_out_bags_networks_trained_alike_judge_each_other(folder, m
     seen = []
 
     def watched(*words: Any, **given: Any) -> Diagnosis:
-        seen.append(given.get("crossed", False))
-        return diagnosis_of(*words, **given)
+        seen.append(given.get("cross_validated", False))
+        return diagnose_bags(*words, **given)
 
-    monkeypatch.setattr("apportion.tabular.diagnose.diagnosis_of", watched)
+    monkeypatch.setattr("apportion.tabular.diagnose.diagnose_bags", watched)
     assert run("fit", *SOURCES["counts"], "--out", "model", *LONGER).exit_code == 0
     run("diagnose", "model", *SOURCES["counts"], "--folds", "2")
     run("fit", *SOURCES["counts"], "--out", "held", "--held-out", "0.4", *LONGER)
@@ -479,7 +479,7 @@ def test_shuffled_shares_have_no_answer_though_the_model_met_them(folder):
     assert run("fit", *SOURCES["counts"], "--out", "model", *LONGER).exit_code == 0
     result = run("diagnose", "model", *SOURCES["counts"], "--folds", "2")
     assert result.exit_code == 1
-    assert result.output.startswith("No answer: the shares of bags that the network has not seen")
+    assert result.output.startswith("No answer: held-out bag proportions are predicted no better")
 
 
 def test_diagnose_names_what_does_not_fit_the_model(folder):

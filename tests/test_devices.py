@@ -25,9 +25,9 @@ from apportion._random import stream
 from apportion.bags.simulate import make_bags
 from apportion.errors import SettingsError
 from apportion.evaluate import predict_on
-from apportion.fitting.crossfit import unseen_log_probs
 from apportion.networks import mlp
 from apportion.optim import orthogonal
+from apportion.selection.crossfit import out_of_fold_log_proba
 from apportion.tabular.fit import train_table
 
 # importing torch's compiler warns about torch's own use of torch.jit
@@ -191,7 +191,7 @@ def pictures(n: int = 8) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_a_gpu_that_is_too_small_says_so_with_what_to_change(monkeypatch):
     x, y, bags = pictures()
     made, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 4, 2, stream(0))
-    for where in ("estimators", "tabular.fit", "fitting.crossfit"):
+    for where in ("estimators", "tabular.fit", "selection.crossfit"):
         monkeypatch.setattr(f"apportion.{where}.two_stages", too_small)
     with pytest.raises(SettingsError, match=SAID) as found:
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)
@@ -199,7 +199,7 @@ def test_a_gpu_that_is_too_small_says_so_with_what_to_change(monkeypatch):
     with pytest.raises(SettingsError, match=SAID):
         next(train_table(made, "cpu", {}))
     with pytest.raises(SettingsError, match=SAID):
-        unseen_log_probs(made, {}, folds=2)
+        out_of_fold_log_proba(made, {}, folds=2)
     with pytest.raises(ZeroDivisionError), catch_out_of_memory(ROWS, CPU):  # all else is as it was
         _ = 1 / 0
 

@@ -499,7 +499,7 @@ def test_settings_that_do_not_exist_are_refused_with_those_that_do():
 
 
 def test_bags_alike_cannot_be_scored():
-    with pytest.raises(ValueError, match="all have the same proportions"):
+    with pytest.raises(ValueError, match="have the same proportions"):
         BagCorrelation()(Fixed(np.full((240, 2), 0.5)), X, np.full((240, 2), 0.5), bags=TOWNS)
 
 

@@ -186,7 +186,7 @@ def test_classes_may_be_true_and_false():
         assert found.tolist() == [False, True]
         np.testing.assert_allclose(shares, SHARES.to_numpy())
     found = diagnose(np.full((6, 2), 0.5), TOWNS, table, classes=[False, True])
-    assert found.errors.tolist() == pytest.approx([0, 1 / 6, 1 / 2])
+    assert found.bag_errors.tolist() == pytest.approx([0, 1 / 6, 1 / 2])
 
 
 def test_ids_that_differ_by_their_unicode_form_are_told_so():

@@ -20,7 +20,7 @@ from apportion import (
 from apportion.intake.given import GivenBag
 from apportion.intake.joining import BagOf, groupings_in, joined, transduced
 from apportion.intake.several import mended_bags
-from apportion.judging.choosing import part_of
+from apportion.selection.epochs import split_bags
 
 FAST = {"first_epochs": 6, "second_epochs": 3, "random_state": 0}
 
@@ -102,7 +102,7 @@ def test_given_labels_are_known_in_every_grouping_and_never_held_out(world):
     bags = plain(world, given=given).bags
     pure = [bag for bag in bags.ids if isinstance(bag.name, GivenBag)]
     assert {bag.grouping for bag in pure} == {"town", "age"}
-    _, held = part_of(bags, 0.5, 0)
+    _, held = split_bags(bags, 0.5, 0)
     assert not any(isinstance(bag.name, GivenBag) for bag in held.ids)
 
 

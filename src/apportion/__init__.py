@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from apportion.intake.forms import expand_proportions
     from apportion.intake.grouping import build_bags
     from apportion.intake.manifest import load_manifest, save_manifest
-    from apportion.judging.diagnosis import Diagnosis, diagnose
-    from apportion.judging.scoring import BagCorrelation, BagScore
     from apportion.methods import DLLP, LLPGAN, LLPVAT, ROT, CountLikelihood, TwoViews
     from apportion.methods.plot import PLOT, LabelHistory
     from apportion.optim import make_optimizer
     from apportion.pipeline import EpochState
     from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels, soft_labels
     from apportion.saving import load, save
+    from apportion.selection.diagnosis import Diagnosis, diagnose
+    from apportion.selection.scores import BagCorrelation, BagScore
     from apportion.transport import Plan, assign, assign_with_duals, entropic_plan, round_to_counts
 
 _HOMES = {
     "bags.simulate": ("make_bags",),
     "bags.bags": ("BagBatch", "Bags"),
-    "judging.diagnosis": ("Diagnosis", "diagnose"),
+    "selection.diagnosis": ("Diagnosis", "diagnose"),
     "estimators": ("ProportionClassifier",),
     "evaluate": ("accuracy", "predict", "proportion_error"),
     "methods": ("DLLP", "CountLikelihood", "LLPGAN", "LLPVAT", "ROT", "TwoViews"),
@@ -45,7 +45,7 @@ _HOMES = {
     "optim": ("make_optimizer",),
     "pipeline": ("EpochState",),
     "saving": ("load", "save"),
-    "judging.scoring": ("BagCorrelation", "BagScore"),
+    "selection.scores": ("BagCorrelation", "BagScore"),
     "methods.plot": ("PLOT", "LabelHistory"),
     "transport": ("Plan", "assign", "assign_with_duals", "entropic_plan", "round_to_counts"),
 }

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from apportion.bags.bags import Bags
+from apportion.bags.predictions import bags_of_predictions
 from apportion.bags.raking import rake
 from apportion.errors import DataError
 from apportion.intake.gaps import refuse_estimate
@@ -19,7 +20,6 @@ from apportion.intake.mending import believed
 from apportion.intake.remedies import MEETING
 from apportion.intake.several import noise_of, refuse_tables, same_classes, tables_of, told_of
 from apportion.intake.weights import Relax
-from apportion.judging.predictions import predictions_in_bags
 from apportion.transport import entropic_plan
 
 TOLD = 0.005  # of a share
@@ -50,7 +50,7 @@ def meet(
         with told_of(name):
             refuse_estimate(levels[name], table["counts"])
             known = table["proportions"], table["counts"], classes, MEETING, levels[name]
-            groupings[name], there, relax[name] = predictions_in_bags(probabilities, bags[name], *known)
+            groupings[name], there, relax[name] = bags_of_predictions(probabilities, bags[name], *known)
         named |= {} if there is None else {name: list(there)}
     same_classes(named)
     first = next(iter(groupings.values()))

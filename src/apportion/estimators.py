@@ -22,7 +22,7 @@ from apportion.intake.instances import as_floats, as_instances
 from apportion.intake.joining import transduced
 from apportion.intake.pictures import stacked
 from apportion.intake.several import mended_bags
-from apportion.judging.choosing import Chosen, check_choice, part_of
+from apportion.selection.epochs import EpochSelector, check_selection, split_bags
 
 
 class ProportionClassifier(ClassifierMixin, BaseEstimator):
@@ -97,7 +97,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         asked |= {"seed": as_seed(asked.pop("random_state"))}
         named, _ = asked.pop("device"), asked.pop("verbose")
         options = {name: asked.pop(name) for name in ("noise", "normalize", "unlabeled", "fill")}
-        check_choice(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
+        check_selection(*(asked.pop(name) for name in ("held_out", "choose", "calibrate")))
         y, classes = rows_by_name(y, classes)
         refuse_another_order(X, bags)
         given = placed_labels(given, X, bags)  # by the index of X, which validation drops
@@ -111,12 +111,12 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self.instance_shape_, self.n_rows_, self.device_ = tuple(data.x.shape[1:]), len(X), str(device)
         self.backbone_, self.bytes_, self.history_ = asked["backbone"], data.x.dtype == torch.uint8, []
         with preserve_random_state(device), catch_out_of_memory(data.x, device):
-            part, held = part_of(data := data.to(device), self.held_out, asked["seed"], self.choose)
-            chosen = Chosen(held, self.choose)
+            part, held = split_bags(data := data.to(device), self.held_out, asked["seed"], self.choose)
+            chosen = EpochSelector(held, self.choose)
             for epoch_state in two_stages(part, relax=relax, **settings):
-                self.history_.append(line_of(epoch_state) | (said := chosen.see(epoch_state)))
+                self.history_.append(line_of(epoch_state) | (said := chosen.update(epoch_state)))
                 tell(epoch_state, said, self.verbose)
-        self.classifier_, self.temperature_ = chosen.network(self.calibrate)
+        self.classifier_, self.temperature_ = chosen.best_network(self.calibrate)
         self.chosen_, self.optimizers_ = (chosen.stage, chosen.epoch), chosen.optimizers
         log_probs = predict_on(device, self.classifier_, data.x, as_floats).to(device)
         self.transduction_ = self.classes_[transduced(log_probs, data, relax)]

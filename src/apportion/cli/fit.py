@@ -111,7 +111,7 @@ def command(
 def trained(asked: "list[Asked]", found: "list[Found]", settings: dict[str, Any], device: str) -> "Model":
     """The model of checked tables; a line of an epoch is printed, though not of each where they are short."""
     from apportion.fitting.telling import words_of
-    from apportion.judging.choosing import Chosen, part_of
+    from apportion.selection.epochs import EpochSelector, split_bags
     from apportion.tables.holding import hold_parts
     from apportion.tabular.believing import together
     from apportion.tabular.fit import model_of, train_table
@@ -122,14 +122,14 @@ def trained(asked: "list[Asked]", found: "list[Found]", settings: dict[str, Any]
         nonlocal relax
         bags, relax = together(groupings, asked, found)
         held_out, seed, choose = (settings[name] for name in ("held_out", "seed", "choose"))
-        learned, held = part_of(bags, held_out, seed, choose)
+        learned, held = split_bags(bags, held_out, seed, choose)
         return [learned] if held is None else [learned, held]
 
     made, columns = hold_parts(asked, found, divide)
     parts = made[0], made[1] if len(made) > 1 else None
-    chosen, printed = Chosen(parts[1], settings["choose"]), -math.inf
+    chosen, printed = EpochSelector(parts[1], settings["choose"]), -math.inf
     for epoch_state in train_table(parts[0], device, settings, relax):
-        line = words_of(epoch_state, chosen.see(epoch_state))
+        line = words_of(epoch_state, chosen.update(epoch_state))
         if epoch_state.epoch.number == 1 or epoch_state.last or time.monotonic() - printed > SECONDS:
             print(line, flush=True)
             printed = time.monotonic()

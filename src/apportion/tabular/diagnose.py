@@ -11,12 +11,11 @@ from apportion._device import resolve_device
 from apportion.bags.bags import Bags
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import predict_on
-from apportion.fitting.crossfit import unseen_log_probs
 from apportion.intake.instances import as_floats
 from apportion.intake.weights import Relax
-from apportion.judging.diagnosis import Diagnosis, diagnosis_of
-from apportion.judging.verdict import LEAST_BAGS
 from apportion.models import Model
+from apportion.selection.crossfit import out_of_fold_log_proba
+from apportion.selection.diagnosis import MIN_BAGS, Diagnosis, diagnose_bags
 from apportion.tables.asking import Asked, Found
 from apportion.tables.checking import refuse
 from apportion.tables.holding import hold_parts
@@ -60,23 +59,23 @@ def judged(
     if new and learnt_from(model.facts, bags, seed):
         raise SettingsError("these are the bags that the model learned from, not new ones; leave --new out")
     held, bags = None if held is None else held.known(), bags.known()
-    if held is not None and len(held.sizes) >= LEAST_BAGS:
+    if held is not None and len(held.sizes) >= MIN_BAGS:
         which = f"{len(held.sizes)} bags that were held out when the model was trained"
-        return diagnosis_of(_log_probs(model, held, at), held, noisy=noisy), held, which
+        return diagnose_bags(_log_probs(model, held, at), held, noisy=noisy), held, which
     if new:
         which = f"{len(bags.sizes)} bags that are new to the model"
-        return diagnosis_of(_log_probs(model, bags, at), bags, noisy=noisy), bags, which
-    if len(bags.sizes) < LEAST_BAGS or float(bags.proportions.std(0).max()) < 1e-6:
+        return diagnose_bags(_log_probs(model, bags, at), bags, noisy=noisy), bags, which
+    if len(bags.sizes) < MIN_BAGS or float(bags.proportions.std(0).max()) < 1e-6:
         which = f"{len(bags.sizes)} bags that the model has learned from"  # no network could say more
-        return diagnosis_of(_log_probs(model, bags, at), bags, noisy=noisy), bags, which
+        return diagnose_bags(_log_probs(model, bags, at), bags, noisy=noisy), bags, which
     if folds > len(bags.sizes):
         raise SettingsError(
             f"--folds is {folds}, but there are {len(bags.sizes)} bags; pass no more than that"
         )
     settings = checked(settings_of(model)) | {"relax": relax}
-    log_probs = unseen_log_probs(bags.to(at), settings, folds, seed, verbose)
+    log_probs = out_of_fold_log_proba(bags.to(at), settings, folds, seed, verbose)
     which = f"{len(bags.sizes)} bags, each by one of {folds} networks trained alike on other bags{left_out}"
-    return diagnosis_of(log_probs, bags, noisy=noisy, crossed=True), bags, which
+    return diagnose_bags(log_probs, bags, noisy=noisy, cross_validated=True), bags, which
 
 
 def _place(model: Model, bags: Bags, device: str) -> torch.device:

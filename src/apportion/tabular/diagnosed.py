@@ -6,25 +6,25 @@ from typing import Any
 import torch
 
 from apportion.bags.bags import Bags
-from apportion.judging.diagnosis import Diagnosis
 from apportion.models import Model
+from apportion.selection.diagnosis import Diagnosis
 
 ANYTHING = 0.9  # an interval of the accuracy as wide as this tells nothing
 
 
 def report(found: Diagnosis, which: str) -> list[str]:
     """Lines for people."""
-    errors, margins = found.errors, found.margins
+    errors, margins = found.bag_errors, found.margins
     worst = torch.quantile(errors, torch.tensor([0.5, 0.95], dtype=errors.dtype)).tolist()
     compared, narrow = _compared(found), float((margins < 0.1).double().mean())
     return [
-        *found.words,
+        *found.reasons,
         f"judged on: {which}",
         f"spread of the bags' shares: {found.spread:.3g} times that of random bags ({compared})",
-        f"bag correlation: {found.correlation:.3f}; shuffled shares reach {found.shuffled:.3f}, "
+        f"bag correlation: {found.correlation:.3f}; shuffled shares reach {found.critical_correlation:.3f}, "
         f"p = {found.p_value:.4f}",
         f"accuracy, estimated: {_estimate(found)}; naming the largest class for all: "
-        f"{100 * found.largest:.1f} %",
+        f"{100 * found.largest_class:.1f} %",
         f"share of a bag that is misplaced: {float(errors.mean()):.4f} on average, {worst[0]:.4f} in the "
         f"middle bag, more than {worst[1]:.4f} in one of twenty",
         f"labels by transport agree with the most probable class: {100 * found.agreement:.1f} %",
@@ -34,23 +34,25 @@ def report(found: Diagnosis, which: str) -> list[str]:
 
 
 def _estimate(found: Diagnosis) -> str:
-    if math.isnan(found.accuracy) or (not found.noisy and found.high - found.low >= ANYTHING):
+    if math.isnan(found.accuracy) or (
+        not found.noisy and found.accuracy_high - found.accuracy_low >= ANYTHING
+    ):
         return "cannot be told from these bags"
-    ends = f"{100 * found.low:.1f} to {100 * found.high:.1f} %"
+    ends = f"{100 * found.accuracy_low:.1f} to {100 * found.accuracy_high:.1f} %"
     return f"{100 * found.accuracy:.1f} % ({'no interval: the shares are noisy' if found.noisy else ends})"
 
 
 def _compared(found: Diagnosis) -> str:
     if found.noisy:
         return "once their noise is taken off, which tells nothing of chance"
-    if found.spread > 1 + found.chance:
+    if found.spread > 1 + found.spread_tolerance:
         return "more than chance: they differ for a reason"
-    return "as chance makes it" if found.spread >= 1 - found.chance else "less than chance"
+    return "as chance makes it" if found.spread >= 1 - found.spread_tolerance else "less than chance"
 
 
 def by_bag(found: Diagnosis, bags: Bags) -> dict[str, Any]:
     """Columns with a row a bag."""
-    return {"bag": list(bags.ids), "rows": bags.sizes.numpy(), "misplaced": found.errors.numpy()}
+    return {"bag": list(bags.ids), "rows": bags.sizes.numpy(), "misplaced": found.bag_errors.numpy()}
 
 
 def by_row(found: Diagnosis, bags: Bags, model: Model) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from apportion.bags.bags import Bags
 from apportion.fitting import stage_settings, two_stages
 from apportion.fitting.auto import told
 from apportion.intake.weights import Relax
-from apportion.judging.choosing import Chosen, check_choice
 from apportion.models import Facts, Model, named
 from apportion.pipeline import EpochState
+from apportion.selection.epochs import EpochSelector, check_selection
 from apportion.tables.asking import Asked, Found
 from apportion.tables.columns import Column
 from apportion.tabular.cards import data_of, quality_of
@@ -61,12 +61,12 @@ def settled(given: Mapping[str, Any], images: bool, device: str) -> dict[str, An
 def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What both stages are told; words and numbers that cannot be are an error."""
     said = dict(DEFAULTS) | dict(settings)
-    check_choice(*(said.pop(name) for name in ("held_out", "choose", "calibrate")))
+    check_selection(*(said.pop(name) for name in ("held_out", "choose", "calibrate")))
     return stage_settings(**said)
 
 
 def model_of(
-    chosen: Chosen,
+    chosen: EpochSelector,
     trained: tuple[Bags, Bags | None],
     columns: tuple[Column, ...],
     questions: Sequence[Asked],
@@ -78,11 +78,11 @@ def model_of(
     (bags, held), asked, at = trained, questions[0], resolve_device(device, trained[0].x)
     said = dict(DEFAULTS) | dict(settings)
     name, options = named(said["backbone"])
-    network, temperature = chosen.network(said["calibrate"])
+    network, temperature = chosen.best_network(said["calibrate"])
     quality = quality_of(network, bags, "training bags", at)
     quality |= {} if held is None else quality_of(network, held, "held-out bags", at)
-    if chosen.choose is not None:
-        quality["chosen epoch"] = f"{chosen.epoch} of the {chosen.stage} stage, by {chosen.choose}"
+    if chosen.select_by is not None:
+        quality["chosen epoch"] = f"{chosen.epoch} of the {chosen.stage} stage, by {chosen.select_by}"
     if said["calibrate"]:
         quality["temperature"] = temperature
     facts = Facts(

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from apportion.bags.bags import Bags
 from apportion.intake.joining import BagOf
-from apportion.judging.choosing import split
 from apportion.models import Facts
+from apportion.selection.epochs import hold_out
 
 PART = 1 << 24  # bytes of images
 
@@ -68,7 +68,7 @@ def held_out_of(facts: Facts, bags: Bags, seed: int) -> Bags | None:
     cut = facts.held_out
     if not 0 < cut < len(bags.sizes) or facts.bags != len(bags.sizes) - cut:
         return None
-    trained, held = split(bags, cut, seed)
+    trained, held = hold_out(bags, cut, seed)
     # the order of names decides which are held out, and texts sort otherwise than numbers
     same = len(trained.x) == facts.rows and names_of(held) == facts.held_out_names
     return held if same else None
@@ -81,5 +81,5 @@ def learnt_from(facts: Facts, bags: Bags, seed: int) -> bool:
         mine = zip(bags.ids, bags.sizes.tolist(), strict=True)
         return _sum_of_one(mine, _means(bags.x)) in facts.learned.split(",")
     if 0 < cut < len(bags.sizes):
-        bags, _ = split(bags, cut, seed)
+        bags, _ = hold_out(bags, cut, seed)
     return sum_of(bags) == facts.learned

@@ -1,0 +1,61 @@
+"""Out-of-fold predictions: every bag is predicted by a network that has not seen it."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from apportion._device import catch_out_of_memory
+from apportion._random import preserve_random_state, stream
+from apportion.bags.bags import Bags
+from apportion.errors import SettingsError
+from apportion.evaluate import predict
+from apportion.fitting import two_stages
+from apportion.fitting.telling import words_of
+from apportion.intake.instances import as_floats
+from apportion.pipeline import EpochState
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+def out_of_fold_log_proba(
+    bags: Bags, settings: Mapping[str, Any], folds: int = 4, seed: int = 0, verbose: bool = False
+) -> Tensor:
+    """Log-probabilities (N, k) in the order of the bags, on the CPU.
+
+    The bags are divided into `folds` parts. The rows of each part are predicted by a network that learned
+    from all other parts, with the `settings` of `two_stages`. `verbose` prints a line every few seconds.
+    """
+    m = len(bags.sizes)
+    if not 2 <= folds <= m:
+        raise SettingsError(f"folds is {folds} for {m} bags; pass a number from 2 to {m}")
+    fold_of_bag = torch.empty(m, dtype=torch.int64)
+    fold_of_bag[torch.randperm(m, generator=stream(seed, "folds"))] = torch.arange(m) % folds
+    fold_of_row = torch.repeat_interleave(fold_of_bag, bags.sizes)
+    log_probs = torch.empty(len(bags.x), bags.n_classes)
+    with preserve_random_state(bags.x.device), catch_out_of_memory(bags.x, bags.x.device):
+        for fold in range(folds):
+            training = bags.select((fold_of_bag != fold).nonzero().flatten())
+            states = two_stages(training, **settings)
+            if verbose:
+                states = _print_progress(states, f"network {fold + 1} of {folds}")
+            last = deque(states, maxlen=1).pop()
+            rows = fold_of_row == fold
+            x = bags.x[rows.to(bags.x.device)]
+            log_probs[rows] = predict(last.learner.classifier, x, as_floats).cpu()
+    return log_probs
+
+
+def _print_progress(states: Iterator[EpochState], name: str) -> Iterator[EpochState]:
+    """The same states. Prints one of them every few seconds, and none if training takes less than that."""
+    printed = time.monotonic()
+    for state in states:
+        if time.monotonic() - printed > SECONDS_BETWEEN_LINES:
+            sys.stdout.write(f"{name}, {words_of(state, {})}\n")
+            sys.stdout.flush()
+            printed = time.monotonic()
+        yield state

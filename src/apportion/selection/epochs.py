@@ -1,0 +1,156 @@
+"""Selection of an epoch by validation bags, which no learner sees."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from apportion._device import plain_network
+from apportion._random import stream
+from apportion.bags.bags import Bags
+from apportion.errors import DataError, SettingsError
+from apportion.evaluate import predict
+from apportion.intake.gaps import refuse_alike
+from apportion.intake.given import GivenBag
+from apportion.intake.instances import as_floats
+from apportion.intake.joining import BagOf
+from apportion.optim import words_of
+from apportion.pipeline import EpochState
+from apportion.selection.calibration import fit_temperature, scale_temperature
+from apportion.selection.diagnosis import MIN_BAGS
+from apportion.selection.scores import SCORES
+
+
+def check_selection(validation_fraction: float, select_by: str | None, calibrate: bool) -> None:
+    """Raise `SettingsError` unless the three parameters are possible, also together."""
+    if not isinstance(calibrate, bool | np.bool_):
+        raise SettingsError(f"calibrate is {calibrate!r}; pass True or False")
+    is_number = isinstance(validation_fraction, int | float | np.number)
+    if not is_number or not 0 <= validation_fraction < 1:
+        what = f"validation_fraction is {validation_fraction!r}"
+        raise SettingsError(f"{what}; pass a fraction of the bags, at least 0 and less than 1")
+    if select_by is not None and select_by not in SCORES:
+        raise SettingsError(f"select_by is {select_by!r}; pass one of {', '.join(SCORES)}")
+    if validation_fraction > 0:
+        return
+    if select_by is not None:
+        raise SettingsError(f"select_by={select_by!r} needs validation bags; pass validation_fraction=0.1")
+    if calibrate:
+        raise SettingsError("calibrate=True needs validation bags; pass validation_fraction=0.1")
+
+
+def split_bags(
+    bags: Bags, validation_fraction: float, seed: int, select_by: str | None = None
+) -> tuple[Bags, Bags | None]:
+    """The bags to learn from, and the validation bags: a fraction of those with known proportions.
+
+    At least two bags are held out and at least two, which differ, are left to learn from.
+    """
+    if not validation_fraction:
+        return bags, None
+    n_eligible = int(_can_validate(bags).sum())
+    n_validation = max(2, round(validation_fraction * n_eligible))
+    kind = "bags" if n_eligible == len(bags.sizes) else "bags with known proportions"
+    what = f"validation_fraction={validation_fraction:g} holds out {n_validation} of {n_eligible} {kind}"
+    if n_validation > n_eligible - 2:
+        raise DataError(f"{what}; at least two must be left to learn from")
+    if n_validation < MIN_BAGS and select_by is not None and "correlation" in select_by:
+        hint = "pass select_by='likelihood'"
+        if n_eligible >= MIN_BAGS + 2:
+            hint = f"pass validation_fraction={MIN_BAGS / n_eligible:.2g}, or select_by='likelihood'"
+        raise DataError(f"{what}, which are too few for a correlation; {hint}")
+    training, validation = hold_out(bags, n_validation, seed)
+    try:
+        refuse_alike(training)
+    except DataError as problem:
+        raise DataError(f"{what}; then {problem}, or hold out fewer") from None
+    return training, validation
+
+
+def hold_out(bags: Bags, n_validation: int, seed: int) -> tuple[Bags, Bags]:
+    """All bags but `n_validation`, and these. Which ones are held out depends on the seed alone."""
+    order = torch.randperm(len(bags.sizes), generator=stream(seed, "held-out"))
+    order = order[_can_validate(bags)[order].logical_not().sort(stable=True).indices]
+    return bags.select(order[n_validation:]), bags.select(order[:n_validation])
+
+
+def _can_validate(bags: Bags) -> Tensor:
+    """(m,) bags with known proportions that are not made of known labels: the others measure nothing."""
+    names = (name.name if isinstance(name, BagOf) else name for name in bags.ids)
+    known_labels = torch.tensor([isinstance(name, GivenBag) for name in names])
+    return bags.proportions.isfinite().all(1).cpu() & ~known_labels
+
+
+class EpochSelector:
+    """Keeps the network of the epoch that scores best on validation bags, or else of the last epoch.
+
+    Call `update` after every epoch of both stages, then `best_network`. Instances are predicted on the device
+    of the network; scores are computed on the CPU.
+
+    Parameters
+    ----------
+    validation_bags : Bags or None
+        Bags that no learner has seen.
+    select_by : str or None
+        A name in `SCORES`. None keeps the last epoch.
+
+    Attributes
+    ----------
+    stage, epoch : str, int
+        The stage and the number of the epoch that is kept.
+    optimizers : dict of str
+        A description of the classifier's optimizer, by stage.
+    """
+
+    def __init__(self, validation_bags: Bags | None, select_by: str | None) -> None:
+        if validation_bags is not None:
+            validation_bags = replace(validation_bags, proportions=validation_bags.proportions.cpu())
+        self.validation_bags = validation_bags
+        self.select_by = select_by
+        self.stage = ""
+        self.epoch = 0
+        self.optimizers: dict[str, str] = {}
+        self._best_score = -math.inf
+        self._classifier: nn.Module = nn.Identity()
+        self._weights: dict[str, Tensor] | None = None
+
+    def update(self, state: EpochState) -> dict[str, Any]:
+        """Take note of an epoch. Returns its score as an entry of the history, or nothing."""
+        network = state.learner.classifier
+        if state.optimizers:  # the first of them is the classifier's
+            self.optimizers[state.stage] = words_of(state.optimizers[0])
+        if self.validation_bags is None or self.select_by is None:
+            self._keep(state)
+            return {}
+        x = self.validation_bags.x.to(next(network.parameters()).device)
+        score = SCORES[self.select_by](predict(network, x, as_floats).cpu(), self.validation_bags)
+        if self.epoch == 0 or score > self._best_score:  # a NaN is never better
+            self._best_score = -math.inf if math.isnan(score) else score
+            # copies, since training goes on with these tensors
+            self._weights = {name: value.clone() for name, value in network.state_dict().items()}
+            self._keep(state)
+        return {f"validation_{self.select_by}": score}
+
+    def _keep(self, state: EpochState) -> None:
+        self._classifier = state.learner.classifier
+        self.stage = state.stage
+        self.epoch = state.epoch.number
+
+    def best_network(self, calibrate: bool = False) -> tuple[nn.Module, float]:
+        """The selected network on the CPU, in evaluation mode, and its temperature.
+
+        With `calibrate`, the temperature is fitted on the validation bags and the logits are divided by it;
+        otherwise it is one.
+        """
+        if self._weights is not None:
+            self._classifier.load_state_dict(self._weights)
+        network = plain_network(self._classifier).cpu().eval()
+        if not calibrate or self.validation_bags is None:
+            return network, 1.0
+        bags = self.validation_bags
+        log_probs = predict(network, bags.x.cpu(), as_floats)
+        temperature = fit_temperature(log_probs, bags.sizes, bags.proportions)
+        return scale_temperature(network, temperature), temperature

@@ -1,0 +1,206 @@
+"""Scores of predictions on held-out bags. None of them needs a label; larger is better for all of them.
+
+`SCORES` has them by the name that `select_by` takes. `BagScore` and `BagCorrelation` are the same for the
+searches of scikit-learn. docs/choosing.md compares them.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.utils.metadata_routing import MetadataRequest
+from torch import Tensor
+
+from apportion.bags.bags import Bags, bag_means, exact_bag_means
+from apportion.errors import DataError, SettingsError
+from apportion.evaluate import bag_correlation, entropy, proportion_error
+from apportion.intake.forms import bags_from
+from apportion.intake.given import refuse_another_order
+from apportion.intake.ids import groups_of
+from apportion.intake.instances import library_of
+from apportion.intake.remedies import SCORING
+from apportion.methods.count_likelihood import count_log_likelihood
+from apportion.selection.diagnosis import estimate_accuracy, label_margins
+from apportion.transport import assign, assign_with_duals, round_to_counts
+
+MAX_MARGIN = 100.0  # nats: rows of pure bags have infinite margins, of which no median can be compared
+
+# (log-probabilities in the order of the bags, bags) -> a number, larger is better
+Score = Callable[[Tensor, Bags], float]
+
+
+def likelihood(log_probs: Tensor, bags: Bags) -> float:
+    """The log-likelihood of the bags' counts, in nats per row."""
+    log_likelihood = count_log_likelihood(log_probs, bags.sizes, bags.proportions)
+    return float(log_likelihood.sum() / bags.sizes.sum())
+
+
+def correlation(log_probs: Tensor, bags: Bags) -> float:
+    """The correlation of predicted and known proportions over bags, each centered by class."""
+    return bag_correlation(exact_bag_means(log_probs.exp(), bags.sizes), bags.proportions) or 0.0
+
+
+def hard_correlation(log_probs: Tensor, bags: Bags) -> float:
+    """The same correlation for the proportions of the most probable classes."""
+    return bag_correlation(_hard_proportions(log_probs, bags), bags.proportions) or 0.0
+
+
+def accuracy(log_probs: Tensor, bags: Bags) -> float:
+    """The accuracy as `diagnose` estimates it from bags."""
+    return estimate_accuracy(_hard_proportions(log_probs, bags), bags.proportions, bags.sizes)[0]
+
+
+def error(log_probs: Tensor, bags: Bags) -> float:
+    """Minus the proportion error: half the L1 distance between predicted and known proportions."""
+    return -proportion_error(log_probs, bags.sizes, bags.proportions)
+
+
+def hard_error(log_probs: Tensor, bags: Bags) -> float:
+    """Minus the proportion error of the most probable classes."""
+    distance = (_hard_proportions(log_probs, bags) - bags.proportions).abs().sum(1)
+    return -float(distance.mean() / 2)
+
+
+def cross_entropy(log_probs: Tensor, bags: Bags) -> float:
+    """Minus the proportion loss of DLLP."""
+    predicted = bag_means(log_probs.double().exp(), bags.sizes).clamp_min(1e-38)
+    return float((bags.proportions.double() * predicted.log()).sum(1).mean())
+
+
+def agreement(log_probs: Tensor, bags: Bags) -> float:
+    """The fraction of rows whose most probable class is also their class by optimal transport."""
+    classes = assign(log_probs.double(), bags.sizes, round_to_counts(bags.proportions, bags.sizes))
+    return float((classes == log_probs.argmax(1)).double().mean())
+
+
+def margin(log_probs: Tensor, bags: Bags) -> float:
+    """The median margin, in nats, of the labels by optimal transport."""
+    log_probs = log_probs.double()
+    solution = assign_with_duals(log_probs, bags.sizes, round_to_counts(bags.proportions, bags.sizes))
+    margins = label_margins(log_probs, bags.sizes, solution.classes, solution.prices)
+    return float(margins.clamp_max(MAX_MARGIN).median())
+
+
+def certainty(log_probs: Tensor, bags: Bags) -> float:
+    """Minus the mean entropy of the predictions."""
+    return -float(entropy(log_probs).mean())
+
+
+def _hard_proportions(log_probs: Tensor, bags: Bags) -> Tensor:
+    """(m, k) the proportions of the most probable classes in every bag."""
+    one_hot = F.one_hot(log_probs.argmax(1), log_probs.shape[1]).double()
+    return bag_means(one_hot, bags.sizes)
+
+
+SCORES: dict[str, Score] = {
+    "likelihood": likelihood,
+    "correlation": correlation,
+    "hard_correlation": hard_correlation,
+    "accuracy": accuracy,
+    "error": error,
+    "hard_error": hard_error,
+    "cross_entropy": cross_entropy,
+    "agreement": agreement,
+    "margin": margin,
+    "certainty": certainty,
+}
+
+
+class BagScore:
+    """A score of held-out bags as a scorer for scikit-learn: `GridSearchCV(..., scoring=BagScore())`.
+
+    Parameters
+    ----------
+    name : str, default="likelihood"
+        One of the names in `SCORES`.
+
+    Examples
+    --------
+    >>> from apportion import BagScore
+    >>> BagScore("error").name
+    'error'
+    """
+
+    def __init__(self, name: str = "likelihood") -> None:
+        if name not in SCORES:
+            raise SettingsError(f"there is no score {name!r}; pass one of {', '.join(SCORES)}")
+        self.name = name
+
+    def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any = None) -> float:
+        """The score of an estimator that has `predict_proba` and `classes_`.
+
+        `y` is one of: the proportions of each row's bag (n, k), labels (n,), which are counted, or a table
+        with one row per bag.
+        """
+        probabilities = np.maximum(estimator.predict_proba(X), 1e-38)
+        held_out = _held_out_bags(estimator, probabilities, X, y, bags)
+        return SCORES[self.name](torch.log(held_out.x), held_out)
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        return _request_bags(self)
+
+
+class BagCorrelation:
+    """The bag correlation as a scorer for scikit-learn: `GridSearchCV(..., scoring=BagCorrelation())`.
+
+    It is the correlation, over held-out bags, of predicted and known proportions, each centered by class: 1
+    for perfect predictions, 0 for a network that predicts the overall proportions for every bag. Unlike
+    `BagScore("correlation")` it raises `DataError` if all held-out bags have the same proportions.
+    """
+
+    def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any = None) -> float:
+        """The bag correlation of an estimator; `y` is as for `BagScore`."""
+        held_out = _held_out_bags(estimator, estimator.predict_proba(X), X, y, bags)
+        value = bag_correlation(exact_bag_means(held_out.x, held_out.sizes), held_out.proportions)
+        if value is None:
+            raise DataError("all held-out bags have the same proportions; hold out bags that differ")
+        return value
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        return _request_bags(self)
+
+
+def _request_bags(scorer: Any) -> MetadataRequest:
+    """scikit-learn's request that `bags` be routed to a scorer."""
+    request = MetadataRequest(owner=scorer)
+    request.score.add_request(param="bags", alias=True)
+    return request
+
+
+def _held_out_bags(estimator: Any, probabilities: np.ndarray, X: Any, y: Any, bags: Any) -> Bags:
+    """Held-out bags whose instances are the predicted probabilities."""
+    if bags is None:  # searches leave it out unless metadata routing is on
+        raise SettingsError(
+            "a score of bags needs the bag of each row; call sklearn.set_config(enable_metadata_routing=True)"
+            " and pass bags= to the search's fit, or to the scorer"
+        )
+    refuse_another_order(X, bags)
+    classes = estimator.classes_
+    if _has_one_row_per_bag(y, bags, len(probabilities)):
+        return bags_from(probabilities, None, bags, proportions=y, classes=classes, way=SCORING)[0]
+    return bags_from(probabilities, y, bags, classes=classes, way=SCORING)[0]
+
+
+def _has_one_row_per_bag(y: Any, bags: Any, n_rows: int) -> bool:
+    """Whether `y` is a table of bags: a dict, a frame whose index names the bags, or one row per bag."""
+    if isinstance(y, Mapping):
+        return True
+    has_index = library_of(y) == "pandas" and type(getattr(y, "index", None)).__name__ != "RangeIndex"
+    if np.ndim(y) != 2 or (len(y) == n_rows and not has_index):
+        return False
+    names, bag_of_row, _ = groups_of(bags, n_rows)
+    if not has_index:
+        return len(y) == len(names) or library_of(y) == "polars"
+    if not set(names) <= set(y.index):
+        return False
+    return len(y) != n_rows or not _is_constant_in_bags(y.to_numpy(), bag_of_row)
+
+
+def _is_constant_in_bags(y: np.ndarray, bag_of_row: np.ndarray) -> bool:
+    """Whether rows of a bag are equal in `y`, and some bag has several rows: then `y` has one row per row."""
+    _, first, number = np.unique(bag_of_row, return_index=True, return_inverse=True)
+    expected = y[first][number]
+    both_missing = (y != y) & (expected != expected)
+    return len(first) < len(bag_of_row) and bool(((y == expected) | both_missing).all())

@@ -387,16 +387,16 @@ def test_a_model_of_bytes_takes_no_floats_and_one_of_floats_no_bytes(tmp_path):
 def test_a_saved_model_says_what_was_done_in_place_of_auto(tmp_path):
     images, classes = bars(24, size=12)
     settings = {"first_epochs": 1, "second_epochs": 1}
-    student = ", then a new network on labels that meet every bag's shares (Adam, peak rate 0.001)"
-    for x, name, first, by, then in (
-        (images, "images", "two-views", "Muon, peak rate 0.05", ""),
-        (images.reshape(24, -1) / 64, "rows", "dllp", "Adam, peak rate 0.002", student),
+    for x, name, first, second, by in (
+        (images, "images", "two-views", "none", "Muon, peak rate 0.05"),
+        (images.reshape(24, -1) / 64, "rows", "dllp", "plot", "Adam, peak rate 0.002"),
     ):
         model = ProportionClassifier(**settings).fit(x, classes)
         save(model, tmp_path / name)
         card = (tmp_path / name / "README.md").read_text()
-        assert f"| first stage | {first} |" in card
-        assert f"learned the shares of the bags ({by}){then}. Settings:" in card
+        assert f"| first_stage | {first} |" in card
+        assert f"| second_stage | {second} |" in card
+        assert f"learned the proportions of the bags ({by})" in card
         assert load(tmp_path / name).first_stage == model.first_stage == "auto"
 
 
@@ -456,20 +456,6 @@ def test_a_list_or_a_tensor_of_images_is_their_array():
         DataError, match=r"image 1 has shape \(1, 4, 12\), image 0 \(1, 12, 12\); resize them"
     ):
         model.fit([images[0], images[1, :, :4]], [0, 1])
-
-
-def test_onnx_takes_the_bytes_that_the_classifier_takes(tmp_path):
-    runtime = pytest.importorskip("onnxruntime")
-    from apportion.models import Facts, Model
-    from apportion.models.exporting import export_onnx
-
-    images, classes = bars(24, size=12)
-    model = ProportionClassifier(backbone=small, first_epochs=1, random_state=0).fit(images, classes)
-    kept = Model(model.classifier_, "conv13", (1, 12, 12), (0, 1, 2), facts=Facts(bytes=True))
-    export_onnx(kept, tmp_path / "m.onnx")
-    session = runtime.InferenceSession(tmp_path / "m.onnx")
-    (got,) = session.run(["probabilities"], {"features": images[:5]})
-    np.testing.assert_allclose(got, model.predict_proba(images[:5]), atol=1e-4)
 
 
 def test_images_in_large_bags_are_learnt_in_scattered_batches_and_small_ones_whole():

@@ -5,7 +5,6 @@ import math
 import os
 import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,12 @@ import pytest
 import torch
 from conftest import network
 from safetensors.torch import load_file, save_file
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
-import apportion
-from apportion import ProportionClassifier, load, save
 from apportion._device import channels_last
 from apportion._random import reseed
-from apportion.datasets.synthetic import moons
 from apportion.errors import ModelError
 from apportion.models import Facts, Model, load_model, save_model
-from apportion.networks import NETWORKS, conv13, mlp
+from apportion.networks import NETWORKS, mlp
 from apportion.tables.columns import Column, from_values
 
 SHAPES = {
@@ -204,93 +198,6 @@ def test_weights_of_another_network_are_refused(tmp_path, change, pattern):
         load_model(folder)
 
 
-# --- ProportionClassifier
-
-
-DATA = moons(1, 200)
-X, TRUTH = DATA.x.numpy(), np.array(["left", "right"])[DATA.y.numpy()]
-
-
-def fitted(**settings: Any) -> ProportionClassifier:
-    quick = {"first_epochs": 2, "second_epochs": 1, "random_state": 0}
-    return ProportionClassifier(**(quick | settings)).fit(X, TRUTH, bags=np.arange(200) // 20)
-
-
-@pytest.mark.parametrize("settings", [{}, {"backbone": partial(mlp, widths=(8, 4), dropout=0.5)}])
-def test_a_saved_classifier_predicts_the_same(tmp_path, settings):
-    before = fitted(**settings)
-    save(before, tmp_path / "m")
-    after = load(tmp_path / "m")
-    assert np.array_equal(after.predict_proba(X), before.predict_proba(X))
-    assert np.array_equal(after.predict(X), before.predict(X))
-    assert after.n_features_in_ == 2
-    ours, theirs = after.get_params(), before.get_params()
-    assert {**ours, "backbone": None} == {**theirs, "backbone": None}
-    assert after.fit(X, TRUTH).score(X, TRUTH) > 0
-
-
-def test_what_was_loaded_can_be_saved_again(tmp_path):
-    x, y = np.random.default_rng(0).random((40, 2)), np.arange(40) % 2
-    made = ProportionClassifier(first_epochs=1, second_epochs=0, random_state=0).fit(x, y)
-    save(made, tmp_path / "one")
-    save(load(tmp_path / "one"), tmp_path / "two")
-    one, two = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("one", "two"))
-    assert one | {"quality": {}} == two
-    np.testing.assert_array_equal(load(tmp_path / "two").predict_proba(x), made.predict_proba(x))
-
-
-def test_feature_names_come_back(tmp_path):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(X, columns=["up", "down"])
-    before = ProportionClassifier(first_epochs=1, second_stage=None).fit(frame, TRUTH)
-    save(before, tmp_path / "m")
-    after = load(tmp_path / "m")
-    assert np.array_equal(after.predict_proba(frame), before.predict_proba(frame))
-    with pytest.raises(ValueError, match="feature names should match"):
-        after.predict(frame[["down", "up"]])
-
-
-def test_images_come_back(tmp_path):
-    images = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8)).astype(np.uint8)
-    network = partial(conv13, last_padding=1)
-    before = ProportionClassifier(backbone=network, first_epochs=1, second_stage=None, random_state=0)
-    before.fit(images, [0, 1, 0, 1])
-    save(before, tmp_path / "m")
-    assert np.array_equal(load(tmp_path / "m").predict_proba(images), before.predict_proba(images))
-
-
-def test_a_network_of_ones_own_is_refused_with_a_remedy(tmp_path):
-    with pytest.raises(ModelError, match="save classifier_.state_dict"):
-        save(fitted(backbone=lambda shape, k: mlp(shape, k)), tmp_path / "m")
-    assert os.listdir(tmp_path) == []
-
-
-def test_settings_and_tables_that_no_classifier_has_are_refused(tmp_path):
-    with pytest.raises(ModelError, match=r"has the settings \['color'\]; there are \['backbone'"):
-        load(written(tmp_path / "m", settings={"color": 1}))
-    save_model(Model(mlp((4,), 2), "mlp", (4,), ("a", "b"), columns=COLUMNS), tmp_path / "t")
-    with pytest.raises(ModelError, match="takes tables, not arrays; use `apportion predict"):
-        load(tmp_path / "t")
-
-
-def test_a_model_older_than_a_setting_has_its_default(tmp_path):
-    x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
-    save(
-        ProportionClassifier(first_epochs=1, second_epochs=1, mirror=np.bool_(False)).fit(x, y),
-        tmp_path / "m",
-    )
-    assert load(tmp_path / "m").mirror is False
-    config = json.loads((tmp_path / "m" / "config.json").read_text())
-    del config["settings"]["mirror"]
-    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
-    assert load(tmp_path / "m").mirror is True
-
-
-def test_the_version_is_recorded(tmp_path):
-    config = json.loads((written(tmp_path / "m") / "config.json").read_text())
-    assert (config["apportion"], config["torch"]) == (apportion.__version__, str(torch.__version__))
-
-
 # --- ONNX
 
 
@@ -329,58 +236,11 @@ def test_onnx_says_which_classes_and_features_it_has_and_how_these_are_made(tmp_
     assert from_values(json.loads(said["columns"])) == columns
 
 
-# --- the epoch that is kept
-
-
-def test_a_saved_classifier_says_which_epoch_its_weights_are_of_and_by_what_they_were_divided(tmp_path):
-    before = fitted(held_out=0.3, choose="likelihood", calibrate=True, first_epochs=6)
-    lines = [line for line in before.history_ if (line["stage"], line["epoch"]) == before.chosen_]
-    save(before, tmp_path / "one")
-    quality = load_model(tmp_path / "one").quality
-    stage, number = before.chosen_
-    assert quality["chosen epoch"] == f"{number} of the {stage} stage, by likelihood"
-    assert quality["temperature"] == before.temperature_ != 1.0
-    assert quality["chosen epoch, held-out likelihood"] == lines[0]["held-out likelihood"]
-    assert not any(key.startswith("last epoch") for key in quality)
-    card = (tmp_path / "one" / "README.md").read_text()
-    assert ("then a new network on labels" in card) is (stage == "second")
-    after = load(tmp_path / "one")
-    assert (after.chosen_, after.temperature_) == (before.chosen_, before.temperature_)
-    assert after.optimizers_ == before.optimizers_
-    save(after, tmp_path / "two")
-    again = load(tmp_path / "two")
-    assert (again.chosen_, again.temperature_) == (before.chosen_, before.temperature_)
-
-
-@pytest.mark.parametrize("settings", [{"second_rate": 0.02}, {"second_stage": None}])
-def test_a_card_names_the_optimiser_of_each_stage_and_one_of_a_loaded_model_too(tmp_path, settings):
-    before = fitted(rate=0.03, **settings)
-    optimizers = {"first": "Adam, peak rate 0.03", "second": "Adam, peak rate 0.02"}
-    if "second_rate" not in settings:
-        optimizers.pop("second")
-    assert before.optimizers_ == optimizers
-    save(before, tmp_path / "one")
-    save(load(tmp_path / "one"), tmp_path / "two")
-    for name in ("one", "two"):
-        said = (tmp_path / name / "README.md").read_text().split("## Method")[1]
-        assert re.findall(r"\((Adam, peak rate [0-9.]+)\)", said) == list(optimizers.values())
-        assert load(tmp_path / name).optimizers_ == optimizers
-
-
 def test_a_card_of_a_model_whose_optimisers_are_not_known_names_none_and_none_breaks_it(tmp_path):
     save_model(model(), tmp_path / "old")
     assert "learned the shares of the bags. Settings:" in (tmp_path / "old" / "README.md").read_text()
     save_model(model(facts=Facts(first_optimizer="a|b\n")), tmp_path / "odd")
     assert r"learned the shares of the bags (a\|b). Settings:" in (tmp_path / "odd" / "README.md").read_text()
-
-
-def test_without_a_choice_it_is_the_last_epoch(tmp_path):
-    save(fitted(), tmp_path / "m")
-    model = load_model(tmp_path / "m")
-    assert (model.quality["last epoch, stage"], model.quality["last epoch, epoch"]) == ("second", 1)
-    assert "temperature" not in model.quality
-    after = load(tmp_path / "m")
-    assert (after.chosen_, after.temperature_) == (("second", 1), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -403,20 +263,6 @@ def test_a_fact_that_is_missing_is_younger_than_the_model(tmp_path):
     facts = load_model(written(tmp_path / "m", facts={"rows": 9})).facts
     assert facts == Facts(rows=9)
     assert facts.device == ""  # nobody knows
-
-
-def test_a_backbone_that_is_a_function_of_ours_is_saved_by_its_name(tmp_path):
-    before = fitted(backbone=mlp)
-    save(before, tmp_path / "m")
-    assert np.array_equal(load(tmp_path / "m").predict_proba(X), before.predict_proba(X))
-
-
-def test_what_is_no_classifier_is_refused_with_what_to_save(tmp_path):
-    pipeline = make_pipeline(StandardScaler(), fitted())
-    with pytest.raises(
-        ModelError, match=r"a Pipeline is no ProportionClassifier; .* pipeline\[-1\].* joblib"
-    ):
-        save(pipeline, tmp_path / "m")
 
 
 @pytest.mark.skipif(__import__("os").name != "posix", reason="modes of files")

@@ -128,7 +128,7 @@ def test_what_is_no_plain_json_is_refused(tmp_path, text):
 
 SCHEMA = {
     "name": str, "epochs": int, "rate?": (float, int, None), "terms": {"*": (int, float)}, "rows?": [[int]],
-    "done?": bool,
+    "done?": (int, bool),
 }  # fmt: skip
 GOOD = {"name": "a", "epochs": 2, "rate": None, "terms": {"x": 0.5}, "rows": [[1, 2], []], "done": True}
 
@@ -138,7 +138,7 @@ GOOD = {"name": "a", "epochs": 2, "rate": None, "terms": {"x": 0.5}, "rows": [[1
     [
         {"name": 1}, {"epochs": 1.0}, {"epochs": True}, {"epochs": 1 << 63}, {"rate": "fast"},
         {"rate": True}, {"terms": []}, {"terms": {"x": "y"}}, {"terms": {"x": 1e101}}, {"rows": [1]},
-        {"rows": [["1"]]}, {"done": 1}, {"terms": None},
+        {"rows": [["1"]]}, {"done": 1.0}, {"terms": None},
     ],
 )  # fmt: skip
 def test_json_of_another_shape_is_refused_with_its_place(change):

@@ -194,7 +194,7 @@ def check_json(values: Any, schema: Any, what: str, *, error: type[ApportionErro
         if values is not None:
             raise _wrong(values, what, "null", error)
     else:
-        if not isinstance(values, schema) or (isinstance(values, bool) and schema is not bool):
+        if type(values) is not schema:  # True is no int
             raise _wrong(values, what, schema.__name__, error)
         if schema in NUMBER:
             low, high = (-(1 << 63), (1 << 63) - 1) if schema is int else (-LARGEST, LARGEST)
@@ -202,12 +202,11 @@ def check_json(values: Any, schema: Any, what: str, *, error: type[ApportionErro
 
 
 def _check_alternatives(values: Any, schemas: Sequence[Any], what: str, error: type[ApportionError]) -> None:
-    if isinstance(values, bool) and bool not in schemas:
-        raise _wrong(values, what, "another type", error)
-    fits = [schema for schema in schemas if isinstance(values, _type_of(schema))]
-    if not fits:
-        raise _wrong(values, what, "another type", error)
-    check_json(values, fits[0], what, error=error)
+    for schema in schemas:
+        if type(values) is _type_of(schema):
+            check_json(values, schema, what, error=error)
+            return
+    raise _wrong(values, what, "another type", error)
 
 
 def _type_of(schema: Any) -> type:

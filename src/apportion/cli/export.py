@@ -14,12 +14,15 @@ def command(
         Path | None, typer.Option("--onnx", metavar="FILE", help="The ONNX file to write.")
     ] = None,
 ) -> None:
-    from apportion.models import load_model
-    from apportion.models.exporting import export_onnx
+    from apportion import models, saving
+    from apportion.models import exporting
     from apportion.runs.files import check_place
 
     path = onnx or model / "model.onnx"
     check_place(path)
     tabling.check_apart([path], [p for p in model.glob("*") if p.suffix != ".onnx"])
-    export_onnx(load_model(model), path)
+    if (model / "model.json").exists():
+        saving.export_onnx(saving.load(model), path)
+    else:
+        exporting.export_onnx(models.load_model(model), path)
     print(f"{path}")

@@ -1,0 +1,399 @@
+"""A fitted ProportionClassifier as a folder, and back: model.safetensors, model.json and README.md.
+
+Reading a model executes nothing that it names. The network comes from this package by its name, is built
+without memory, and takes the weights only if all names, shapes and types are as expected.
+"""
+
+import inspect
+import json
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save as tensors_as_bytes
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+import apportion
+from apportion._device import channels_last
+from apportion._untrusted import NUMBER, atomic_folder, check_number, printable, read_json, read_tensors
+from apportion.encoding import TableEncoder
+from apportion.errors import DataError, ModelError
+from apportion.estimators import ProportionClassifier
+from apportion.fitting.auto import told
+from apportion.networks import NETWORKS
+from apportion.saving.card import card
+
+FORMAT = 3
+_PLAIN = (str, int, float, bool, type(None))
+_WORD = (str, int, float, bool, None)  # of a parameter, or of a line of the card
+_SCHEMA = {
+    "format": int,
+    "apportion": str,
+    "torch": str,
+    "network": {"name": str, "options": {}},
+    "input": {"shape": [int], "bytes": bool},
+    "classes": [(str, int, float, bool)],
+    "encoder": (None, {}),
+    "feature_names": (None, [str]),
+    "parameters": {"*": _WORD},
+    "fit": {
+        "rows": int,
+        "stage": str,
+        "epoch": int,
+        "temperature": NUMBER,
+        "optimizers": {"*": str},
+        "device": str,
+        "resolved": {"*": _WORD},
+    },
+    "about": {
+        "bags": int,
+        "fingerprint": str,
+        "held_out": int,
+        "held_out_names": str,
+        "groupings": int,
+        "known_labels": bool,
+        "missing": [str],
+        "image": (None, str),
+        "resize": bool,
+        "data": {"*": _WORD},
+        "quality": {"*": _WORD},
+    },
+}
+_MOST_LAYERS = 1000
+_WIDEST = 1 << 20
+_MOST_INPUTS = 1 << 31
+_MOST_EPOCHS = 100_000  # `diagnose` trains similar networks
+_OPTIONS: dict[str, dict[str, Any]] = {  # of the networks, those that are numbers, and their ranges
+    "dropout": {"low": 0.0, "high": 1.0},
+    "slope": {"low": -1e3, "high": 1e3},
+    "width": {"low": 1, "high": _WIDEST, "integer": True},
+    "last_padding": {"low": 0, "high": 64, "integer": True},
+}
+
+
+@dataclass(frozen=True)
+class About:
+    """What a model folder tells besides the classifier: about its data, for programs and for people.
+
+    `apportion fit` fills it in, `apportion predict` and `apportion diagnose` read it.
+    """
+
+    bags: int = 0  # that it learned from
+    fingerprint: str = ""  # of the names, sizes and features of these bags
+    held_out: int = 0  # bags that it did not learn from
+    held_out_names: str = ""  # a fingerprint of their names
+    groupings: int = 1  # that its rows lie in
+    known_labels: bool = False  # whether labels of single rows were known
+    missing: tuple[str, ...] = ()  # texts that mean a missing value
+    image: str | None = None  # the column that names image files
+    resize: bool = False  # whether images are resized to the shape that was learned from
+    # lines of the card
+    data: Mapping[str, Any] = field(default_factory=dict)
+    quality: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save(classifier: ProportionClassifier, folder: str | Path, *, about: About | None = None) -> None:
+    """Write a fitted classifier to a new folder: weights, JSON and a card, no pickle.
+
+    Parameters
+    ----------
+    classifier : ProportionClassifier
+        Fitted on arrays, data frames or images. Its model must be one of this package: a name, or a
+        `functools.partial` of a function of `apportion.networks` with keyword arguments.
+    folder : str or path
+        A new or an empty folder. It is written as a whole or not at all.
+    about : About, optional
+        What the folder tells about the data. By default what is known to the classifier.
+    """
+    folder = Path(folder)
+    values = _values_of(classifier, about)
+    try:
+        text = json.dumps(values, indent=1, allow_nan=False)
+    except (TypeError, ValueError) as problem:
+        what = "classes and parameters must be texts, finite numbers or booleans"
+        raise ModelError(f"{what}: {printable(problem)}") from None
+    weights = classifier.classifier_.state_dict()
+    tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+    with atomic_folder(folder, error=ModelError) as partial_folder:
+        (partial_folder / "model.safetensors").write_bytes(tensors_as_bytes(tensors))
+        (partial_folder / "model.json").write_text(text, "utf-8")
+        (partial_folder / "README.md").write_text(card(values), "utf-8")
+
+
+def save_nearby(classifier: ProportionClassifier, folder: str | Path, *, about: About | None = None) -> Path:
+    """Save to `folder` or, if that fails after hours of training, to another place; returns which."""
+    folder = Path(folder).absolute()
+    places = [folder]
+    places += [folder.with_name(f"{folder.name[:100]}-{i}") for i in range(2, 10)]
+    places += [Path(tempfile.gettempdir()) / f"{folder.name[:100]}-{i}" for i in range(1, 10)]
+    problems = []
+    for place in places:
+        try:
+            save(classifier, place, about=about)
+        except ModelError as problem:
+            problems.append(problem)
+        else:
+            return place
+    raise problems[0]
+
+
+def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[str, Any]:
+    """What model.json holds."""
+    if not isinstance(classifier, ProportionClassifier):
+        what = f"a {type(classifier).__name__} is not a ProportionClassifier"
+        hint = "of a search save best_estimator_, of a pipeline the last step, pipeline[-1]"
+        raise ModelError(f"{what}; {hint}, and keep the other steps with joblib")
+    check_is_fitted(classifier)
+    name, options = _name_of(classifier.backbone_)
+    feature_names = getattr(classifier, "feature_names_in_", None)
+    encoder = getattr(classifier, "encoder_", None)
+    if about is None:
+        about = getattr(classifier, "about_", About(quality=_quality_of(classifier)))
+    stage, epoch = classifier.chosen_
+    return {
+        "format": FORMAT,
+        "apportion": apportion.__version__,
+        "torch": str(torch.__version__),
+        "network": {"name": name, "options": options},
+        "input": {"shape": list(classifier.instance_shape_), "bytes": classifier.bytes_},
+        "classes": classifier.classes_.tolist(),
+        "encoder": None if encoder is None else encoder.to_json(),
+        "feature_names": None if feature_names is None else feature_names.tolist(),
+        "parameters": _parameters_of(classifier, name),
+        "fit": {
+            "rows": classifier.n_rows_,
+            "stage": stage,
+            "epoch": epoch,
+            "temperature": classifier.temperature_,
+            "optimizers": classifier.optimizers_,
+            "device": classifier.device_,
+            "resolved": _resolved(classifier),
+        },
+        "about": asdict(about),
+    }
+
+
+def _name_of(model: str | Callable[..., nn.Module]) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a network of this package; a function of the user's has no name."""
+    function: Any = model
+    options: dict[str, Any] = {}
+    if isinstance(model, partial) and not model.args:
+        function = model.func
+        options = dict(model.keywords)
+    for name, known in NETWORKS.items():
+        if function is known or function == name:
+            return name, options
+    what = f"the model {model!r} is a function of your own, which a file cannot name"
+    hint = "save its weights with torch.save(classifier.classifier_.state_dict(), path)"
+    raise ModelError(f"{what}; {hint}, or use a network of apportion.networks")
+
+
+def _parameters_of(classifier: ProportionClassifier, name: str) -> dict[str, Any]:
+    """The constructor's parameters as plain values."""
+    parameters = classifier.get_params(deep=False)
+    if not isinstance(parameters["backbone"], str):
+        parameters["backbone"] = name
+    for key, value in parameters.items():
+        if isinstance(value, np.generic):
+            parameters[key] = value.item()
+        elif not isinstance(value, _PLAIN):
+            parameters[key] = str(value)
+    if not isinstance(parameters["random_state"], int | None):
+        parameters["random_state"] = None  # the state of a generator is not kept
+    return parameters
+
+
+def _resolved(classifier: ProportionClassifier) -> dict[str, Any]:
+    """What was used for the parameters that are "auto"."""
+    parameters = classifier.get_params(deep=False)
+    dtype = torch.uint8 if classifier.bytes_ else torch.float32
+    example = torch.zeros(1, *classifier.instance_shape_, dtype=dtype)
+    resolved = told(parameters, example, example.device)
+    names = [name for name, value in parameters.items() if isinstance(value, str) and value == "auto"]
+    return {name: resolved[name] for name in names if isinstance(resolved[name], _PLAIN)}
+
+
+def _quality_of(classifier: ProportionClassifier) -> dict[str, Any]:
+    """What is known about the epoch whose weights are kept: the last one, or the best on held-out bags."""
+    stage, epoch = classifier.chosen_
+    quality: dict[str, Any] = {}
+    for line in classifier.history_:
+        if (line["stage"], line["epoch"]) == (stage, epoch):
+            quality.update(line)
+    if classifier.choose is not None and stage:
+        quality["epoch chosen by"] = classifier.choose
+    if classifier.calibrate:
+        quality["temperature"] = classifier.temperature_
+    return quality
+
+
+def load(folder: str | Path) -> ProportionClassifier:
+    """The classifier that was saved to a folder, also by `apportion fit`.
+
+    It predicts as the saved one did. `history_` is empty, and `transduction_` is not there. The folder may
+    come from strangers: nothing in it is executed, and what is damaged or not known raises a ModelError.
+    """
+    folder = Path(folder)
+    values = _read_values(folder)
+    network = _network_of(folder, values)
+    classifier = ProportionClassifier(**_parameters_from(folder, values))
+    fit = values["fit"]
+    shape = tuple(values["input"]["shape"])
+    attributes = {
+        "backbone_": _function_of(values),
+        "classifier_": network,
+        "instance_shape_": shape,
+        "classes_": np.asarray(values["classes"]),
+        "history_": [],
+        "bytes_": values["input"]["bytes"],
+        "n_rows_": fit["rows"],
+        "chosen_": (fit["stage"], fit["epoch"]),
+        "temperature_": float(fit["temperature"]),
+        "optimizers_": fit["optimizers"],
+        "device_": fit["device"],
+        "about_": _about_from(values),
+    }
+    if len(shape) == 1:
+        attributes["n_features_in_"] = shape[0]
+    if values["feature_names"] is not None:
+        attributes["feature_names_in_"] = np.asarray(values["feature_names"], dtype=object)
+    if values["encoder"] is not None:
+        attributes["encoder_"] = _encoder_from(folder, values)
+    for name, value in attributes.items():
+        setattr(classifier, name, value)
+    return classifier
+
+
+def _read_values(folder: Path) -> dict[str, Any]:
+    """model.json, checked."""
+    path = folder / "model.json"
+    if not path.exists():
+        raise ModelError(f"{folder} holds no model: it has no model.json")
+    values = read_json(path, {"format": int}, error=ModelError)
+    if values["format"] != FORMAT:
+        version = f"apportion {apportion.__version__} reads format {FORMAT}"
+        raise ModelError(f"{path} has format {values['format']}; {version}")
+    values = read_json(path, _SCHEMA, error=ModelError)
+    about = values["about"]
+    for name, count in (*values["fit"].items(), *about.items()):
+        if type(count) is int:
+            check_number(count, f"{path}: {name}", low=0, error=ModelError)
+    check_number(values["fit"]["temperature"], f"{path}: temperature", low=1e-9, error=ModelError)
+    _check_classes(path, values["classes"])
+    _check_options(path, values["network"])
+    shape = values["input"]["shape"]
+    if not shape or min(shape) < 1 or math.prod(shape) > _MOST_INPUTS:
+        raise ModelError(f"{path}: the shape of an input is {printable(shape)}; it is a list of sizes")
+    return values
+
+
+def _check_classes(path: Path, classes: list[Any]) -> None:
+    kinds = {type(value) for value in classes}
+    if len(classes) < 2 or len(kinds) != 1 or len(set(classes)) < len(classes):
+        what = "they must be at least two different texts, numbers or booleans, all of one type"
+        raise ModelError(f"{path}: the classes are {printable(classes)}; {what}")
+
+
+def _check_options(path: Path, network: Mapping[str, Any]) -> None:
+    """Options that the network has, with values that can be built."""
+    name, options = network["name"], network["options"]
+    if name not in NETWORKS:
+        known = ", ".join(NETWORKS)
+        raise ModelError(f"{path}: the network is {printable(name)!r}; known networks are {known}")
+    known_options = list(inspect.signature(NETWORKS[name]).parameters)[2:]
+    for key, value in options.items():
+        what = f"{path}: the option {printable(key)} of {name}"
+        if key not in known_options:
+            raise ModelError(f"{what} is not known; known options are {', '.join(known_options)}")
+        if key in _OPTIONS:
+            check_number(value, what, error=ModelError, **_OPTIONS[key])
+        elif key == "widths":
+            _check_widths(value, what)
+        elif not isinstance(value, bool):
+            raise ModelError(f"{what} is {printable(value)}; it must be true or false")
+
+
+def _check_widths(widths: Any, what: str) -> None:
+    if not isinstance(widths, list) or len(widths) > _MOST_LAYERS:
+        raise ModelError(
+            f"{what} is {printable(widths)}; it must be a list of at most {_MOST_LAYERS} numbers"
+        )
+    for width in widths:
+        check_number(width, what, low=1, high=_WIDEST, integer=True, error=ModelError)
+
+
+def _function_of(values: Mapping[str, Any]) -> str | Callable[..., nn.Module]:
+    """The network's name or, if it has options, a function that makes it."""
+    name = values["network"]["name"]
+    options = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in values["network"]["options"].items()
+    }
+    return partial(NETWORKS[name], **options) if options else name
+
+
+def _network_of(folder: Path, values: Mapping[str, Any]) -> nn.Module:
+    """The network with its weights, in evaluation mode."""
+    function = _function_of(values)
+    make = NETWORKS[function] if isinstance(function, str) else function
+    shape, n_classes = values["input"]["shape"], len(values["classes"])
+    try:
+        with torch.device("meta"):  # nothing is allocated for the sizes that a file claims
+            network = make(tuple(shape), n_classes).eval()
+            answer = network(torch.empty(2, *shape))
+    except (TypeError, ValueError, RuntimeError, IndexError) as problem:
+        what = f"{folder} describes a network that cannot be built"
+        raise ModelError(f"{what}: {printable(problem)}") from None
+    if answer.shape != (2, n_classes):
+        raise ModelError(f"{folder} describes a network that does not answer with {n_classes} classes")
+    weights = read_tensors(folder / "model.safetensors", network.state_dict(), error=ModelError)
+    network.load_state_dict(weights, assign=True)
+    return channels_last(network)
+
+
+def _parameters_from(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The constructor's parameters; one that is missing is younger than the file and has its default."""
+    parameters = dict(values["parameters"])
+    known = ProportionClassifier().get_params(deep=False)
+    for name in parameters:
+        if name not in known:
+            what = f"{folder} has the parameter {printable(name)!r}, which is not known"
+            raise ModelError(f"{what}; known parameters are {', '.join(known)}")
+    for name in ("first_epochs", "second_epochs"):
+        if parameters.get(name) is not None:
+            check_number(
+                parameters[name],
+                f"{folder}: {name}",
+                low=0,
+                high=_MOST_EPOCHS,
+                integer=True,
+                error=ModelError,
+            )
+    if values["network"]["options"]:
+        parameters["backbone"] = _function_of(values)
+    return parameters
+
+
+def _about_from(values: Mapping[str, Any]) -> About:
+    known = {each.name for each in fields(About)}
+    about = {key: value for key, value in values["about"].items() if key in known}
+    return About(**(about | {"missing": tuple(about["missing"])}))
+
+
+def _encoder_from(folder: Path, values: Mapping[str, Any]) -> TableEncoder:
+    try:
+        encoder = TableEncoder.from_json(values["encoder"])
+    except DataError as problem:
+        raise ModelError(f"{folder}: {problem}") from None
+    n_features = len(encoder.get_feature_names_out())
+    if values["input"]["bytes"] or values["input"]["shape"] != [n_features]:
+        shape = tuple(values["input"]["shape"])
+        raise ModelError(f"{folder} encodes {n_features} features, but its network takes inputs of {shape}")
+    return encoder

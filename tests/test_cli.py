@@ -64,7 +64,7 @@ def test_the_last_line_of_a_stage_that_stops_early_is_printed(capsys):
     with Progress() as progress:
         for name, last in (("teacher", 3), ("student", 2)):
             for epoch in range(1, last + 1):
-                progress.show(name, 9, {"epoch": epoch, "test_accuracy": 50.0, "terms": {"bags": 0.5}})
+                progress.show_epoch(name, 9, {"epoch": epoch, "test_accuracy": 50.0, "terms": {"bags": 0.5}})
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "teacher: epoch 1 of 9, test 50.00 %, bags 0.5",

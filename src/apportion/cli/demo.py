@@ -37,7 +37,7 @@ def command(
                 for name, recipe in grid.items():
                     recipe = replace(recipe, seed=seed)
                     for where, epochs, line in run_with_teacher(recipe, Path(folder), name, device="cpu"):
-                        progress.show(str(where.relative_to(folder).parent), epochs, line)
+                        progress.show_epoch(str(where.relative_to(folder).parent), epochs, line)
                     folders.append(Path(folder) / name / f"seed={seed}")
             print(f"\n{title}\n{moons_table(folders)}")
             paths = save(moons_figure(folders, title), out / next(iter(grid)).split("/")[0])

@@ -1,33 +1,42 @@
-"""Progress: a bar in a terminal, a plain line every few seconds elsewhere."""
+"""Progress of long work: bars with the time left in a terminal, plain lines every few seconds elsewhere."""
 
 import time
 from types import TracebackType
 from typing import Any
 
-PLAIN_SECONDS = 10.0
+from apportion._untrusted import printable
+
+PLAIN_SECONDS = 10.0  # between plain lines
 
 
 class Progress:
-    """`show` takes a run's name, its number of epochs and a line of its log, None if it was done before."""
+    """Shows how far each of several tasks is.
 
-    def __init__(self) -> None:
+    >>> with Progress() as progress:
+    ...     for epoch in range(1, 4):
+    ...         progress.update("first stage", epoch, 3, "loss 0.5")
+    first stage: epoch 1 of 3, loss 0.5
+    first stage: epoch 3 of 3, loss 0.5
+    """
+
+    def __init__(self, step: str = "epoch") -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
 
+        self.step = step
         self.console = Console()
         self.bars: Bars | None = None
         if self.console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
+            name = TextColumn("{task.description}", markup=False)
+            text = TextColumn("{task.fields[text]}", markup=False)
+            self.bars = Bars(
+                name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text, console=self.console
             )
-            self.bars = Bars(*columns, TextColumn("{task.fields[now]}"), console=self.console)
         self.tasks: dict[str, Any] = {}
+        self.name = ""  # of the task that goes on
+        self.pending = ""  # its last line, if it was not printed
         self.printed = 0.0
-        self.name, self.last = "", ""  # the run that goes on, and its last line where it was not printed
 
     def __enter__(self) -> "Progress":
         if self.bars is not None:
@@ -37,28 +46,38 @@ class Progress:
     def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self.bars is not None:
             self.bars.stop()
-        self._say()
+        self._print_pending()
 
-    def _say(self) -> None:
-        """Print the line that was held back, if there is one."""
-        if self.last:
-            print(self.last, flush=True)
-            self.last, self.printed = "", time.monotonic()
-
-    def show(self, name: str, epochs: int, line: dict[str, Any] | None) -> None:
-        if name != self.name:  # a stage may end before its last epoch
-            self._say()
-            self.name = name
-        if line is None:
-            self.console.print(f"{name}: finished before, skipped", highlight=False)
-            return
-        now = f"test {line['test_accuracy']:.2f} %"
+    def update(self, name: str, done: int, total: int, text: str) -> None:
+        """A task has done so many of its steps; `text` says how it is going."""
+        name, text = printable(name), printable(text)
         if self.bars is not None:
             if name not in self.tasks:
-                self.tasks[name] = self.bars.add_task(name, total=epochs, now="")
-            self.bars.update(self.tasks[name], completed=line["epoch"], now=now)
-        else:
-            terms = ", ".join(f"{term} {value:.4g}" for term, value in line["terms"].items())
-            self.last = f"{name}: epoch {line['epoch']} of {epochs}, {now}, {terms}"
-            if line["epoch"] == epochs or time.monotonic() - self.printed > PLAIN_SECONDS:
-                self._say()
+                self.tasks[name] = self.bars.add_task(name, total=total, text="")
+            self.bars.update(self.tasks[name], completed=done, total=total, text=text)
+            return
+        if name != self.name:  # the last task may have ended before its last step
+            self._print_pending()
+            self.name = name
+        self.pending = f"{name}: {self.step} {done} of {total}, {text}"
+        if done == total or time.monotonic() - self.printed > PLAIN_SECONDS:
+            self._print_pending()
+
+    def show_epoch(self, name: str, epochs: int, line: dict[str, Any] | None) -> None:
+        """A line of the log of a run of so many epochs; None if the run was finished before."""
+        if line is None:
+            self.print(f"{name}: finished before, skipped")
+            return
+        terms = ", ".join(f"{term} {value:.4g}" for term, value in line["terms"].items())
+        self.update(name, line["epoch"], epochs, f"test {line['test_accuracy']:.2f} %, {terms}")
+
+    def print(self, line: str) -> None:
+        """A line of its own, above the bars."""
+        self._print_pending()
+        self.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+
+    def _print_pending(self) -> None:
+        if self.pending:
+            print(self.pending, flush=True)
+            self.pending = ""
+            self.printed = time.monotonic()

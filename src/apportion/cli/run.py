@@ -54,5 +54,5 @@ def command(
         with Progress() as progress, Scalars(tensorboard and first) as scalars:
             for folder, of, line in run_with_teacher(recipe, out, key, **given):
                 if first:
-                    progress.show(str(folder.relative_to(out)), of, line)
+                    progress.show_epoch(str(folder.relative_to(out)), of, line)
                 scalars.show(folder, line)

@@ -1,12 +1,34 @@
 """Errors and warnings of apportion. One base class catches them all."""
 
+from collections.abc import Hashable, Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
 
 class ApportionError(Exception):
     """Base class of every error that apportion raises on purpose."""
 
 
 class DataError(ApportionError, ValueError):
-    """The data cannot be used. The message names the bag or the row, the value, and what to do."""
+    """The data cannot be used. The message names the bag or the row, the value, and what to do.
+
+    Attributes
+    ----------
+    bag : hashable or None
+        The id of the bag that the message is about.
+    value : object or None
+        The value that cannot be used.
+    problems : tuple of apportion.bags.rules.Problem
+        The findings about a table of proportions. `apportion check` prints all of them.
+    """
+
+    def __init__(
+        self, message: str = "", *, bag: Hashable = None, value: Any = None, problems: Sequence[Any] = ()
+    ) -> None:
+        super().__init__(message)
+        self.bag = bag
+        self.value = value
+        self.problems = tuple(problems)
 
 
 class SettingsError(ApportionError, ValueError):
@@ -27,3 +49,13 @@ class TrainingError(ApportionError, ArithmeticError):
 
 class ApportionWarning(UserWarning):
     """Base class of every warning that apportion issues."""
+
+
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """Text such as " (did you mean 'precinct'?)" where `name` is nearly one of the known names, else an empty string."""
+    names = {str(each): each for each in known}
+    close = get_close_matches(str(name), list(names), n=1)
+    if not close:
+        lower = {each.lower().strip(): each for each in names}
+        close = [lower[each] for each in get_close_matches(str(name).lower().strip(), list(lower), n=1)]
+    return f" (did you mean {names[close[0]]!r}?)" if close else ""

@@ -1,0 +1,459 @@
+"""From what people have to `Bags`: rows with bag ids, and labels or a table of proportions.
+
+`build_bags` reads top to bottom: which rows make which bag, what the proportions of the bags are, which rows
+have a known label, and only then the features, which are written once to the place of their row.
+"""
+
+import math
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from narwhals.dependencies import (
+    is_pandas_dataframe,
+    is_pandas_series,
+    is_polars_dataframe,
+    is_polars_lazyframe,
+    is_polars_series,
+)
+from torch import Tensor
+
+from apportion.bags.arrays import as_tensor, move_channels_first, refuse_masked_values
+from apportion.bags.bags import Bags
+from apportion.bags.denoise import clip_rounding_residue
+from apportion.bags.groupings import join_groupings
+from apportion.bags.known_labels import add_known_labels, has_index, read_known_labels
+from apportion.bags.proportions import Proportions, as_proportions, is_missing
+from apportion.bags.rules import (
+
+    check_bags_differ,
+    check_overall_shares,
+    check_same_classes,
+    raise_problem,
+    read_shares,
+)
+from apportion.errors import ApportionWarning, DataError, SettingsError, did_you_mean
+
+ROW_PROPORTIONS = frozenset(["normalize", "std", "estimate", "missing_bags", "missing_cells", "rest", "counts",
+                             "shares", "percent"])  # fmt: skip  options that proportions row by row do not have
+EXPANDED = frozenset(["std", "estimate", "missing_bags"])  # options that proportions lose when they are expanded
+
+
+@dataclass(frozen=True)
+class BuiltBags:
+    """Bags, and the sorted classes that the columns of their proportions stand for."""
+
+    bags: Bags
+    classes: np.ndarray  # (k,)
+
+
+def build_bags(
+    X: Any, y: Any = None, *, bags: Any = None, proportions: Any = None, known_labels: Any = None
+) -> BuiltBags:
+    """Bags from instances and the proportions of their bags.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, ...) or data frame
+        Rows of numbers, or images as bytes. The columns of a frame must be numbers; `ProportionClassifier`
+        encodes others.
+    y : array-like, optional
+        Labels (n,), which are counted in every bag and not used again, or the proportions of each row's own
+        bag (n, k), see `expand_proportions`. Labels without bags are bags of one row: supervised learning.
+    bags : array-like, str or dict, optional
+        The bag id of every row, the column of `X` that has them, or `{grouping: either}` if rows lie in a bag
+        of each of several groupings.
+    proportions : table, Proportions or dict, optional
+        One row per bag, in any form that `Proportions` takes, or `{grouping: either}`.
+    known_labels : dict or pandas series, optional
+        `{row: class}` of a few rows, in addition to the proportions. They become pure bags.
+
+    Returns
+    -------
+    BuiltBags
+        With `bags` and the sorted `classes`.
+    """
+    X, bags = take_bag_columns(X, bags)
+    check_row_order(X, bags)
+    x = move_channels_first(as_tensor(X))
+    built = build_bags_without_features(
+        len(x), y, bags=bags, proportions=proportions, known_labels=read_known_labels(known_labels, X, bags, len(x))
+    )
+    return replace(built, bags=add_features(built.bags, x))
+
+
+def build_bags_without_features(
+    n: int, y: Any = None, *, bags: Any = None, proportions: Any = None,
+    known_labels: Mapping[int, Hashable] | None = None,
+) -> BuiltBags:  # fmt: skip
+    """`build_bags` for n rows whose features come later: `x` has no columns."""
+    check_one_source(y, proportions)
+    if isinstance(bags, Mapping):
+        return _build_groupings(n, y, bags, proportions, known_labels or {})
+    built = _build_grouping(n, y, bags, proportions, known_labels or {})
+    for problem in check_bags_differ(built.bags.proportions.double().numpy()):
+        raise_problem(problem)
+    return built
+
+
+def add_features(bags: Bags, x: Tensor) -> Bags:
+    """The bags with the features `x` of the user's rows. Rows that are sorted by bag are not copied."""
+    if len(bags.source) == len(x) and bool((bags.source == torch.arange(len(x))).all()):
+        return replace(bags, x=x)
+    return replace(bags, x=x[bags.source])
+
+
+def check_one_source(y: Any, proportions: Any) -> None:
+    """Exactly one of labels and a table."""
+    if y is None and proportions is None:
+        raise DataError("y and proportions are both missing; pass bags= and proportions=, or labels y")
+    if y is not None and proportions is not None:
+        raise DataError("y and proportions are both given; pass one of them")
+
+
+# --- one grouping
+
+
+def _build_grouping(
+    n: int, y: Any, ids: Any, proportions: Any, known_labels: Mapping[int, Hashable]
+) -> BuiltBags:
+    groups = group_rows(ids, n)
+    precision = np.full(len(groups.sizes), math.inf)
+    exact = True
+    if y is None:
+        if ids is None:
+            raise DataError("proportions belong to bags; pass bags=, the bag id of every row")
+        _refuse_whole_tables(ids, proportions)
+        shares, precision, classes = read_shares(proportions, groups.names, groups.sizes)
+        exact = as_proportions(proportions).std is None
+        if np.isnan(shares).all():
+            raise DataError("no bag has proportions, so there is nothing to learn from")
+    elif np.ndim(y) == 1:
+        shares, classes = _count_labels(np.asarray(refuse_masked_values(y)), groups)
+    else:
+        if ids is None:
+            raise DataError("y has proportions of bags; pass bags=, the bag id of every row")
+        shares, precision, classes = read_shares(_table_from_rows(y, groups), groups.names, groups.sizes,
+                                                 unavailable=ROW_PROPORTIONS)  # fmt: skip
+    bags = _bags_of(groups, shares, precision)
+    if known_labels:
+        bags = add_known_labels(bags, known_labels, classes, exact=exact)
+    return BuiltBags(bags, classes)
+
+
+def _bags_of(groups: "Groups", shares: np.ndarray, precision: np.ndarray) -> Bags:
+    """The bags of rows in any order, without features."""
+    n = len(groups.number)
+    in_order = bool((np.diff(groups.number) >= 0).all())
+    source = torch.arange(n) if in_order else torch.from_numpy(np.argsort(groups.number, kind="stable"))
+    return Bags(
+        torch.empty(n, 0),
+        torch.from_numpy(groups.sizes),
+        torch.from_numpy(shares).float(),
+        source,
+        groups.names,
+        precision=torch.from_numpy(precision) if np.isfinite(precision).any() else None,
+    )
+
+
+def _count_labels(y: np.ndarray, groups: "Groups") -> tuple[np.ndarray, np.ndarray]:
+    """Shares (m, k) counted from labels, and the sorted classes."""
+    if len(y) != len(groups.number):
+        raise DataError(f"there are {len(groups.number)} rows but {len(y)} labels; pass one label per row")
+    classes, code = np.unique(y, return_inverse=True)
+    if len(classes) < 2:
+        raise DataError(f"all labels are of one class, {classes.tolist()}; pass labels of two or more classes")
+    k = len(classes)
+    counts = np.bincount(groups.number * k + code, minlength=len(groups.names) * k)
+    return counts.reshape(-1, k) / groups.sizes[:, None], classes
+
+
+def _table_from_rows(y: Any, groups: "Groups") -> Proportions:
+    """A table from proportions row by row; all rows of a bag must agree."""
+    names = column_names(y)
+    rows = np.asarray(refuse_masked_values(y), dtype=np.float64)
+    if len(rows) != len(groups.number):
+        raise DataError(f"there are {len(groups.number)} rows but y has {len(rows)}; pass one row of y per row")
+    first = np.unique(groups.number, return_index=True)[1]
+    shares = clip_rounding_residue(rows[first])
+    wrong = np.flatnonzero((np.abs(rows - shares[groups.number]) > 1e-6).any(1))
+    if len(wrong):
+        i = int(wrong[0])
+        bag = groups.names[groups.number[i]]
+        one, other = (np.round(each, 6).tolist() for each in (shares[groups.number[i]], rows[i]))
+        what = f"bag {bag!r} has rows of y that disagree: {one} and, in row {i}, {other}"
+        raise DataError(f"{what}; give every row the proportions of its bag, see expand_proportions", bag=bag)
+    return Proportions(dict(zip(groups.names, shares, strict=True)), classes=names)
+
+
+def column_names(frame: Any) -> list[Any] | None:
+    """The names of a frame's columns; None if it has one column alone, or names that only count them."""
+    if not (is_pandas_dataframe(frame) or is_polars_dataframe(frame)) or frame.shape[1] < 2:
+        return None
+    names = list(frame.columns)
+    truth_values = isinstance(names[0], bool | np.bool_)  # which equal 0 and 1
+    polars = is_polars_dataframe(frame)
+    counting = [f"column_{i}" for i in range(len(names))] if polars else list(range(len(names)))
+    return None if names == counting and not truth_values else names
+
+
+# --- several groupings
+
+
+def _build_groupings(
+    n: int, y: Any, bags: Mapping[Hashable, Any], proportions: Any, known_labels: Mapping[int, Hashable]
+) -> BuiltBags:
+    if y is not None and np.ndim(y) > 1:
+        raise DataError("y has the proportions of one grouping; pass proportions={grouping: table} for several")
+    tables = tables_of_groupings(bags, proportions) if y is None else dict.fromkeys(bags)
+    built: dict[Hashable, BuiltBags] = {}
+    for name, ids in bags.items():
+        try:
+            built[name] = _build_grouping(n, y, ids, tables[name], known_labels)
+        except DataError as error:
+            raise name_grouping(error, name) from None
+    for problem in check_same_classes({name: each.classes.tolist() for name, each in built.items()}):
+        raise_problem(problem)
+    classes = next(iter(built.values())).classes
+    joined = join_groupings({name: each.bags for name, each in built.items()})
+    for problem in check_bags_differ(joined.proportions.double().numpy()):
+        raise_problem(problem)
+    exact = {
+        name: each.bags.overall.numpy()
+        for name, each in built.items()
+        if tables[name] is None or tables[name].std is None
+    }
+    for problem in check_overall_shares(exact, classes.tolist()):
+        warnings.warn(problem.text(), ApportionWarning, stacklevel=4)
+    return BuiltBags(joined, classes)
+
+
+def name_grouping(error: DataError, grouping: Hashable) -> DataError:
+    """The same error, whose message says which grouping it is about."""
+    message = f"grouping {grouping!r}: {error}"
+    return DataError(message, bag=error.bag, value=error.value, problems=error.problems)
+
+
+def tables_of_groupings(bags: Mapping[Hashable, Any], proportions: Any) -> dict[Hashable, Proportions]:
+    """The table of each grouping. A class that only one of several dicts of dicts names is 0 in the others."""
+    for ids in bags.values():
+        if isinstance(ids, str) or not hasattr(ids, "__len__"):
+            raise DataError("bags is a dict with an id for each key; pass the bag ids, or {grouping: bag ids}")
+    if not bags:
+        raise DataError("bags is an empty dict; pass the bag ids, or {grouping: bag ids}")
+    wanted = ", ".join(f"{name!r}: table" for name in list(bags)[:3])
+    if not isinstance(proportions, Mapping):
+        raise DataError(f"bags has the groupings {list(bags)[:9]}; pass proportions={{{wanted}}}")
+    for name in proportions:
+        if name not in bags:
+            what = f"proportions has the grouping {name!r}{did_you_mean(name, bags)}"
+            raise DataError(f"{what}, but bags has {list(bags)[:9]}; pass proportions={{{wanted}}}", value=name)
+    for name in bags:
+        if proportions.get(name) is None:
+            raise DataError(f"grouping {name!r} has bags but no table; pass proportions={{{wanted}}}", value=name)
+    tables = {name: as_proportions(proportions[name]) for name in bags}
+    return _add_missing_classes(tables)
+
+
+def _add_missing_classes(tables: dict[Hashable, Proportions]) -> dict[Hashable, Proportions]:
+    rows = []
+    for table in tables.values():
+        if not isinstance(table.table, Mapping) or not table.table:
+            return tables
+        rows += [row for row in table.table.values() if row is not None]
+    if len(tables) < 2 or not all(isinstance(row, Mapping) or is_pandas_series(row) for row in rows):
+        return tables
+    classes = dict.fromkeys(name for row in rows for name in row.keys())  # noqa: SIM118  may be a series
+    filled = {}
+    for name, table in tables.items():
+        gap = math.nan if table.missing_cells == "impute" else 0.0
+        wide = {bag: row if row is None else dict.fromkeys(classes, gap) | dict(row) for bag, row in table.table.items()}
+        filled[name] = replace(table, table=wide)
+    return filled
+
+
+def _refuse_whole_tables(ids: Any, proportions: Any) -> None:
+    """{name: whole table} although the bags are of one grouping."""
+    if not isinstance(proportions, Mapping) or len(getattr(ids, "shape", ())) > 1:
+        return
+    for name, table in proportions.items():
+        if isinstance(table, Proportions) or is_pandas_dataframe(table) or is_polars_dataframe(table):
+            hint = "pass bags={name: ids} with the same names, if rows lie in a bag of each"
+            raise DataError(f"there is a whole table for {name!r}, but the bags are of one grouping; {hint}")
+
+
+# --- bag ids
+
+
+class Groups(NamedTuple):
+    """Which row belongs to which bag."""
+
+    names: Sequence[Hashable]  # (m,) sorted, or in order of appearance where they cannot be sorted
+    number: np.ndarray  # (n,) the bag of each row
+    sizes: np.ndarray  # (m,)
+
+
+def group_rows(ids: Any, n: int) -> Groups:
+    """Bags from the bag id of each of n rows; without ids, every row is a bag."""
+    if ids is None:
+        return Groups(range(n), np.arange(n), np.ones(n, np.int64))
+    keys = read_bag_ids(ids)
+    if len(keys) != n:
+        raise DataError(f"there are {n} rows but {len(keys)} bag ids; pass one id per row")
+    if isinstance(keys, np.ndarray):
+        names, number, sizes = np.unique(keys, return_inverse=True, return_counts=True)
+        return Groups(names.tolist(), number, sizes)
+    distinct = list(dict.fromkeys(keys))
+    try:
+        distinct = sorted(distinct)  # type: ignore[type-var]
+    except TypeError:
+        pass  # ids of mixed types keep the order in which they appear
+    place = {name: i for i, name in enumerate(distinct)}
+    number = np.fromiter((place[key] for key in keys), dtype=np.int64, count=len(keys))
+    return Groups(distinct, number, np.bincount(number, minlength=len(distinct)))
+
+
+def read_bag_ids(ids: Any) -> Sequence[Hashable] | np.ndarray:
+    """The bag id of each row as a list, or as an array where ids are whole numbers: a list takes gigabytes."""
+    ids = _one_column(ids)
+    array: Any = ids.cpu().numpy() if isinstance(ids, Tensor) else ids
+    if has_index(ids) or is_polars_series(ids):
+        array = ids.to_numpy()
+    elif hasattr(ids, "to_numpy"):  # an index of pandas
+        array = ids.to_numpy()
+    if isinstance(array, np.ndarray) and array.dtype.kind in "iu" and array.ndim == 1:
+        return refuse_masked_values(array)
+    values = ids.tolist() if isinstance(ids, np.ndarray | Tensor) else list(ids)
+    for i, value in enumerate(values):
+        try:
+            hash(value)
+        except TypeError:
+            what = f"row {i} has the bag id {value!r}, which cannot be hashed"
+            raise DataError(f"{what}; use a string or a number", value=value) from None
+        if is_missing(value):
+            raise DataError(f"row {i} has no bag id ({value!r}); fill it in or drop the row", value=value)
+    return values
+
+
+def _one_column(ids: Any) -> Any:
+    if isinstance(ids, str):
+        raise DataError(f"bags is {ids!r}, but X is not a data frame; pass the bag id of every row", value=ids)
+    if isinstance(ids, Mapping):
+        what = f"bags is a dict, which names several groupings, {list(ids)[:3]}"
+        raise DataError(f"{what}; pass the ids of one of them here")
+    shape = tuple(getattr(ids, "shape", ()))
+    if len(shape) < 2:
+        return ids
+    if shape[1:] != (1,):
+        hint = "one id per row"
+        if is_pandas_dataframe(ids):
+            hint = "one column, or pandas.MultiIndex.from_frame(bags); dict(bags) for several groupings"
+        if is_polars_dataframe(ids):
+            hint = "one column; bags.to_dict() for several groupings"
+        raise DataError(f"bags has shape {shape}; pass {hint}", value=shape)
+    if is_polars_dataframe(ids):
+        return ids.to_series()
+    return ids.iloc[:, 0] if is_pandas_dataframe(ids) else ids.reshape(-1)
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a data frame of pandas or polars, also a lazy one."""
+    return is_pandas_dataframe(X) or is_polars_dataframe(X) or is_polars_lazyframe(X)
+
+
+def take_bag_columns(X: Any, bags: Any) -> tuple[Any, Any]:
+    """X without the columns that `bags` names, and their ids in place of the names."""
+    if not is_frame(X):
+        return X, bags
+    there = X.collect_schema().names() if is_polars_lazyframe(X) else list(X.columns)
+    named: list[Any] = []
+
+    def ids_of(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value not in there:
+            what = f"bags is {value!r}, which is not a column of X{did_you_mean(value, there)}"
+            raise DataError(f"{what}; it has {there[:20]}", value=value)
+        named.append(value)
+        return X.select(value).collect().to_series() if is_polars_lazyframe(X) else X[value]
+
+    if isinstance(bags, list) and bags and len(bags) < len(there) and all(isinstance(name, str) for name in bags):
+        if all(name in there for name in bags):
+            bags = {name: name for name in bags}
+    ids = {name: ids_of(each) for name, each in bags.items()} if isinstance(bags, Mapping) else ids_of(bags)
+    if not named:
+        return X, ids
+    return (X.drop(columns=list(dict.fromkeys(named))) if is_pandas_dataframe(X) else X.drop(named)), ids
+
+
+def check_row_order(
+    X: Any, bags: Any, name: str = "X", *, bags_name: str = "bags", counted_index: bool = True
+) -> None:
+    """Rows are matched by position. Two pandas indices with the same rows in another order contradict that.
+
+    Without `counted_index`, an index that only counts its rows says nothing, as that of a frame made of an
+    array.
+    """
+    if isinstance(bags, Mapping):  # the groupings must not contradict each other either
+        indexed = [(f"bags[{each!r}]", ids) for each, ids in bags.items() if has_index(ids)]
+        for each, ids in indexed:
+            check_row_order(X, ids, name, counted_index=counted_index)
+            check_row_order(indexed[0][1], ids, indexed[0][0], bags_name=each)
+        return
+    if not (has_index(X) and has_index(bags)) or len(X) != len(bags) or X.index.equals(bags.index):
+        return
+    if not counted_index and type(X.index).__name__ == "RangeIndex":
+        return
+    if X.index.is_unique and bags.index.is_unique and bags.index.isin(X.index).all():
+        first = bags.index.tolist()[0]
+        hint = f"pass {bags_name}.loc[{name}.index], or {bags_name}.to_numpy() if it is in the order of {name}"
+        raise DataError(f"{bags_name} has the rows of {name} in another order, {first!r} first; {hint}")
+
+
+# --- proportions row by row
+
+
+def expand_proportions(proportions: Any, bags: Any) -> Any:
+    """The proportions of each row's own bag: the form of `y` that cross-validation can cut into folds.
+
+    Parameters
+    ----------
+    proportions : table or Proportions
+        One row per bag.
+    bags : array-like of shape (n,)
+        The bag id of every row.
+
+    Returns
+    -------
+    array or data frame of shape (n, k)
+        Columns follow the sorted classes. For a data frame the result is a data frame, which keeps their
+        names, with the index of `bags` where that is a pandas series.
+    """
+    if bags is None:
+        raise DataError("bags is missing; pass bags=, the bag id of every row")
+    options = as_proportions(proportions)
+    if options.std is not None or options.missing_bags == "allow":
+        name = "missing_bags" if options.std is None else "std"
+        hint = "fit on the table itself, or leave it out for a search and fit on the table afterwards"
+        raise SettingsError(f"proportions row by row cannot keep {name}; {hint}")
+    groups = group_rows(bags, len(bags))
+    shares, _, classes = read_shares(options, groups.names, groups.sizes, unavailable=EXPANDED)
+    return _as_frame(shares[groups.number], options.table, classes, bags)
+
+
+def _as_frame(rows: np.ndarray, table: Any, classes: np.ndarray, bags: Any) -> Any:
+    """Rows as a frame of the same library as the table, if that keeps the names of the classes."""
+    names = classes.tolist()
+    if is_pandas_dataframe(table):
+        index = bags.index if is_pandas_series(bags) else None
+        frame = type(table)(rows, columns=names, index=index)
+    elif is_polars_dataframe(table):
+        frame = type(table)(rows, schema=[str(name) for name in names])
+    else:
+        return rows
+    return rows if column_names(frame) is None else frame
+
+

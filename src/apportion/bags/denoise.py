@@ -1,0 +1,162 @@
+"""Noisy, rounded and partly missing proportions: what noise explains, and the most plausible clean shares.
+
+A table may hold counts or shares to which noise was added for privacy, or that were rounded. `denoise` draws
+each bag's shares toward the overall shares of all bags (or toward predictions for the bag) as far as the noise
+explains the distance: empirical Bayes shrinkage, with the variance between bags estimated from the table. The
+remaining uncertainty becomes a precision, the weight of the bag's shares when labels are made.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+ROUNDING_RESIDUE = 1e-9  # negative numbers above -1e-9 are what floating point leaves of 1 - 0.9 - 0.1
+SUM_TOLERANCE = 1e-4  # relative: shares printed with four digits sum to one within this
+
+Std = float | Literal["estimate"] | np.ndarray  # of one number; (m, 1) where numbers were rescaled bag by bag
+
+
+def clip_rounding_residue(values: np.ndarray) -> np.ndarray:
+    """The numbers, with zero where floating point alone made them negative."""
+    return np.where((values < 0) & (values > -ROUNDING_RESIDUE), 0.0, values)
+
+
+# --- missing cells
+
+
+def has_missing_cells(values: np.ndarray) -> np.ndarray:
+    """(m,) bool: bags with a number for some classes and NaN for others."""
+    missing = np.isnan(values)
+    return np.asarray(missing.any(1) & ~missing.all(1))
+
+
+def sum_known(values: np.ndarray) -> np.ndarray:
+    """(m,) sums over the classes that have a number."""
+    return np.where(np.isnan(values), 0, values).sum(1)
+
+
+def exceeds_total(values: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """(m,) bool: bags with missing cells whose known classes alone sum to more than the total of the bag."""
+    return has_missing_cells(values) & (sum_known(values) > totals * (1 + SUM_TOLERANCE))
+
+
+def impute_missing_cells(values: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """Values (m, k) whose missing cells share what the known classes leave of the bag's total.
+
+    A single missing class gets all of it, which is exact. Several share it in the ratio of their overall
+    shares in the bags that know them, or evenly where no bag does. Bags without any number stay NaN.
+    """
+    result = values.copy()
+    shares = values / totals[:, None]
+    weight = np.where(np.isnan(shares), 0, totals[:, None])
+    known = weight.sum(0) > 0
+    overall = sum_known((shares * weight).T) / np.where(known, weight.sum(0), 1)
+    unknown = max(0.0, 1 - overall.sum()) / max(1, (~known).sum())
+    overall = np.where(known, overall, max(unknown, 1e-6))
+    left = totals - sum_known(values)
+    for i in np.flatnonzero(has_missing_cells(values)):
+        missing = np.isnan(values[i])
+        part = np.maximum(overall[missing], 1e-6)
+        result[i, missing] = max(0.0, left[i]) * part / part.sum()
+    return result
+
+
+# --- what noise explains
+
+
+def sums_beyond_noise(values: np.ndarray, totals: np.ndarray, std: Std) -> np.ndarray:
+    """Indices of bags whose sums are further from their totals than noise of this `std` explains.
+
+    The sum of k numbers has √k times their standard deviation; the logarithm covers the tails of Laplace noise
+    in many bags. Noise to be estimated may be of any size, but does not double or halve the sum of all bags.
+    """
+    m, k = values.shape
+    off = values.sum(1) - totals
+    if isinstance(std, str):
+        shifted = abs(off.mean()) > 6 * off.std() / math.sqrt(m)
+        same_scale = totals.sum() / 2 <= values.sum() <= 2 * totals.sum()
+        return np.arange(m if shifted and not same_scale else 0)
+    limit = (6 + math.log(m)) * math.sqrt(k) * np.ravel(std)
+    return np.flatnonzero(np.abs(off) > limit + SUM_TOLERANCE * totals)
+
+
+def cells_beyond_noise(values: np.ndarray, totals: np.ndarray, std: Std, *, counts: bool) -> np.ndarray:
+    """Indices (x, 2) of bag and class of numbers below zero or above the total by more than noise explains.
+
+    Noise to be estimated also has to explain counts that are not whole numbers.
+    """
+    estimate = isinstance(std, str)
+    level = estimate_std(values.sum(1) - totals, values.shape[1]) if estimate else np.ravel(std)
+    limit = ((6 + math.log(values.size)) * level + SUM_TOLERANCE * totals)[:, None]
+    wrong = (values < -limit) | (values > totals[:, None] + limit)
+    if estimate and counts:
+        wrong |= np.abs(values - np.rint(values)) > limit
+    return np.argwhere(wrong)
+
+
+def estimate_std(off: np.ndarray, k: int) -> float:
+    """The standard deviation of noise on each of k numbers, from the errors of their sums."""
+    return math.sqrt(float((off**2).mean()) / k)
+
+
+# --- clean shares
+
+
+class Prediction(NamedTuple):
+    """What predictions for the rows say about the shares of their bags."""
+
+    shares: np.ndarray  # (m, k) mean predicted probabilities
+    variance: np.ndarray  # (m, k) variance of the true shares if rows are independent draws
+
+
+def predicted_proportions(probabilities: np.ndarray, bag: np.ndarray, sizes: np.ndarray) -> Prediction:
+    """Shares of the bags predicted by probabilities (N, k) of rows, whose bags are `bag` (N,)."""
+    n = sizes[:, None]
+    sums = [np.bincount(bag, p, len(sizes)) for p in probabilities.T]
+    variances = [np.bincount(bag, p, len(sizes)) for p in (probabilities * (1 - probabilities)).T]
+    return Prediction(np.stack(sums, 1) / n, np.stack(variances, 1) / n**2)
+
+
+def denoise(
+    values: np.ndarray, sizes: np.ndarray, std: Std, *, counts: bool, predicted: Prediction | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Clean shares (m, k) that sum to one, and the precision (m,) of each bag's shares.
+
+    The variance of true shares is that of random bags, plus what the table shows beyond that and beyond the
+    noise. Precision compares it with the error that remains: the weight of the shares in relaxed transport,
+    infinite where no error remains.
+    """
+    n = sizes[:, None].astype(float)
+    k = values.shape[1]
+    unit = n if counts else np.ones_like(n)
+    off = values.sum(1, keepdims=True) - unit
+    level = estimate_std(off, k) if isinstance(std, str) else std
+    least = 1e-4 if np.any(level) else 0.0  # noisy numbers rule out no class
+    shares = (values - off / k) / unit  # the nearest that sum to one
+    exact_sums = np.ndim(level) == 0 and bool((np.abs(off) <= 0.01 * level + 1e-6 * unit).all())
+    corrected = 0 if exact_sums else 1 / k  # the part of the error that the sums reveal
+    error = level**2 * (1 - corrected) / unit**2  # (m, 1) variance of a share's error
+    overall = np.clip((shares * n).sum(0) / n.sum(), least, None)
+    overall /= overall.sum()
+    center, chance = predicted or (overall, overall * (1 - overall) / n)
+    between = _variance_between_bags((shares - center) ** 2, chance + error, overall * (1 - overall))
+    weight = (chance + between) / np.maximum(chance + between + error, 1e-30)
+    clean = np.clip(center + weight * (shares - center), least, None)
+    remaining = (weight * error).sum(1)
+    precision = np.full(len(remaining), math.inf)
+    np.divide((chance + between).sum(1), remaining, out=precision, where=remaining > 0)
+    return clean / clean.sum(1, keepdims=True), precision
+
+
+def _variance_between_bags(squares: np.ndarray, expected: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """(k,) variance that the squared distances (m, k) show beyond the expected one of each bag.
+
+    A square varies by twice its variance squared, so bags are weighted by its inverse. An unweighted mean would
+    be dominated by the smallest bags: under noise, the count of a single row is off by more than shares differ.
+    """
+    between = most
+    for _ in range(20):
+        weights = np.maximum(expected + between, 1e-30) ** -2
+        between = np.clip(np.average(squares - expected, axis=0, weights=weights), 0, None)
+    return between

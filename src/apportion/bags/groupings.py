@@ -1,0 +1,172 @@
+"""Several groupings of the same rows, such as precincts and age groups: joined bags, raking, transduction.
+
+For learning, the bags of all groupings are one set in which every row appears once per grouping. For labels,
+raking (Deming & Stephan, 1940) finds, of all soft labels that have every bag's shares, those nearest to the
+predictions by KL divergence: log-probabilities plus a price for each class of each bag that a row is in. The
+prices of one grouping, given those of the others, are `entropic_plan`'s; the groupings take turns until nothing
+moves.
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apportion._random import stream
+from apportion.bags.bags import Bags, exact_bag_means
+from apportion.transport import Plan, assign, entropic_plan, round_to_counts
+
+MIN_LOG_PROB = -20.0  # rows surer than this would hardly move, turn after turn
+IMPOSSIBLE = -300.0  # price of a class that no bag has
+TRANSDUCTION_REG = 1 / 30  # 1/λ of the plan that is rounded to labels: rows are nearly of one class each
+TIE_NOISE = 0.1  # nats; sets apart rows with equal predictions, which a plan would leave between classes
+
+
+def join_groupings(groupings: Mapping[Hashable, Bags]) -> Bags:
+    """The bags of all groupings as one set, grouping after grouping. A single grouping stays as it is."""
+    parts = list(groupings.values())
+    if len(parts) == 1:
+        return parts[0]
+    return Bags(
+        torch.cat([part.x for part in parts]),
+        torch.cat([part.sizes for part in parts]),
+        torch.cat([part.proportions for part in parts]),
+        torch.cat([part.source for part in parts]),
+        ids=[bag for part in parts for bag in part.ids],
+        grouping=[name for name, part in groupings.items() for _ in part.ids],
+        precision=_join_precision(parts),
+        pure=_join_pure(parts),
+    )
+
+
+def _join_precision(parts: Sequence[Bags]) -> Tensor | None:
+    if all(part.precision is None for part in parts):
+        return None
+    return torch.cat([_precision_of(part) for part in parts])
+
+
+def _precision_of(bags: Bags) -> Tensor:
+    if bags.precision is not None:
+        return bags.precision
+    return torch.full((len(bags.sizes),), math.inf, dtype=torch.float64)
+
+
+def _join_pure(parts: Sequence[Bags]) -> Tensor | None:
+    if all(part.pure is None for part in parts):
+        return None
+    none = [torch.zeros(len(part.sizes), dtype=torch.bool) for part in parts]
+    return torch.cat([no if part.pure is None else part.pure for part, no in zip(parts, none, strict=True)])
+
+
+def split_groupings(bags: Bags) -> list[Bags]:
+    """The bags of each grouping, on the CPU and without features (`x` has no columns)."""
+    bare = replace(bags, x=torch.empty(len(bags.x), 0), proportions=bags.proportions.cpu())
+    if bags.grouping is None:
+        return [bare]
+    number = {name: i for i, name in enumerate(dict.fromkeys(bags.grouping))}
+    code = torch.tensor([number[name] for name in bags.grouping])
+    return [bare.select((code == i).nonzero().flatten()) for i in range(len(number))]
+
+
+# --- raking
+
+
+class Margin(NamedTuple):
+    """One grouping of some rows into disjoint bags, with the shares of each bag."""
+
+    rows: Tensor  # (n,) row numbers, bag after bag
+    sizes: Tensor  # (m,) sizes of the bags, which sum to n
+    proportions: Tensor  # (m, k)
+    precision: float | Tensor = math.inf  # (m,) or one for all: the weight of noisy shares
+
+
+def margin_of(bags: Bags) -> Margin:
+    """The margin of the bags of one grouping whose proportions are known; rows are those of the user's data."""
+    known = bags.proportions.isfinite().all(1).cpu()
+    precision = math.inf if bags.precision is None else bags.precision[known]
+    rows = bags.source[known[torch.repeat_interleave(bags.sizes)]]
+    return Margin(rows, bags.sizes[known], bags.proportions.cpu()[known].double(), precision)
+
+
+def rake(
+    log_probs: Tensor,
+    margins: Sequence[Margin],
+    *,
+    reg: float = 1.0,
+    tol: float = 1e-5,
+    max_iterations: int = 300,
+) -> Plan:
+    """Soft labels (N, k) of all rows that have the shares of every margin; float64, on the CPU.
+
+    `reg` is 1/λ: a smaller one makes rows nearly of one class each. Rows of no margin stay as predicted. The
+    `error` of the plan covers the bags of all margins in turn: how far their means are from their shares. It
+    stays large where margins contradict each other; the first margin is met then. One iteration is a turn of
+    all margins, a Newton solve of every bag: few where groupings cross freely, hundreds where one nearly
+    follows from another.
+    """
+    predicted = log_probs.detach().cpu().double().log_softmax(1).clamp_min(MIN_LOG_PROB)
+    prices = [torch.zeros(len(margin.rows), predicted.shape[1], dtype=torch.float64) for margin in margins]
+    mass = (predicted / reg).softmax(1)
+    iterations = 0
+    moved = math.inf
+    while moved > tol and iterations < max_iterations:
+        for i in reversed(range(len(margins))):  # the first margin has the last word
+            rows, sizes, shares, precision = margins[i]
+            # without its own prices, which a relaxed margin would count twice
+            scores = add_prices(predicted, margins, prices, skip=i)[rows]
+            plan = entropic_plan(scores, sizes, shares, reg=reg, relax=precision)
+            # no infinities: contradicting margins would leave a row without any class
+            prices[i] = (reg * plan.mass.log() - scores).masked_fill_(plan.mass == 0, IMPOSSIBLE)
+        before = mass
+        mass = (add_prices(predicted, margins, prices) / reg).softmax(1)
+        iterations += 1
+        moved = float((mass - before).abs().max()) if len(margins) > 1 else 0.0
+    errors = [(exact_bag_means(mass[each.rows], each.sizes) - each.proportions).abs().amax(1) for each in margins]
+    return Plan(mass, torch.cat(errors), iterations)
+
+
+def add_prices(
+    predicted: Tensor, margins: Sequence[Margin], prices: Sequence[Tensor], skip: int | None = None
+) -> Tensor:
+    """Log-probabilities plus the prices of all margins but `skip`, up to a constant per row."""
+    scores = predicted.clone()
+    for i, (margin, price) in enumerate(zip(margins, prices, strict=True)):
+        if i != skip:
+            scores[margin.rows] += price
+    return scores
+
+
+# --- labels for the training rows
+
+
+def transduce_groupings(log_probs: Tensor, bags: Bags) -> np.ndarray:
+    """(n,) class codes of the user's rows, for bags of several groupings; `log_probs` follow `bags.x`.
+
+    The first grouping has its counts exactly, the others nearly. Labels with the exact counts of all are hard
+    to find with three classes or three groupings, and need not exist.
+    """
+    groupings = split_groupings(bags)
+    rows = torch.empty(len(log_probs) // len(groupings), log_probs.shape[1], dtype=torch.float64)
+    rows[bags.source] = log_probs.double().cpu()
+    # shares of all bags: the known ones, and what uncertain ones and the predictions agree on
+    mass = rake(rows, [margin_of(each) for each in groupings]).mass
+    agreed = [replace(each, proportions=_agreed_shares(each, mass), precision=None) for each in groupings]
+    rows = rows.clamp_min(MIN_LOG_PROB)  # with this λ, a plan can hold no less
+    rows += TIE_NOISE * torch.randn(rows.shape, generator=stream(0, "ties"), dtype=rows.dtype)
+    mass = rake(rows, [margin_of(each) for each in agreed], reg=TRANSDUCTION_REG).mass
+    first = agreed[0]
+    scores = mass[first.source].clamp_min(1e-300).log()
+    labels = np.empty(len(rows), np.int64)
+    labels[first.source] = assign(scores, first.sizes, round_to_counts(first.proportions, first.sizes))
+    return labels
+
+
+def _agreed_shares(bags: Bags, mass: Tensor) -> Tensor:
+    """(m, k) the proportions of exact bags, and the mean soft labels of all others."""
+    exact = bags.proportions.isfinite().all(1) & (_precision_of(bags) == math.inf)
+    means = exact_bag_means(mass[bags.source], bags.sizes)
+    return torch.where(exact.unsqueeze(1), bags.proportions.double(), means)

@@ -1,0 +1,778 @@
+"""Everything that can be wrong with the proportions of bags, one rule in one place.
+
+`find_problems` goes through the numbers that `align` has read and yields a `Problem` for each finding. The
+estimator raises the first one as `DataError`; `apportion check` prints all of them. `clean_proportions` turns
+numbers without problems into shares that sum to one.
+"""
+
+import csv
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from itertools import combinations
+from shlex import quote
+from typing import Any, Literal, NoReturn
+from unicodedata import normalize
+
+import numpy as np
+
+from apportion.bags.denoise import (
+    SUM_TOLERANCE,
+    Prediction,
+    cells_beyond_noise,
+    denoise,
+    exceeds_total,
+    has_missing_cells,
+    impute_missing_cells,
+    sum_known,
+    sums_beyond_noise,
+)
+from apportion.bags.proportions import Aligned, Proportions, align
+from apportion.errors import DataError
+
+FEW = 3  # from so many bags on, sums that fit are no coincidence
+NEARLY_ALL = 0.95  # of the bags
+MAX_STRAY_COLUMNS = 3  # columns beside the classes that are searched for, apart from those above the total
+OVERALL_TOLERANCE = 0.01  # overall shares of two groupings may differ by so much: they may be rounded
+SAME = 1e-6  # shares that differ by less are the same
+
+# options that hints may name: in Python, and on the command line
+OPTIONS = {
+    "normalize": ("Proportions(..., normalize=True)", "--normalize"),
+    "std": ("Proportions(..., std=...)", "--std DEVIATION"),
+    "estimate": ('Proportions(..., std="estimate")', "--std estimate"),
+    "missing_bags": ('Proportions(..., missing_bags="allow")', "--missing-bags allow"),
+    "missing_cells": ('Proportions(..., missing_cells="impute")', "--missing-cells impute"),
+    "rest": ("Proportions(..., rest=NAME)", "--rest NAME"),
+    "counts": ('Proportions(..., kind="counts")', "--counts FILE"),
+    "shares": ('Proportions(..., kind="shares")', "--proportions FILE"),
+    "percent": ('Proportions(..., kind="percent")', "--percent"),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding about the data: what is wrong, what to do about it, and the parts for programs."""
+
+    rule: str  # the same for all findings of one kind, such as "sum"
+    message: str  # names the bag, the class and the value
+    hint: str | None = None  # what to do; {normalize} and other options are rendered by `text`
+    bag: Hashable = None
+    class_name: Hashable = None
+    value: Any = None
+    row: int | None = None  # the row of the table, counted from 0
+    suggested_classes: tuple[Hashable, ...] = ()  # what {classes} in the hint stands for
+
+    def text(self, style: Literal["python", "cli"] = "python") -> str:
+        """The message and the hint, with options written for Python or for the command line."""
+        hint = self.render_hint(style)
+        return f"{self.message}; {hint}" if hint else self.message
+
+    def render_hint(self, style: Literal["python", "cli"] = "python") -> str:
+        """The hint with options written for Python or for the command line; empty if there is none."""
+        hint = self.hint or ""
+        for name, words in OPTIONS.items():
+            hint = hint.replace(f"{{{name}}}", words[style == "cli"])
+        if style == "cli":
+            classes = f"--classes {_csv_line(self.suggested_classes)}"
+        else:
+            classes = f"Proportions(..., classes={list(self.suggested_classes)})"
+        return hint.replace("{classes}", classes)
+
+
+def _csv_line(names: Iterable[Hashable]) -> str:
+    """Names between commas, quoted for CSV and for a shell."""
+    line = StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return quote(line.getvalue())
+
+
+def raise_problem(problem: Problem) -> NoReturn:
+    """Raise a finding as `DataError`."""
+    raise DataError(problem.text(), bag=problem.bag, value=problem.value, problems=[problem])
+
+
+def find_problems(aligned: Aligned) -> Iterator[Problem]:
+    """All findings about the numbers of a table, rule by rule.
+
+    A bag about which something was found is left out of later rules, so that one mistake is one finding.
+    """
+    yield from _check_bags(aligned)
+    if not (aligned.rows >= 0).any():
+        return
+    strays = list(_find_stray_columns(aligned))
+    yield from strays
+    names = {problem.class_name for problem in strays}
+    aligned = aligned.drop_classes([j for j, name in enumerate(aligned.classes.tolist()) if name in names])
+    if len(aligned.classes) < 2:
+        yield _too_few_classes(aligned)
+        return
+    kind = _check_kind(aligned)
+    if kind is not None:
+        yield kind
+        return
+    doubtful = aligned.rows < 0
+    for rule in (_check_missing, _check_cells, _check_sums, _check_noise):
+        for problem, bags in rule(aligned, doubtful):
+            doubtful[bags] = True
+            yield problem
+    if not names and not doubtful.any():
+        yield from _check_anything_known(aligned)
+
+
+_Finding = tuple[Problem, Any]  # a problem, and the indices of the bags that it settles
+
+
+# --- ids
+
+
+def _check_bags(aligned: Aligned) -> Iterator[Problem]:
+    """The bags of the data are in the table, each once, and written alike."""
+    if aligned.table_bags is None:
+        return
+    listed = set(aligned.table_bags)
+    here = set(aligned.bags)
+    absent = [bag for bag in aligned.bags if bag not in listed]
+    strange = [bag for bag in dict.fromkeys(aligned.table_bags) if bag not in here]
+    first_row = {bag: i for i, bag in reversed(list(enumerate(aligned.table_bags)))}
+    spellings = find_other_spellings(absent, strange)
+    for other, (bag, how) in spellings.items():
+        message = f"bag {other!r} of the table {how} in the data"
+        hint = "write both alike"
+        yield Problem("spelling", message, hint, bag=bag, value=other, row=first_row[other])
+    if not spellings and len(absent) == len(aligned.bags) and len(aligned.table_bags):
+        one, other = aligned.bags[0], aligned.table_bags[0]
+        message = (
+            f"no bag of the data is in the table: the data has {one!r} ({type(one).__name__}), "
+            f"the table {other!r} ({type(other).__name__})"
+        )
+        yield Problem("no common bag", message, "write both alike, such as with map(str, ...)", bag=one)
+        return
+    seen = set()
+    for i, bag in enumerate(aligned.table_bags):
+        if bag in seen and bag in here:
+            hint = "keep one row per bag; if there is one row per class, make the classes columns (pivot)"
+            yield Problem("repeated bag", f"bag {bag!r} is in the table twice", hint, bag=bag, row=i)
+        seen.add(bag)
+    if aligned.options.missing_bags == "allow":
+        return
+    misspelled = {bag for bag, _ in spellings.values()}
+    for bag, size in zip(aligned.bags, aligned.sizes.tolist(), strict=True):
+        if bag not in listed and bag not in misspelled:
+            message = f"bag {bag!r} has {size} rows of data but no row in the table"
+            hint = _advise(aligned, "add it or drop its rows", missing_bags="if its proportions are unknown")
+            yield Problem("missing bag", message, hint, bag=bag, value=size)
+
+
+def find_other_spellings(
+    absent: Iterable[Hashable], strange: Iterable[Hashable]
+) -> dict[str, tuple[str, str]]:
+    """Ids of one place that are meant to be ids of the other: {strange id: (absent id, how it differs)}.
+
+    Ids differ by case, surrounding spaces, leading zeros, or Unicode form, where é may be an e and an accent.
+    """
+    forms = {_plain(name): name for name in absent if isinstance(name, str)}
+    found = {}
+    for name in strange:
+        other = forms.get(_plain(name)) if isinstance(name, str) else None
+        if other is None:
+            continue
+        how = f"is {other!r}"
+        if normalize("NFC", name) == normalize("NFC", other):
+            how = "has other Unicode characters (unicodedata.normalize('NFC', id) makes them the same)"
+        found[name] = other, how
+    return found
+
+
+def _plain(name: str) -> str:
+    return normalize("NFC", name).strip().lower().lstrip("0") or "0"
+
+
+# --- columns that are no classes
+
+
+@np.errstate(over="ignore", invalid="ignore")  # infinite numbers are found by a later rule
+def _find_stray_columns(aligned: Aligned) -> Iterator[Problem]:
+    """Totals, years, ids, turnout: columns of a table that are no classes. Named columns are all classes.
+
+    Where the sums of all bags are right, every column is a class, whatever its numbers look like.
+    """
+    options = aligned.options
+    values = aligned.values
+    here = aligned.rows >= 0
+    if options.classes is not None or _sums_fit(values[here], aligned.totals[here]):
+        return
+    columns = [j for j, name in enumerate(aligned.classes.tolist()) if name != options.rest]
+    reasons = _find_counting_columns(aligned, columns)
+    columns = [j for j in columns if j not in reasons]
+    total = find_sum_column(values[np.ix_(here, columns)])
+    if total is not None:
+        j = columns.pop(total)
+        reasons[j] = "is the sum of the others in every bag"
+    if aligned.counts:
+        for j in _find_size_columns(aligned, columns):
+            columns.remove(j)
+            reasons[j] = "is the number of rows of every bag, a total"
+    if options.rest is None:
+        sizes = aligned.sizes[here] if aligned.counts else None
+        for i in find_columns_beside_whole(values[np.ix_(here, columns)], sizes):
+            reasons[columns[i]] = "stands beside columns that are whole without it"
+    classes = [name for j, name in enumerate(aligned.classes.tolist()) if j not in reasons]
+    suggested = tuple(name for name in classes if name != options.rest)
+    bag = int(np.flatnonzero(here)[0])
+    for j in sorted(reasons):
+        name = aligned.classes.tolist()[j]
+        if len(suggested) > 1 or options.rest is not None:
+            what = "drop it, or say which columns are classes: pass {classes}"
+        else:
+            what = "drop it, and pass {rest} to make a class of the others"
+        message = f"column {name!r} {reasons[j]}, so it is no class (bag {aligned.bags[bag]!r}: {values[bag, j]:g})"
+        yield Problem(
+            "stray column", message, what, bag=aligned.bags[bag], class_name=name, value=float(values[bag, j]),
+            row=int(aligned.rows[bag]), suggested_classes=suggested,
+        )  # fmt: skip
+
+
+def _sums_fit(values: np.ndarray, totals: np.ndarray) -> bool:
+    complete = np.isfinite(values).all(1)
+    if not complete.any():
+        return False
+    return np.allclose(values[complete].sum(1), totals[complete], rtol=0, atol=SUM_TOLERANCE)
+
+
+def _find_counting_columns(aligned: Aligned, columns: Sequence[int]) -> dict[int, str]:
+    """Columns that number the rows of the table or repeat the ids of the bags, with the reason."""
+    here = aligned.rows >= 0
+    if here.sum() < FEW or aligned.table_bags is None:
+        return {}
+    rows = aligned.rows[here]
+    ids = _as_numbers([bag for bag, there in zip(aligned.bags, here, strict=True) if there])
+    reasons = {}
+    for j in columns:
+        column = aligned.values[here, j]
+        if (column == ids).all():
+            reasons[j] = "repeats the ids of the bags"
+        elif (column == rows).all() or (column == rows + 1).all():
+            reasons[j] = "numbers the rows of the table"
+    return reasons
+
+
+def _as_numbers(ids: Sequence[Hashable]) -> np.ndarray:
+    numbers = np.full(len(ids), np.nan)
+    for i, each in enumerate(ids):
+        try:
+            numbers[i] = float(each)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return numbers
+    return numbers
+
+
+def find_sum_column(values: np.ndarray) -> int | None:
+    """The column that is the sum of all others in every complete row, up to rounding."""
+    complete = values[np.isfinite(values).all(1)]
+    m, k = complete.shape
+    if k < 3 or m < 2 or not complete.any():
+        return None
+    tolerance = 1e-4 + 2e-3 * np.abs(complete)
+    if m >= FEW:
+        rounding = k * _rounding_step(complete) / 2
+        tolerance = np.maximum(tolerance, np.minimum(rounding, 0.03 * np.median(np.abs(complete), axis=0)))
+    distance = np.abs(complete.sum(1, keepdims=True) - 2 * complete)
+    sums = (distance <= tolerance).all(0) & (complete > 0).any(0)
+    return int(sums.argmax()) if sums.any() else None
+
+
+def _find_size_columns(aligned: Aligned, columns: Sequence[int]) -> list[int]:
+    """Columns of counts that are the number of rows of every bag, such as clicks beside conversions.
+
+    For counts of a larger group, a class may have that number by coincidence if all bags have one size.
+    """
+    complete = np.isfinite(aligned.values).all(1)
+    counts = aligned.values[complete][:, columns]
+    sizes = aligned.sizes[complete]
+    if len(sizes) < 2 or not (counts.sum(1) > sizes).any():
+        return []
+    if aligned.options.normalize and np.ptp(sizes) == 0:
+        return []
+    same = (counts == sizes[:, None]).all(0)
+    return [columns[i] for i in np.flatnonzero(same).tolist()]
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def find_columns_beside_whole(values: np.ndarray, sizes: np.ndarray | None = None) -> list[int]:
+    """Columns, such as turnout, a year and a population, without which nearly all bags are whole.
+
+    Whole shares (m, k) sum to about 1 or 100; whole counts sum to the `sizes` of their bags. Returns the fewest
+    columns whose removal makes the bags whole, or none.
+    """
+    complete = np.isfinite(values).all(1)
+    values = values[complete]
+    m, k = values.shape
+    if m < FEW or k < 3:
+        return []
+    sums = values.sum(1)
+    if sizes is not None:
+        if np.median(sizes[complete]) <= 1:  # two rare classes may happen to sum to one row
+            return []
+        wholes = [(sizes[complete].astype(float), 0.5, 0.5)]
+    else:
+        # rounded sums are off by 2 %; a small share is told from rounding where many bags sum exactly
+        units = [100.0] if np.mean(np.abs(sums - 100) <= 2) >= NEARLY_ALL else [1.0, 100.0]
+        tolerances = [(0.02, 0.1)] + ([(1e-3, 5e-3)] if m >= 10 else [])
+        wholes = [
+            (np.full(m, unit), unit * low, unit * high) for unit in units for low, high in tolerances
+        ]
+    candidates = []
+    for whole, near, far in wholes:
+        large = np.flatnonzero((values > 1.1 * whole[:, None]).all(0)).tolist()  # no part of such a whole
+        rare = values[:, large].sum(1)
+        percentages = len(large) > 1 and 50 <= np.median(rare) <= 110  # of which some are not in the table
+        if not percentages and np.mean(np.abs(sums - whole) > far) >= 0.5:
+            candidates.append((large, sums - rare - whole, near))
+    most = MAX_STRAY_COLUMNS if m >= 5 and k <= 30 else 2 if k <= 100 else 1
+    for n_more in range(most + 1):
+        for large, left, near in candidates:
+            if k - len(large) - n_more < 2 or not (large or n_more):
+                continue
+            others = [j for j in range(k) if j not in large]
+            for more in combinations(others, n_more):
+                off = np.abs(left[:200] - values[:200, list(more)].sum(1))
+                if np.mean(off <= near) < NEARLY_ALL - 0.05:  # cheap: the first bags alone
+                    continue
+                off = np.abs(left - values[:, list(more)].sum(1))
+                if np.mean(off <= near) >= NEARLY_ALL:
+                    return [*large, *more]
+    return []
+
+
+def _too_few_classes(aligned: Aligned) -> Problem:
+    names = aligned.classes.tolist()
+    if not names:
+        return Problem("classes", "the table has no class", "give it one column per class")
+    message = f"the table has one class, {names[0]!r}"
+    hint = _advise(aligned, "give it one column per class", rest="to make a class of all others")
+    return Problem("classes", message, hint, class_name=names[0])
+
+
+# --- what the numbers are
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _check_kind(aligned: Aligned) -> Problem | None:
+    """Counts that are shares, shares that are counts, shares that are percentages, and the reverse."""
+    options = aligned.options
+    if options.rest is not None or options.normalize and not aligned.counts:
+        return None
+    here = aligned.rows >= 0
+    complete = np.isfinite(aligned.values).all(1)
+    numbers = aligned.values[np.isfinite(aligned.values)]
+    if not complete.any():
+        return None
+    values, sizes = aligned.values[complete], aligned.sizes[complete]
+    sums = values.sum(1)
+    whole_numbers = bool((values == np.rint(values)).all())
+    if aligned.counts:
+        between = numbers.min() >= 0 and numbers.max() <= 1
+        if between and not whole_numbers and (np.abs(sums - 1) <= 0.02).all() and aligned.sizes[here].max() > 1:
+            return _wrong_kind(aligned, int(np.argmax(aligned.sizes)), "counts", "shares")
+        return None
+    first_wrong = int(np.flatnonzero(complete)[np.argmax(values.max(1))])
+    if whole_numbers and (sums == sizes).all() and values.max() > 1:
+        return _wrong_kind(aligned, first_wrong, "shares", "counts")
+    if options.kind == "shares" and np.median(sums) > 50 and np.mean(np.abs(sums - 100) <= 5) >= NEARLY_ALL:
+        return _wrong_kind(aligned, first_wrong, "shares", "percent")
+    if options.kind == "percent" and np.mean(np.abs(sums - 1) <= 0.05) >= NEARLY_ALL:
+        return _wrong_kind(aligned, first_wrong, "percentages", "shares")
+    return None
+
+
+def _wrong_kind(aligned: Aligned, i: int, given: str, kind: str) -> Problem:
+    numbers = ", ".join(f"{value:.4g}" for value in aligned.values[i, :5])
+    numbers += ", …" if aligned.values.shape[1] > 5 else ""
+    message = f"bag {aligned.bags[i]!r} has [{numbers}] as {given} of its {aligned.sizes[i]} rows"
+    words = {"shares": "shares", "counts": "counts", "percent": "percentages"}[kind]
+    hint = _advise(aligned, f"these look like {words}", **{kind: ""})
+    return Problem("kind", message, hint, bag=aligned.bags[i], value=aligned.values[i].tolist(),
+                   row=int(aligned.rows[i]))  # fmt: skip
+
+
+# --- single numbers
+
+
+def _check_missing(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
+    """Bags without any number, or with numbers for some of their classes."""
+    missing = np.isnan(aligned.values)
+    empty = missing.all(1)
+    if aligned.options.missing_bags == "error":
+        for i in np.flatnonzero(empty & ~doubtful).tolist():
+            hint = _advise(aligned, "give them or drop the bag", missing_bags="if they are unknown")
+            yield _about_bag(aligned, i, "missing proportions", "has no proportions", hint, math.nan), i
+    if aligned.options.missing_cells == "error":
+        for i in np.flatnonzero(missing.any(1) & ~empty & ~doubtful).tolist():
+            what = f"has no number for {int(missing[i].sum())} of its {missing.shape[1]} classes"
+            hint = _advise(aligned, "give all", missing_cells="to give these what the others leave")
+            j = int(missing[i].argmax())
+            yield _about_cell(aligned, i, j, "missing class", what, hint), i
+
+
+def _check_cells(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
+    """Numbers that no bag can have, whatever it sums to."""
+    options = aligned.options
+    values = aligned.values
+    word = {"counts": "count", "shares": "share", "percent": "percentage"}[options.kind]
+    exact = options.std is None
+    limit = aligned.totals[:, None] * (1 + SAME)
+    with np.errstate(invalid="ignore"):
+        rules: list[tuple[str, np.ndarray, str, str]] = [
+            ("infinite", np.isinf(values), "which is not a number", "give a number, or drop the bag"),
+            (
+                "negative", (values < 0) & exact & (aligned.classes != options.rest), "which is negative",
+                _advise(aligned, "give 0 or more", std="if noise was added"),
+            ),
+            (
+                "fraction", (values != np.rint(values)) & aligned.counts & exact & (not options.normalize),
+                "which is not a whole number",
+                _advise(aligned, "round it", shares="if these are shares", std="if noise was added"),
+            ),
+            (
+                "too large", (values > limit) & exact & (not options.normalize) & (not aligned.counts),
+                f"which is more than {aligned.totals[0]:g}",
+                _advise(aligned, "correct it", percent="if these are percentages"),
+            ),
+        ]  # fmt: skip
+    for rule, wrong, what, hint in rules:
+        for i, j in np.argwhere(wrong & ~doubtful[:, None]).tolist():
+            if not doubtful[i]:
+                has = f"has {values[i, j]:g} as the {word} of class {aligned.classes.tolist()[j]!r}, {what}"
+                yield _about_cell(aligned, i, j, rule, has, hint), i
+    zero = ~(np.nan_to_num(values, nan=1.0) != 0).any(1)
+    for i in np.flatnonzero(zero & ~doubtful & exact).tolist():
+        yield _about_bag(aligned, i, "all zero", f"has {word}s that are all zero", "drop the bag", 0.0), i
+
+
+# --- sums
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _check_sums(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
+    """Bags whose numbers do not sum to their total."""
+    options = aligned.options
+    values, totals = aligned.values, aligned.totals
+    usable = ~doubtful & ~np.isnan(values).all(1)
+    sums = sum_known(values)
+    for i in np.flatnonzero(exceeds_total(values, totals) & usable).tolist():
+        what = f"has {sums[i]:g} for some of its classes, more than {totals[i]:g} for all"
+        hint = _advise(aligned, "correct them", percent="if these are percentages")
+        yield _about_bag(aligned, i, "sum", what, hint, sums[i]), i
+    usable &= ~has_missing_cells(values)
+    if options.rest is not None:
+        rest = aligned.classes.tolist().index(options.rest)
+        columns = sums - values[:, rest]
+        tolerance = totals * SUM_TOLERANCE if options.std is None else np.inf
+        for i in np.flatnonzero((values[:, rest] < -tolerance) & usable).tolist():
+            what = f"has {columns[i]:g} for its columns and {totals[i]:g} for all, so there is no {options.rest!r}"
+            yield _about_bag(aligned, i, "sum", what, "correct them", columns[i]), i
+        return
+    if options.normalize:
+        yield from _check_common_total(aligned, usable)
+        return
+    if options.std is not None:
+        return
+    if aligned.counts:
+        off = ~np.isclose(sums, totals)
+    else:
+        off = np.abs(sums - totals) > SUM_TOLERANCE * totals
+    wrong = np.flatnonzero(off & usable)
+    hint = _sum_hint(aligned, usable) if len(wrong) else ""
+    for i in wrong.tolist():
+        what = f"has {_plural(aligned)} that sum to {sums[i]:.6g}"
+        if aligned.counts:
+            what += f" but {int(totals[i])} rows of data"
+        yield _about_bag(aligned, i, "sum", what, hint, sums[i]), i
+
+
+def _sum_hint(aligned: Aligned, usable: np.ndarray) -> str:
+    """What to do about sums that are off, judged by those of all bags."""
+    totals = aligned.totals[usable]
+    sums = aligned.values[usable].sum(1)
+    if aligned.counts:
+        return _advise(
+            aligned, "correct them", normalize="if they are counts of a larger group",
+            estimate="if noise was added to them",
+        )  # fmt: skip
+    if (np.abs(sums - totals) <= _rounding_tolerance(aligned, usable)).all():
+        return _advise(aligned, "correct them", normalize="if they are rounded", std="if noise was added")
+    if _is_interval(aligned, usable):
+        return "are they the ends of an interval? Pass [1 - middle, middle] with std=width / 12 ** 0.5"
+    if _sums_are_constant(aligned, usable):
+        return _advise(
+            aligned, "correct them", normalize="if all bags are meant to have this sum",
+            rest="if the rest is a class of its own",
+        )  # fmt: skip
+    if (sums <= totals * (1 + SUM_TOLERANCE)).all():
+        return _advise(aligned, "correct them", rest="if the rest is a class of its own")
+    return _advise(aligned, "correct them, or drop columns that are no classes", std="if noise was added")
+
+
+def _is_interval(aligned: Aligned, usable: np.ndarray) -> bool:
+    """Whether two numbers per bag look like a lower and an upper bound."""
+    values = aligned.values[usable]
+    if values.shape[1] != 2 or len(values) <= 2 or aligned.options.classes is not None:
+        return False
+    off = np.abs(values.sum(1) / aligned.totals[usable] - 1)
+    return bool((values[:, 0] <= values[:, 1]).all()) and float((off > 0.05).mean()) > 0.5
+
+
+def _check_common_total(aligned: Aligned, usable: np.ndarray) -> Iterator[_Finding]:
+    """Sums that `normalize` would rescale, although their differences mean something.
+
+    Sums of rounded numbers, and of the counts of a larger group, are all the same multiple of the right total.
+    Where they vary more, a column may be no class, or people may be missing from the columns.
+    """
+    sums = sum_known(aligned.values)
+    for i in np.flatnonzero((sums <= 0) & usable).tolist():
+        what = f"has {_plural(aligned)} that sum to {sums[i]:g}, which cannot be rescaled"
+        yield _about_bag(aligned, i, "sum", what, "leave the bag out", sums[i]), i
+    usable = usable & (sums > 0)
+    if not usable.any() or aligned.options.classes is not None or _sums_are_constant(aligned, usable):
+        return
+    ratio = np.where(usable, sums / aligned.totals, np.nan)
+    low, high = int(np.nanargmin(ratio)), int(np.nanargmax(ratio))
+    of = " of the bag sizes" if aligned.counts else ""
+    ends = f"{ratio[low]:.3g}{of} (bag {aligned.bags[low]!r}) to {ratio[high]:.3g} (bag {aligned.bags[high]!r})"
+    if aligned.options.kind == "percent":
+        ends = f"{sums[low]:.3g} (bag {aligned.bags[low]!r}) to {sums[high]:.3g} (bag {aligned.bags[high]!r})"
+    message = f"the sums vary from {ends}, more than rounding explains, so normalizing them may be wrong"
+    hint = "drop columns that are no classes, or pass {classes} with those that are"
+    if (ratio[usable] <= 1 + SUM_TOLERANCE).all():
+        hint += "; pass {rest} in place of normalizing if what is missing is a class of its own"
+    yield Problem(
+        "sum", message, hint, bag=aligned.bags[low], value=float(sums[low]), row=int(aligned.rows[low]),
+        suggested_classes=tuple(aligned.classes.tolist()),
+    ), []  # fmt: skip
+
+
+def _sums_are_constant(aligned: Aligned, usable: np.ndarray) -> bool:
+    """Whether all sums are the same multiple of their totals, up to rounding and noise."""
+    values, totals = aligned.values[usable], aligned.totals[usable]
+    sums = sum_known(values)
+    expected = np.median(sums / totals) * totals
+    tolerance = _rounding_tolerance(aligned, usable) * expected / totals
+    if isinstance(aligned.options.std, int | float):
+        m, k = values.shape
+        tolerance = tolerance + (6 + math.log(m)) * math.sqrt(k) * aligned.options.std
+    return bool((np.abs(sums - expected) <= tolerance).all())
+
+
+def _rounding_tolerance(aligned: Aligned, usable: np.ndarray) -> np.ndarray:
+    """(bags,) how far rounding may move the sum of a bag, in the units of its total."""
+    values, totals = aligned.values[usable], aligned.totals[usable]
+    scale = np.median(sum_known(values) / totals) if len(values) else 1.0
+    return 0.02 * totals + values.shape[1] * _rounding_step(values) / 2 / max(scale, 1e-9)
+
+
+def _rounding_step(values: np.ndarray) -> float:
+    """The step to which all numbers are rounded, at most a tenth of the usual sum of a row; 0: none is seen."""
+    numbers = values[np.isfinite(values)]
+    if not len(numbers):
+        return 0.0
+    usual = float(np.median(sum_known(values)))
+    if not 0 < usual < math.inf:
+        return 0.0
+    power = math.floor(math.log10(usual))
+    for exponent in range(power, power - 6, -1):
+        for factor in (5.0, 2.5, 2.0, 1.0):
+            step = factor * 10.0**exponent
+            if step <= usual / 10 and np.abs(numbers / step - np.rint(numbers / step)).max() < 1e-6:
+                return step
+    return 0.0
+
+
+# --- noise
+
+
+def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
+    """Sums and numbers that noise of the given standard deviation does not explain."""
+    options = aligned.options
+    if options.std is None:
+        return
+    usable = np.flatnonzero(~doubtful & ~np.isnan(aligned.values).all(1))
+    if not len(usable):
+        return
+    values, totals, std = _to_common_total(aligned, usable)
+    said = f'std="{std}"' if isinstance(std, str) else f"std={options.std:g}"
+    unit = 100 if options.kind == "percent" else 1
+    if not isinstance(std, str) and not aligned.counts and np.max(std) > 0.5 * unit:
+        message = f"{said} is more than {0.5 * unit:g}, the largest standard deviation of a share"
+        hint = _advise(aligned, "pass it in the units of the table", percent="if these are percentages")
+        yield Problem("std", message, hint, value=options.std), []
+        return
+    sums = values.sum(1)
+    if isinstance(std, str) and not aligned.counts and (np.abs(sums - totals) <= SUM_TOLERANCE * totals).all():
+        message = 'std="estimate" is found from how far sums are off, and here all are right'
+        yield Problem("std", message, "pass the standard deviation as a number", value=std), []
+        return
+    strayed = sums_beyond_noise(values, totals, std)
+    for i in strayed.tolist():
+        of = f" but {totals[i]:g} rows of data" if aligned.counts else ""
+        what = f"has {_plural(aligned)} that sum to {sums[i]:.6g}{of}, which {said} does not explain"
+        if aligned.counts:
+            hint = _advise(aligned, "correct them", normalize="and std= in their units, for a larger group")
+        else:
+            hint = _advise(aligned, "correct them", percent="if these are percentages")
+        yield _about_bag(aligned, int(usable[i]), "noise", what, hint, sums[i]), usable[i]
+    if len(strayed):
+        return
+    hint = "correct it, or pass the standard deviation that the noise has"
+    if isinstance(std, str):
+        hint = "sums do not show it, as where one class is the rest of its bag: pass the standard deviation"
+    for i, j in cells_beyond_noise(values, totals, std, counts=aligned.counts).tolist():
+        what = f"has {values[i, j]:g} for class {aligned.classes.tolist()[j]!r} and {totals[i]:g} for all"
+        what += f", which {said} does not explain"
+        yield _about_cell(aligned, int(usable[i]), j, "noise", what, hint), usable[i]
+
+
+def _to_common_total(aligned: Aligned, bags: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Values, totals and standard deviation of some bags, imputed and rescaled as `clean_proportions` does."""
+    values, totals = aligned.values[bags], aligned.totals[bags]
+    std = aligned.options.std
+    if aligned.options.missing_cells == "impute":
+        values = impute_missing_cells(values, totals)
+    if aligned.options.normalize:
+        sums = values.sum(1)
+        scale = (totals / np.where(sums == 0, 1, sums))[:, None]
+        values = values * scale
+        std = None if std is None else std * scale
+    return values, totals, std
+
+
+# --- clean shares
+
+
+def clean_proportions(
+    aligned: Aligned, predicted: Prediction | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shares (m, k) that sum to one, and the precision (m,) of each bag, for numbers without problems.
+
+    Unknown shares are NaN. Precision is infinite where proportions are exact, see `denoise`. Noisy shares are
+    drawn toward the overall shares, or toward what was `predicted` for their bags.
+    """
+    m, k = aligned.values.shape
+    shares = np.full((m, k), np.nan)
+    precision = np.full(m, math.inf)
+    known = np.flatnonzero(~np.isnan(aligned.values).all(1))
+    if not len(known):
+        return shares, precision
+    values, totals, std = _to_common_total(aligned, known)
+    sizes = aligned.sizes[known]
+    if aligned.options.kind == "percent":
+        values = values / totals[:, None]
+        std = std if std is None or isinstance(std, str) else std / 100
+    if std is not None:
+        if predicted is not None:
+            predicted = Prediction(predicted.shares[known], predicted.variance[known])
+        clean, precision[known] = denoise(values, sizes, std, counts=aligned.counts, predicted=predicted)
+    elif aligned.counts:
+        clean = values / sizes[:, None]
+    else:
+        clean = values
+    shares[known] = clean / clean.sum(1, keepdims=True)
+    return shares, precision
+
+
+def read_shares(
+    proportions: Any,
+    bags: Sequence[Hashable],
+    sizes: np.ndarray,
+    *,
+    predicted: Prediction | None = None,
+    subset: bool = False,
+    unavailable: frozenset[str] = frozenset(),
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Shares (m, k), precision (m,) and classes (k,) of a table; the first problem is raised."""
+    aligned = align(proportions, bags, sizes, subset=subset, unavailable=unavailable)
+    for problem in find_problems(aligned):
+        raise_problem(problem)
+    shares, precision = clean_proportions(aligned, predicted)
+    return shares, precision, aligned.classes
+
+
+# --- bags that teach nothing, groupings that contradict each other
+
+
+def _check_anything_known(aligned: Aligned) -> Iterator[Problem]:
+    if np.isnan(aligned.values).all():
+        yield Problem("nothing known", "no bag has proportions, so there is nothing to learn from")
+
+
+def check_bags_differ(shares: np.ndarray) -> Iterator[Problem]:
+    """Shares (m, k) of bags that are all the same do not tell the classes apart. Unknown ones are NaN."""
+    known = shares[np.isfinite(shares).all(1)]
+    if len(known) and float(np.ptp(known, axis=0).max()) < SAME:
+        what = "there is one bag" if len(known) == 1 else f"all {len(known)} bags have the same proportions"
+        hint = "pass bags that differ, or known_labels for some rows"
+        yield Problem("identical bags", f"{what}, so nothing tells the classes apart", hint)
+
+
+def check_same_classes(classes: Mapping[Hashable, Sequence[Any]]) -> Iterator[Problem]:
+    """Groupings must have the same classes."""
+    names = list(classes)
+    for one, other in zip(names, names[1:], strict=False):
+        here, there = list(classes[one]), list(classes[other])
+        if here != there:
+            message = f"grouping {one!r} has the classes {here}, grouping {other!r} has {there}"
+            yield Problem("classes", message, "give all tables the same, with 0 for a class that no bag has")
+
+
+def check_overall_shares(overall: Mapping[Any, np.ndarray], classes: Sequence[Any]) -> Iterator[Problem]:
+    """Overall shares (k,) by grouping that cannot all be right, since the rows are the same. NaN: unknown."""
+    names = [name for name, shares in overall.items() if np.isfinite(shares).all()]
+    if len(names) < 2:
+        return
+    shares = np.stack([overall[name] for name in names])
+    worst = int(np.ptp(shares, axis=0).argmax())
+    low, high = int(shares[:, worst].argmin()), int(shares[:, worst].argmax())
+    if shares[high, worst] - shares[low, worst] > OVERALL_TOLERANCE:
+        ends = f"{100 * shares[low, worst]:.3g} % and {100 * shares[high, worst]:.3g} % of {classes[worst]!r}"
+        message = f"groupings {names[low]!r} and {names[high]!r} have {ends} over all rows, and only one can be right"
+        yield Problem("overall shares", message, "pass {std} for the inexact one", class_name=classes[worst])
+
+
+# --- words
+
+
+def _advise(aligned: Aligned, what: str, **options: str) -> str:
+    """`what` to do, or which options to pass in which case; those that were passed already are left out."""
+    for name, case in options.items():
+        if name not in aligned.unavailable and not _is_passed(aligned.options, name):
+            what += f", or pass {{{name}}}{' ' if case else ''}{case}"
+    return what
+
+
+def _is_passed(options: Proportions, name: str) -> bool:
+    return {
+        "normalize": options.normalize or options.rest is not None,
+        "std": options.std is not None,
+        "estimate": options.std is not None or options.normalize,
+        "missing_bags": options.missing_bags == "allow",
+        "missing_cells": options.missing_cells == "impute" or options.rest is not None,
+        "rest": options.rest is not None or options.normalize or options.missing_cells == "impute",
+        "counts": options.kind == "counts",
+        "shares": options.kind == "shares",
+        "percent": options.kind != "shares",
+    }[name]
+
+
+def _plural(aligned: Aligned) -> str:
+    return {"counts": "counts", "shares": "shares", "percent": "percentages"}[aligned.options.kind]
+
+
+def _about_bag(aligned: Aligned, i: int, rule: str, what: str, hint: str, value: float) -> Problem:
+    bag = aligned.bags[i]
+    return Problem(rule, f"bag {bag!r} {what}", hint, bag=bag, value=float(value), row=int(aligned.rows[i]))
+
+
+def _about_cell(aligned: Aligned, i: int, j: int, rule: str, what: str, hint: str) -> Problem:
+    problem = _about_bag(aligned, i, rule, what, hint, float(aligned.values[i, j]))
+    return replace(problem, class_name=aligned.classes.tolist()[j])

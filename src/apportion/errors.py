@@ -52,7 +52,7 @@ class ApportionWarning(UserWarning):
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Text such as " (did you mean 'precinct'?)" where `name` is nearly one of the known names, else an empty string."""
+    """Text such as " (did you mean 'precinct'?)" if `name` is nearly a known name, else an empty string."""
     names = {str(each): each for each in known}
     close = get_close_matches(str(name), list(names), n=1)
     if not close:

@@ -7,6 +7,7 @@ have a known label, and only then the features, which are written once to the pl
 import math
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from apportion.bags.groupings import join_groupings
 from apportion.bags.known_labels import add_known_labels, has_index, read_known_labels
 from apportion.bags.proportions import Proportions, as_proportions, is_missing
 from apportion.bags.rules import (
-
+    OPTIONS,
     check_bags_differ,
     check_overall_shares,
     check_same_classes,
@@ -37,9 +38,8 @@ from apportion.bags.rules import (
 )
 from apportion.errors import ApportionWarning, DataError, SettingsError, did_you_mean
 
-ROW_PROPORTIONS = frozenset(["normalize", "std", "estimate", "missing_bags", "missing_cells", "rest", "counts",
-                             "shares", "percent"])  # fmt: skip  options that proportions row by row do not have
-EXPANDED = frozenset(["std", "estimate", "missing_bags"])  # options that proportions lose when they are expanded
+NOT_ROW_BY_ROW = frozenset(OPTIONS)  # proportions row by row take no options
+NOT_EXPANDED = frozenset(["std", "estimate", "missing_bags"])  # what proportions row by row cannot keep
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,11 @@ def build_bags(
     check_row_order(X, bags)
     x = move_channels_first(as_tensor(X))
     built = build_bags_without_features(
-        len(x), y, bags=bags, proportions=proportions, known_labels=read_known_labels(known_labels, X, bags, len(x))
+        len(x),
+        y,
+        bags=bags,
+        proportions=proportions,
+        known_labels=read_known_labels(known_labels, X, bags, len(x)),
     )
     return replace(built, bags=add_features(built.bags, x))
 
@@ -137,7 +141,7 @@ def _build_grouping(
         if ids is None:
             raise DataError("y has proportions of bags; pass bags=, the bag id of every row")
         shares, precision, classes = read_shares(_table_from_rows(y, groups), groups.names, groups.sizes,
-                                                 unavailable=ROW_PROPORTIONS)  # fmt: skip
+                                                 unavailable=NOT_ROW_BY_ROW)  # fmt: skip
     bags = _bags_of(groups, shares, precision)
     if known_labels:
         bags = add_known_labels(bags, known_labels, classes, exact=exact)
@@ -165,7 +169,9 @@ def _count_labels(y: np.ndarray, groups: "Groups") -> tuple[np.ndarray, np.ndarr
         raise DataError(f"there are {len(groups.number)} rows but {len(y)} labels; pass one label per row")
     classes, code = np.unique(y, return_inverse=True)
     if len(classes) < 2:
-        raise DataError(f"all labels are of one class, {classes.tolist()}; pass labels of two or more classes")
+        raise DataError(
+            f"all labels are of one class, {classes.tolist()}; pass labels of two or more classes"
+        )
     k = len(classes)
     counts = np.bincount(groups.number * k + code, minlength=len(groups.names) * k)
     return counts.reshape(-1, k) / groups.sizes[:, None], classes
@@ -176,7 +182,9 @@ def _table_from_rows(y: Any, groups: "Groups") -> Proportions:
     names = column_names(y)
     rows = np.asarray(refuse_masked_values(y), dtype=np.float64)
     if len(rows) != len(groups.number):
-        raise DataError(f"there are {len(groups.number)} rows but y has {len(rows)}; pass one row of y per row")
+        raise DataError(
+            f"there are {len(groups.number)} rows but y has {len(rows)}; pass one row of y per row"
+        )
     first = np.unique(groups.number, return_index=True)[1]
     shares = clip_rounding_residue(rows[first])
     wrong = np.flatnonzero((np.abs(rows - shares[groups.number]) > 1e-6).any(1))
@@ -207,7 +215,9 @@ def _build_groupings(
     n: int, y: Any, bags: Mapping[Hashable, Any], proportions: Any, known_labels: Mapping[int, Hashable]
 ) -> BuiltBags:
     if y is not None and np.ndim(y) > 1:
-        raise DataError("y has the proportions of one grouping; pass proportions={grouping: table} for several")
+        raise DataError(
+            "y has the proportions of one grouping; pass proportions={grouping: table} for several"
+        )
     tables = tables_of_groupings(bags, proportions) if y is None else dict.fromkeys(bags)
     built: dict[Hashable, BuiltBags] = {}
     for name, ids in bags.items():
@@ -221,12 +231,8 @@ def _build_groupings(
     joined = join_groupings({name: each.bags for name, each in built.items()})
     for problem in check_bags_differ(joined.proportions.double().numpy()):
         raise_problem(problem)
-    exact = {
-        name: each.bags.overall.numpy()
-        for name, each in built.items()
-        if tables[name] is None or tables[name].std is None
-    }
-    for problem in check_overall_shares(exact, classes.tolist()):
+    overall = {name: each.bags.overall.numpy() for name, each in built.items() if each.bags.precision is None}
+    for problem in check_overall_shares(overall, classes.tolist()):
         warnings.warn(problem.text(), ApportionWarning, stacklevel=4)
     return BuiltBags(joined, classes)
 
@@ -238,10 +244,12 @@ def name_grouping(error: DataError, grouping: Hashable) -> DataError:
 
 
 def tables_of_groupings(bags: Mapping[Hashable, Any], proportions: Any) -> dict[Hashable, Proportions]:
-    """The table of each grouping. A class that only one of several dicts of dicts names is 0 in the others."""
+    """The table of each grouping. Where rows are dicts, a class that only some groupings name is added."""
     for ids in bags.values():
         if isinstance(ids, str) or not hasattr(ids, "__len__"):
-            raise DataError("bags is a dict with an id for each key; pass the bag ids, or {grouping: bag ids}")
+            raise DataError(
+                "bags is a dict with an id for each key; pass the bag ids, or {grouping: bag ids}"
+            )
     if not bags:
         raise DataError("bags is an empty dict; pass the bag ids, or {grouping: bag ids}")
     wanted = ", ".join(f"{name!r}: table" for name in list(bags)[:3])
@@ -250,10 +258,14 @@ def tables_of_groupings(bags: Mapping[Hashable, Any], proportions: Any) -> dict[
     for name in proportions:
         if name not in bags:
             what = f"proportions has the grouping {name!r}{did_you_mean(name, bags)}"
-            raise DataError(f"{what}, but bags has {list(bags)[:9]}; pass proportions={{{wanted}}}", value=name)
+            raise DataError(
+                f"{what}, but bags has {list(bags)[:9]}; pass proportions={{{wanted}}}", value=name
+            )
     for name in bags:
         if proportions.get(name) is None:
-            raise DataError(f"grouping {name!r} has bags but no table; pass proportions={{{wanted}}}", value=name)
+            raise DataError(
+                f"grouping {name!r} has bags but no table; pass proportions={{{wanted}}}", value=name
+            )
     tables = {name: as_proportions(proportions[name]) for name in bags}
     return _add_missing_classes(tables)
 
@@ -270,7 +282,10 @@ def _add_missing_classes(tables: dict[Hashable, Proportions]) -> dict[Hashable, 
     filled = {}
     for name, table in tables.items():
         gap = math.nan if table.missing_cells == "impute" else 0.0
-        wide = {bag: row if row is None else dict.fromkeys(classes, gap) | dict(row) for bag, row in table.table.items()}
+        wide = {
+            bag: row if row is None else dict.fromkeys(classes, gap) | dict(row)
+            for bag, row in table.table.items()
+        }
         filled[name] = replace(table, table=wide)
     return filled
 
@@ -307,22 +322,18 @@ def group_rows(ids: Any, n: int) -> Groups:
         names, number, sizes = np.unique(keys, return_inverse=True, return_counts=True)
         return Groups(names.tolist(), number, sizes)
     distinct = list(dict.fromkeys(keys))
-    try:
+    with suppress(TypeError):  # ids of mixed types keep the order in which they appear
         distinct = sorted(distinct)  # type: ignore[type-var]
-    except TypeError:
-        pass  # ids of mixed types keep the order in which they appear
     place = {name: i for i, name in enumerate(distinct)}
     number = np.fromiter((place[key] for key in keys), dtype=np.int64, count=len(keys))
     return Groups(distinct, number, np.bincount(number, minlength=len(distinct)))
 
 
 def read_bag_ids(ids: Any) -> Sequence[Hashable] | np.ndarray:
-    """The bag id of each row as a list, or as an array where ids are whole numbers: a list takes gigabytes."""
+    """The bag id of each row as a list; whole numbers as an array, since a list of them takes gigabytes."""
     ids = _one_column(ids)
     array: Any = ids.cpu().numpy() if isinstance(ids, Tensor) else ids
-    if has_index(ids) or is_polars_series(ids):
-        array = ids.to_numpy()
-    elif hasattr(ids, "to_numpy"):  # an index of pandas
+    if has_index(ids) or is_polars_series(ids) or hasattr(ids, "to_numpy"):
         array = ids.to_numpy()
     if isinstance(array, np.ndarray) and array.dtype.kind in "iu" and array.ndim == 1:
         return refuse_masked_values(array)
@@ -340,7 +351,9 @@ def read_bag_ids(ids: Any) -> Sequence[Hashable] | np.ndarray:
 
 def _one_column(ids: Any) -> Any:
     if isinstance(ids, str):
-        raise DataError(f"bags is {ids!r}, but X is not a data frame; pass the bag id of every row", value=ids)
+        raise DataError(
+            f"bags is {ids!r}, but X is not a data frame; pass the bag id of every row", value=ids
+        )
     if isinstance(ids, Mapping):
         what = f"bags is a dict, which names several groupings, {list(ids)[:3]}"
         raise DataError(f"{what}; pass the ids of one of them here")
@@ -365,28 +378,36 @@ def is_frame(X: Any) -> bool:
 
 
 def take_bag_columns(X: Any, bags: Any) -> tuple[Any, Any]:
-    """X without the columns that `bags` names, and their ids in place of the names."""
+    """X without the columns that `bags` names, and their ids in place of the names.
+
+    A list of columns is several groupings, one by each column.
+    """
     if not is_frame(X):
         return X, bags
-    there = X.collect_schema().names() if is_polars_lazyframe(X) else list(X.columns)
-    named: list[Any] = []
+    columns = X.collect_schema().names() if is_polars_lazyframe(X) else list(X.columns)
+    if isinstance(bags, str):
+        ids = _column_of(X, bags, columns)
+        return _drop_columns(X, [bags]), ids
+    if isinstance(bags, list | tuple) and 0 < len(bags) <= len(columns) and set(bags) <= set(columns):
+        bags = {name: name for name in bags}
+    if not isinstance(bags, Mapping):
+        return X, bags
+    ids = {
+        name: _column_of(X, each, columns) if isinstance(each, str) else each for name, each in bags.items()
+    }
+    return _drop_columns(X, [each for each in bags.values() if isinstance(each, str)]), ids
 
-    def ids_of(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value not in there:
-            what = f"bags is {value!r}, which is not a column of X{did_you_mean(value, there)}"
-            raise DataError(f"{what}; it has {there[:20]}", value=value)
-        named.append(value)
-        return X.select(value).collect().to_series() if is_polars_lazyframe(X) else X[value]
 
-    if isinstance(bags, list) and bags and len(bags) < len(there) and all(isinstance(name, str) for name in bags):
-        if all(name in there for name in bags):
-            bags = {name: name for name in bags}
-    ids = {name: ids_of(each) for name, each in bags.items()} if isinstance(bags, Mapping) else ids_of(bags)
-    if not named:
-        return X, ids
-    return (X.drop(columns=list(dict.fromkeys(named))) if is_pandas_dataframe(X) else X.drop(named)), ids
+def _column_of(X: Any, name: str, columns: list[Any]) -> Any:
+    if name not in columns:
+        what = f"bags is {name!r}, which is not a column of X{did_you_mean(name, columns)}"
+        raise DataError(f"{what}; it has {columns[:20]}", value=name)
+    return X.select(name).collect().to_series() if is_polars_lazyframe(X) else X[name]
+
+
+def _drop_columns(X: Any, names: list[str]) -> Any:
+    names = list(dict.fromkeys(names))
+    return X.drop(columns=names) if is_pandas_dataframe(X) else X.drop(names)
 
 
 def check_row_order(
@@ -409,7 +430,9 @@ def check_row_order(
         return
     if X.index.is_unique and bags.index.is_unique and bags.index.isin(X.index).all():
         first = bags.index.tolist()[0]
-        hint = f"pass {bags_name}.loc[{name}.index], or {bags_name}.to_numpy() if it is in the order of {name}"
+        hint = (
+            f"pass {bags_name}.loc[{name}.index], or {bags_name}.to_numpy() if it is in the order of {name}"
+        )
         raise DataError(f"{bags_name} has the rows of {name} in another order, {first!r} first; {hint}")
 
 
@@ -440,7 +463,7 @@ def expand_proportions(proportions: Any, bags: Any) -> Any:
         hint = "fit on the table itself, or leave it out for a search and fit on the table afterwards"
         raise SettingsError(f"proportions row by row cannot keep {name}; {hint}")
     groups = group_rows(bags, len(bags))
-    shares, _, classes = read_shares(options, groups.names, groups.sizes, unavailable=EXPANDED)
+    shares, _, classes = read_shares(options, groups.names, groups.sizes, unavailable=NOT_EXPANDED)
     return _as_frame(shares[groups.number], options.table, classes, bags)
 
 
@@ -455,5 +478,3 @@ def _as_frame(rows: np.ndarray, table: Any, classes: np.ndarray, bags: Any) -> A
     else:
         return rows
     return rows if column_names(frame) is None else frame
-
-

@@ -1,8 +1,8 @@
 """Noisy, rounded and partly missing proportions: what noise explains, and the most plausible clean shares.
 
 A table may hold counts or shares to which noise was added for privacy, or that were rounded. `denoise` draws
-each bag's shares toward the overall shares of all bags (or toward predictions for the bag) as far as the noise
-explains the distance: empirical Bayes shrinkage, with the variance between bags estimated from the table. The
+each bag's shares toward the overall shares of all bags, or toward predictions for the bag, as far as noise
+explains the distance. This is empirical Bayes shrinkage: the variance between bags comes from the table. The
 remaining uncertainty becomes a precision, the weight of the bag's shares when labels are made.
 """
 
@@ -68,8 +68,8 @@ def impute_missing_cells(values: np.ndarray, totals: np.ndarray) -> np.ndarray:
 def sums_beyond_noise(values: np.ndarray, totals: np.ndarray, std: Std) -> np.ndarray:
     """Indices of bags whose sums are further from their totals than noise of this `std` explains.
 
-    The sum of k numbers has √k times their standard deviation; the logarithm covers the tails of Laplace noise
-    in many bags. Noise to be estimated may be of any size, but does not double or halve the sum of all bags.
+    The sum of k numbers has √k times their standard deviation. The logarithm covers the tails of Laplace
+    noise in many bags. Noise to be estimated may have any size, but does not double or halve the overall sum.
     """
     m, k = values.shape
     off = values.sum(1) - totals
@@ -152,8 +152,8 @@ def denoise(
 def _variance_between_bags(squares: np.ndarray, expected: np.ndarray, most: np.ndarray) -> np.ndarray:
     """(k,) variance that the squared distances (m, k) show beyond the expected one of each bag.
 
-    A square varies by twice its variance squared, so bags are weighted by its inverse. An unweighted mean would
-    be dominated by the smallest bags: under noise, the count of a single row is off by more than shares differ.
+    A square varies by twice its variance squared, so bags are weighted by its inverse. The smallest bags
+    would dominate a plain mean: under noise, the count of a single row is off by more than shares differ.
     """
     between = most
     for _ in range(20):

@@ -3,7 +3,7 @@
 For learning, the bags of all groupings are one set in which every row appears once per grouping. For labels,
 raking (Deming & Stephan, 1940) finds, of all soft labels that have every bag's shares, those nearest to the
 predictions by KL divergence: log-probabilities plus a price for each class of each bag that a row is in. The
-prices of one grouping, given those of the others, are `entropic_plan`'s; the groupings take turns until nothing
+prices of one grouping, given those of the others, are `entropic_plan`'s. Groupings take turns until nothing
 moves.
 """
 
@@ -85,7 +85,7 @@ class Margin(NamedTuple):
 
 
 def margin_of(bags: Bags) -> Margin:
-    """The margin of the bags of one grouping whose proportions are known; rows are those of the user's data."""
+    """The bags of one grouping whose proportions are known; rows are numbered as in the user's data."""
     known = bags.proportions.isfinite().all(1).cpu()
     precision = math.inf if bags.precision is None else bags.precision[known]
     rows = bags.source[known[torch.repeat_interleave(bags.sizes)]]
@@ -125,7 +125,9 @@ def rake(
         mass = (add_prices(predicted, margins, prices) / reg).softmax(1)
         iterations += 1
         moved = float((mass - before).abs().max()) if len(margins) > 1 else 0.0
-    errors = [(exact_bag_means(mass[each.rows], each.sizes) - each.proportions).abs().amax(1) for each in margins]
+    errors = [
+        (exact_bag_means(mass[each.rows], each.sizes) - each.proportions).abs().amax(1) for each in margins
+    ]
     return Plan(mass, torch.cat(errors), iterations)
 
 

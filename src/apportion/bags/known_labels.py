@@ -1,7 +1,7 @@
 """A few rows whose class is known: they become pure bags, and their old bags keep the rest.
 
-Pure bags are as large as the other bags. As bags of one row, known labels would outweigh all proportions in the
-loss, where every bag counts by its rows but a single row tells its class exactly.
+Pure bags are as large as the other bags. As bags of one row, known labels would outweigh all proportions in
+the loss, since a single row tells its class exactly.
 """
 
 import math

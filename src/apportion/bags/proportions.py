@@ -33,9 +33,9 @@ class Proportions:
     ----------
     table : dict, data frame, series or array
         One row per bag: `{bag: [0.3, 0.7]}`, `{bag: {"no": 0.3, "yes": 0.7}}` (also the `value_counts()` of
-        each bag), a pandas or polars frame with one column per class and the bags in its index or in a column,
-        a pandas series by (bag, class), or an array in the order of the sorted bag ids. The table may have
-        bags that the data does not have.
+        each bag), a pandas or polars frame with one column per class and the bags in its index or in a
+        column, a pandas series by (bag, class), or an array in the order of the sorted bag ids. The table may
+        have bags that the data does not have.
     kind : {"shares", "percent", "counts"}, default="shares"
         What the numbers are: shares that sum to 1, percentages that sum to 100, or counts that sum to the
         number of rows of the bag.
@@ -78,11 +78,15 @@ class Proportions:
             raise SettingsError(f"classes is {self.classes!r}; pass a list of class names")
         self._check_std()
         if self.rest is not None and self.normalize:
-            raise SettingsError("rest is the part that sums leave open, and normalize=True closes it; pass one")
+            raise SettingsError(
+                "rest is the part that sums leave open, and normalize=True closes it; pass one"
+            )
         if self.rest is not None and self.missing_cells == "impute":
             raise SettingsError('rest and missing_cells="impute" both fill what sums leave open; pass one')
         if self.rest is not None and self.std == "estimate":
-            raise SettingsError('rest makes all sums right, and std="estimate" is found from them; pass a number')
+            raise SettingsError(
+                'rest makes all sums right, and std="estimate" is found from them; pass a number'
+            )
         if self.kind == "counts" and self.normalize and self.missing_cells == "impute":
             what = 'missing_cells="impute" needs counts that sum to the size of the bag'
             raise SettingsError(f"{what}, and normalize=True says that they do not; pass one of the two")
@@ -179,7 +183,9 @@ def _add_rest(aligned: Aligned) -> Aligned:
     rest = aligned.options.rest
     classes = aligned.classes.tolist()
     if rest in classes:
-        raise DataError(f"rest is {rest!r}, which is a column of the table already; pass a new name", value=rest)
+        raise DataError(
+            f"rest is {rest!r}, which is a column of the table already; pass a new name", value=rest
+        )
     left = aligned.totals - sum_known(aligned.values)
     left[np.abs(left) < 1e-9 * aligned.totals] = 0.0
     left[np.isnan(aligned.values).all(1)] = np.nan
@@ -202,7 +208,9 @@ def check_classes(names: Sequence[Any], k: int) -> np.ndarray:
             raise DataError(f"a class is named {name!r}; give every column a single name", value=name)
     kinds = {np.asarray(name).dtype.kind for name in names}
     if len({"number" if kind in "iuf" else kind for kind in kinds}) > 1:
-        raise DataError(f"the classes {list(names)} are of several types; convert them, such as with map(str)")
+        raise DataError(
+            f"the classes {list(names)} are of several types; convert them, such as with map(str)"
+        )
     classes = np.asarray(names)
     if len(classes) != k or len(np.unique(classes)) != k:
         raise DataError(f"there are {k} columns but the classes are {classes.tolist()}; name each once")
@@ -264,7 +272,7 @@ def to_numbers(values: Any, where: str) -> np.ndarray:
         try:
             float(value)
         except (TypeError, ValueError):
-            hint = "write numbers such as 0.31; name the column of the bags with key=, and the classes with classes="
+            hint = "write numbers such as 0.31; key= names the column of the bags, classes= those of classes"
             raise DataError(f"{where} has {value!r} where a number should be; {hint}", value=value) from None
     return found.astype(np.float64)
 
@@ -274,12 +282,12 @@ def _check_array(values: np.ndarray, bags: Sequence[Hashable]) -> None:
     if len(values) != len(bags):
         hint = "pass a dict or a data frame, which name the bags"
         raise DataError(f"there are {len(bags)} bags, but the table has {len(values)} rows; {hint}")
-    last: dict[tuple[str, str], tuple[int, str]] = {}
+    last: dict[tuple[str, str], tuple[int, Hashable]] = {}
     for bag in bags:
         match = re.fullmatch(r"(\D*)(\d+)(\D*)", bag, re.DOTALL) if isinstance(bag, str) else None
         if match is None:
             continue
-        pattern = match[1], match[3]
+        pattern = str(match[1]), str(match[3])
         number = int(match[2])
         before, other = last.get(pattern, (number, bag))
         if before > number:
@@ -373,9 +381,7 @@ def _read_series(series: Any, names: set[Hashable], gap: float) -> Any:
     return dict(zip(series.index, series, strict=True))
 
 
-def _read_frame(
-    table: Any, names: set[Hashable], key: Any, asked: list[Any] | None, subset: bool
-) -> _Table:
+def _read_frame(table: Any, names: set[Hashable], key: Any, asked: list[Any] | None, subset: bool) -> _Table:
     columns = list(table.columns)
     for i, name in enumerate(columns):
         if name in columns[:i]:
@@ -398,8 +404,8 @@ def _read_frame(
 def _find_key(table: Any, names: set[Hashable], classes: list[Any], subset: bool) -> Any:
     """The column of a frame that names the bags; None: its index does.
 
-    An index that only counts the rows names no bags where a column does. A column that lacks a few of the bags
-    is found too, so that an error can name those.
+    An index that only counts the rows names no bags where a column does. A column that lacks a few of the
+    bags is found too, so that an error can name those.
     """
     pandas = is_pandas_dataframe(table)
     index = list(table.index) if pandas else []
@@ -461,5 +467,7 @@ def _refuse_row_numbers(index: Any, names: set[Hashable]) -> None:
     strange = names.symmetric_difference(index) if counting else set()
     if strange:
         bag = next(iter(strange))
-        what = f"the rows of the table are numbered 0 to {len(index) - 1}, and the bags are not, such as {bag!r}"
+        what = (
+            f"the rows of the table are numbered 0 to {len(index) - 1}, and the bags are not, such as {bag!r}"
+        )
         raise DataError(f"{what}; name the column of the bags with key=, or use table.set_index(...)")

@@ -20,6 +20,7 @@ import numpy as np
 from apportion.bags.denoise import (
     SUM_TOLERANCE,
     Prediction,
+    Std,
     cells_beyond_noise,
     denoise,
     exceeds_total,
@@ -173,11 +174,11 @@ def find_other_spellings(
     Ids differ by case, surrounding spaces, leading zeros, or Unicode form, where é may be an e and an accent.
     """
     forms = {_plain(name): name for name in absent if isinstance(name, str)}
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for name in strange:
-        other = forms.get(_plain(name)) if isinstance(name, str) else None
-        if other is None:
+        if not isinstance(name, str) or _plain(name) not in forms:
             continue
+        other = forms[_plain(name)]
         how = f"is {other!r}"
         if normalize("NFC", name) == normalize("NFC", other):
             how = "has other Unicode characters (unicodedata.normalize('NFC', id) makes them the same)"
@@ -206,7 +207,7 @@ def _find_stray_columns(aligned: Aligned) -> Iterator[Problem]:
     columns = [j for j, name in enumerate(aligned.classes.tolist()) if name != options.rest]
     reasons = _find_counting_columns(aligned, columns)
     columns = [j for j in columns if j not in reasons]
-    total = find_sum_column(values[np.ix_(here, columns)])
+    total = find_sum_column(values[here][:, columns])
     if total is not None:
         j = columns.pop(total)
         reasons[j] = "is the sum of the others in every bag"
@@ -216,7 +217,7 @@ def _find_stray_columns(aligned: Aligned) -> Iterator[Problem]:
             reasons[j] = "is the number of rows of every bag, a total"
     if options.rest is None:
         sizes = aligned.sizes[here] if aligned.counts else None
-        for i in find_columns_beside_whole(values[np.ix_(here, columns)], sizes):
+        for i in find_columns_beside_whole(values[here][:, columns], sizes):
             reasons[columns[i]] = "stands beside columns that are whole without it"
     classes = [name for j, name in enumerate(aligned.classes.tolist()) if j not in reasons]
     suggested = tuple(name for name in classes if name != options.rest)
@@ -227,11 +228,18 @@ def _find_stray_columns(aligned: Aligned) -> Iterator[Problem]:
             what = "drop it, or say which columns are classes: pass {classes}"
         else:
             what = "drop it, and pass {rest} to make a class of the others"
-        message = f"column {name!r} {reasons[j]}, so it is no class (bag {aligned.bags[bag]!r}: {values[bag, j]:g})"
+        value = float(values[bag, j])
+        message = f"column {name!r} {reasons[j]}, so it is no class (bag {aligned.bags[bag]!r}: {value:g})"
         yield Problem(
-            "stray column", message, what, bag=aligned.bags[bag], class_name=name, value=float(values[bag, j]),
-            row=int(aligned.rows[bag]), suggested_classes=suggested,
-        )  # fmt: skip
+            "stray column",
+            message,
+            what,
+            bag=aligned.bags[bag],
+            class_name=name,
+            value=value,
+            row=int(aligned.rows[bag]),
+            suggested_classes=suggested,
+        )
 
 
 def _sums_fit(values: np.ndarray, totals: np.ndarray) -> bool:
@@ -303,8 +311,8 @@ def _find_size_columns(aligned: Aligned, columns: Sequence[int]) -> list[int]:
 def find_columns_beside_whole(values: np.ndarray, sizes: np.ndarray | None = None) -> list[int]:
     """Columns, such as turnout, a year and a population, without which nearly all bags are whole.
 
-    Whole shares (m, k) sum to about 1 or 100; whole counts sum to the `sizes` of their bags. Returns the fewest
-    columns whose removal makes the bags whole, or none.
+    Whole shares (m, k) sum to about 1 or 100, whole counts to the `sizes` of their bags. The result has the
+    fewest columns whose removal makes the bags whole.
     """
     complete = np.isfinite(values).all(1)
     values = values[complete]
@@ -320,9 +328,7 @@ def find_columns_beside_whole(values: np.ndarray, sizes: np.ndarray | None = Non
         # rounded sums are off by 2 %; a small share is told from rounding where many bags sum exactly
         units = [100.0] if np.mean(np.abs(sums - 100) <= 2) >= NEARLY_ALL else [1.0, 100.0]
         tolerances = [(0.02, 0.1)] + ([(1e-3, 5e-3)] if m >= 10 else [])
-        wholes = [
-            (np.full(m, unit), unit * low, unit * high) for unit in units for low, high in tolerances
-        ]
+        wholes = [(np.full(m, unit), unit * low, unit * high) for unit in units for low, high in tolerances]
     candidates = []
     for whole, near, far in wholes:
         large = np.flatnonzero((values > 1.1 * whole[:, None]).all(0)).tolist()  # no part of such a whole
@@ -373,8 +379,8 @@ def _check_kind(aligned: Aligned) -> Problem | None:
     sums = values.sum(1)
     whole_numbers = bool((values == np.rint(values)).all())
     if aligned.counts:
-        between = numbers.min() >= 0 and numbers.max() <= 1
-        if between and not whole_numbers and (np.abs(sums - 1) <= 0.02).all() and aligned.sizes[here].max() > 1:
+        fractions = numbers.min() >= 0 and numbers.max() <= 1 and not whole_numbers
+        if fractions and (np.abs(sums - 1) <= 0.02).all() and aligned.sizes[here].max() > 1:
             return _wrong_kind(aligned, int(np.argmax(aligned.sizes)), "counts", "shares")
         return None
     first_wrong = int(np.flatnonzero(complete)[np.argmax(values.max(1))])
@@ -392,7 +398,9 @@ def _wrong_kind(aligned: Aligned, i: int, given: str, kind: str) -> Problem:
     numbers += ", …" if aligned.values.shape[1] > 5 else ""
     message = f"bag {aligned.bags[i]!r} has [{numbers}] as {given} of its {aligned.sizes[i]} rows"
     words = {"shares": "shares", "counts": "counts", "percent": "percentages"}[kind]
-    hint = _advise(aligned, f"these look like {words}", **{kind: ""})
+    hint = f"these look like {words}"
+    if kind not in aligned.unavailable:
+        hint += f": pass {{{kind}}}"
     return Problem("kind", message, hint, bag=aligned.bags[i], value=aligned.values[i].tolist(),
                    row=int(aligned.rows[i]))  # fmt: skip
 
@@ -471,7 +479,7 @@ def _check_sums(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         columns = sums - values[:, rest]
         tolerance = totals * SUM_TOLERANCE if options.std is None else np.inf
         for i in np.flatnonzero((values[:, rest] < -tolerance) & usable).tolist():
-            what = f"has {columns[i]:g} for its columns and {totals[i]:g} for all, so there is no {options.rest!r}"
+            what = f"has {columns[i]:g} for its columns, more than {totals[i]:g}: nothing is left as rest"
             yield _about_bag(aligned, i, "sum", what, "correct them", columns[i]), i
         return
     if options.normalize:
@@ -479,10 +487,8 @@ def _check_sums(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         return
     if options.std is not None:
         return
-    if aligned.counts:
-        off = ~np.isclose(sums, totals)
-    else:
-        off = np.abs(sums - totals) > SUM_TOLERANCE * totals
+    tolerance = 1e-8 + 1e-5 * totals if aligned.counts else SUM_TOLERANCE * totals
+    off = np.abs(sums - totals) > tolerance
     wrong = np.flatnonzero(off & usable)
     hint = _sum_hint(aligned, usable) if len(wrong) else ""
     for i in wrong.tolist():
@@ -518,7 +524,8 @@ def _sum_hint(aligned: Aligned, usable: np.ndarray) -> str:
 def _is_interval(aligned: Aligned, usable: np.ndarray) -> bool:
     """Whether two numbers per bag look like a lower and an upper bound."""
     values = aligned.values[usable]
-    if values.shape[1] != 2 or len(values) <= 2 or aligned.options.classes is not None:
+    unnamed = aligned.classes.tolist() == [0, 1]
+    if not unnamed or len(values) <= 2:
         return False
     off = np.abs(values.sum(1) / aligned.totals[usable] - 1)
     return bool((values[:, 0] <= values[:, 1]).all()) and float((off > 0.05).mean()) > 0.5
@@ -527,7 +534,7 @@ def _is_interval(aligned: Aligned, usable: np.ndarray) -> bool:
 def _check_common_total(aligned: Aligned, usable: np.ndarray) -> Iterator[_Finding]:
     """Sums that `normalize` would rescale, although their differences mean something.
 
-    Sums of rounded numbers, and of the counts of a larger group, are all the same multiple of the right total.
+    Sums of rounded numbers, and of counts of a larger group, are all the same multiple of the right total.
     Where they vary more, a column may be no class, or people may be missing from the columns.
     """
     sums = sum_known(aligned.values)
@@ -539,18 +546,16 @@ def _check_common_total(aligned: Aligned, usable: np.ndarray) -> Iterator[_Findi
         return
     ratio = np.where(usable, sums / aligned.totals, np.nan)
     low, high = int(np.nanargmin(ratio)), int(np.nanargmax(ratio))
-    of = " of the bag sizes" if aligned.counts else ""
-    ends = f"{ratio[low]:.3g}{of} (bag {aligned.bags[low]!r}) to {ratio[high]:.3g} (bag {aligned.bags[high]!r})"
-    if aligned.options.kind == "percent":
-        ends = f"{sums[low]:.3g} (bag {aligned.bags[low]!r}) to {sums[high]:.3g} (bag {aligned.bags[high]!r})"
-    message = f"the sums vary from {ends}, more than rounding explains, so normalizing them may be wrong"
+    least, most = (ratio[low], ratio[high]) if aligned.counts else (sums[low], sums[high])
+    ends = f"{least:.3g} (bag {aligned.bags[low]!r}) to {most:.3g} (bag {aligned.bags[high]!r})"
+    times = " times the size of the bag" if aligned.counts else ""
+    message = f"the sums vary from {ends}{times}, more than rounding explains, and normalizing would hide it"
     hint = "drop columns that are no classes, or pass {classes} with those that are"
     if (ratio[usable] <= 1 + SUM_TOLERANCE).all():
         hint += "; pass {rest} in place of normalizing if what is missing is a class of its own"
-    yield Problem(
-        "sum", message, hint, bag=aligned.bags[low], value=float(sums[low]), row=int(aligned.rows[low]),
-        suggested_classes=tuple(aligned.classes.tolist()),
-    ), []  # fmt: skip
+    problem = _about_bag(aligned, low, "sum", "", hint, sums[low])
+    suggested = tuple(aligned.classes.tolist())
+    yield replace(problem, message=message, suggested_classes=suggested), []
 
 
 def _sums_are_constant(aligned: Aligned, usable: np.ndarray) -> bool:
@@ -573,7 +578,7 @@ def _rounding_tolerance(aligned: Aligned, usable: np.ndarray) -> np.ndarray:
 
 
 def _rounding_step(values: np.ndarray) -> float:
-    """The step to which all numbers are rounded, at most a tenth of the usual sum of a row; 0: none is seen."""
+    """The step to which all numbers are rounded, up to a tenth of the usual sum of a row, or 0."""
     numbers = values[np.isfinite(values)]
     if not len(numbers):
         return 0.0
@@ -595,12 +600,10 @@ def _rounding_step(values: np.ndarray) -> float:
 def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
     """Sums and numbers that noise of the given standard deviation does not explain."""
     options = aligned.options
-    if options.std is None:
-        return
     usable = np.flatnonzero(~doubtful & ~np.isnan(aligned.values).all(1))
-    if not len(usable):
-        return
     values, totals, std = _to_common_total(aligned, usable)
+    if std is None or not len(usable):
+        return
     said = f'std="{std}"' if isinstance(std, str) else f"std={options.std:g}"
     unit = 100 if options.kind == "percent" else 1
     if not isinstance(std, str) and not aligned.counts and np.max(std) > 0.5 * unit:
@@ -609,7 +612,11 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         yield Problem("std", message, hint, value=options.std), []
         return
     sums = values.sum(1)
-    if isinstance(std, str) and not aligned.counts and (np.abs(sums - totals) <= SUM_TOLERANCE * totals).all():
+    if (
+        isinstance(std, str)
+        and not aligned.counts
+        and (np.abs(sums - totals) <= SUM_TOLERANCE * totals).all()
+    ):
         message = 'std="estimate" is found from how far sums are off, and here all are right'
         yield Problem("std", message, "pass the standard deviation as a number", value=std), []
         return
@@ -633,26 +640,25 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         yield _about_cell(aligned, int(usable[i]), j, "noise", what, hint), usable[i]
 
 
-def _to_common_total(aligned: Aligned, bags: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Values, totals and standard deviation of some bags, imputed and rescaled as `clean_proportions` does."""
+def _to_common_total(aligned: Aligned, bags: np.ndarray) -> tuple[np.ndarray, np.ndarray, Std | None]:
+    """Values, totals and standard deviation of some bags, with missing cells imputed, and rescaled."""
     values, totals = aligned.values[bags], aligned.totals[bags]
-    std = aligned.options.std
+    std: Std | None = aligned.options.std
     if aligned.options.missing_cells == "impute":
         values = impute_missing_cells(values, totals)
     if aligned.options.normalize:
         sums = values.sum(1)
         scale = (totals / np.where(sums == 0, 1, sums))[:, None]
         values = values * scale
-        std = None if std is None else std * scale
+        if std is not None and not isinstance(std, str):
+            std = std * scale
     return values, totals, std
 
 
 # --- clean shares
 
 
-def clean_proportions(
-    aligned: Aligned, predicted: Prediction | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def clean_proportions(aligned: Aligned, predicted: Prediction | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Shares (m, k) that sum to one, and the precision (m,) of each bag, for numbers without problems.
 
     Unknown shares are NaN. Precision is infinite where proportions are exact, see `denoise`. Noisy shares are
@@ -735,8 +741,9 @@ def check_overall_shares(overall: Mapping[Any, np.ndarray], classes: Sequence[An
     low, high = int(shares[:, worst].argmin()), int(shares[:, worst].argmax())
     if shares[high, worst] - shares[low, worst] > OVERALL_TOLERANCE:
         ends = f"{100 * shares[low, worst]:.3g} % and {100 * shares[high, worst]:.3g} % of {classes[worst]!r}"
-        message = f"groupings {names[low]!r} and {names[high]!r} have {ends} over all rows, and only one can be right"
-        yield Problem("overall shares", message, "pass {std} for the inexact one", class_name=classes[worst])
+        message = f"groupings {names[low]!r} and {names[high]!r} have {ends} over all rows"
+        hint = "only one can be right; pass {std} for the inexact one"
+        yield Problem("overall shares", message, hint, class_name=classes[worst])
 
 
 # --- words

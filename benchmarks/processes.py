@@ -26,12 +26,12 @@ import torch.distributed as dist
 from kill import contents
 from torch import Tensor, nn
 
-from apportion import crew, pipeline, runs
+from apportion import distributed, pipeline, runs
 from apportion._random import key, reseed, stream
 from apportion.bags.bags import BagBatch, Bags
 from apportion.bags.simulate import make_bags
-from apportion.crew.share import Weighed
 from apportion.datasets.synthetic import digits, moons
+from apportion.distributed import WeightedLearner
 from apportion.losses import cross_entropy
 from apportion.methods import METHODS
 from apportion.methods import plot as second_stage
@@ -145,7 +145,7 @@ class Replay:
 
     def batches(self, batch_size: int, generator: torch.Generator, by: str = "bag") -> Iterator[BagBatch]:
         self.number += 1
-        seeds = [crew.own_seed(SEED, rank) for rank in range(PROCESSES)]
+        seeds = [distributed.process_seed(SEED, rank) for rank in range(PROCESSES)]
         self.states = [stream_state(key(seed, self.stage, self.number)) for seed in seeds]
         orders = [stream(seed, self.stage, self.number, "order") for seed in seeds]
         own = [
@@ -234,8 +234,10 @@ def record_all(cases: list[tuple[str, str, bool]], rank: int, folder: Path) -> N
     found = []
     for kind, name, norm in cases:
         bags, batch = data(name)
-        with recorded((Weighed, PLOT)) as losses:
-            for _ in trained(crew.Crew(crew.Group()), kind, bags, batch, norm, epochs=6):
+        with recorded((WeightedLearner, PLOT)) as losses:
+            for _ in trained(
+                distributed.DistributedPipeline(distributed.ProcessGroup()), kind, bags, batch, norm, epochs=6
+            ):
                 if len(losses) >= STEPS:
                     break
         found.append(losses[:STEPS])

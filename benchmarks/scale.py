@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from apportion import crew, pipeline
+from apportion import distributed, pipeline
 from apportion.bags.bags import Bags
 from apportion.intake.grouping import build_bags
 from apportion.losses import cross_entropy
@@ -87,8 +87,8 @@ def measured(rows: int, processes: int, folder: Path, mapped: bool, device: str)
     CPU seconds, which other programs do not lengthen; and by the clock, where processes wait for each other.
     """
     memory, bags = LabelHistory(), made(rows, folder, mapped).to(device)
-    group = crew.Group() if processes > 1 else None
-    stages: Any = pipeline if group is None else crew.Crew(group)
+    group = distributed.ProcessGroup() if processes > 1 else None
+    stages: Any = pipeline if group is None else distributed.DistributedPipeline(group)
     student, found, spent = mlp((VALUES,), CLASSES, (64, 64)).to(device), {}, []
     given: dict[str, Any] = {"epochs": 2, "schedule": lambda progress: 1.0, "seed": 0, "resume": None}
     given |= {"batch_size": BATCH}
@@ -123,12 +123,12 @@ def measured(rows: int, processes: int, folder: Path, mapped: bool, device: str)
     return found | memory.most
 
 
-def summing(group: crew.Group, values: int) -> float:
+def summing(group: distributed.ProcessGroup, values: int) -> float:
     """Milliseconds that the sum of the gradients takes where nobody waits: the median of many in a row."""
     seconds = []
     for _ in range(200):
         started = time.perf_counter()
-        group.reduced(torch.zeros(values))
+        group.all_reduce(torch.zeros(values))
         seconds.append(time.perf_counter() - started)
     return 1000 * sorted(seconds)[100]
 

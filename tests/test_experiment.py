@@ -14,11 +14,10 @@ from conftest import ONE_VIEW, same_bits
 
 from apportion import runs
 from apportion.bags.simulate import make_bags
-from apportion.crew import refuse_strangers
 from apportion.datasets import SYNTHETIC
 from apportion.errors import RunError, SettingsError, TrainingError
 from apportion.experiment import run as experiment
-from apportion.experiment.run import run
+from apportion.experiment.run import check_one_process_settings, run
 from apportion.experiment.stages import find_run, run_with_teacher
 from apportion.experiment.task import load_task
 from apportion.grid import RECIPES
@@ -515,19 +514,23 @@ def test_the_number_of_checkpoints_is_limited_by_the_clock(tmp_path, monkeypatch
 def test_a_clipped_gradient_is_refused_with_several_processes_before_anything_is_written(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("apportion.experiment.run.joined", lambda place: SimpleNamespace(size=2, rank=0))
-    with pytest.raises(RunError, match="first.clip is for one process; leave it out, or start one"):
+    monkeypatch.setattr(
+        "apportion.experiment.run.process_group", lambda place: SimpleNamespace(size=2, rank=0)
+    )
+    with pytest.raises(RunError):
         all_of(replace(TINY, first=replace(TINY.first, clip=1.0)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_student_of_several_processes_may_have_a_teacher_whose_gradient_was_clipped():
-    here = dict.fromkeys(("apportion", "torch", "exact", "data"), 1)
-    group, clipped = SimpleNamespace(heard=lambda value: [value, value]), replace(TINY.first, clip=1.0)
-    refuse_strangers(group, here, replace(TINY, first=clipped, second=Second()))
-    scattered = replace(TINY, first=replace(clipped, batches="scattered"), second=Second())
-    with pytest.raises(RunError, match="first.batches is for one process"):
-        refuse_strangers(group, here, scattered)
+    clipped = replace(TINY.first, clip=1.0)
+    check_one_process_settings(replace(TINY, first=clipped, second=Second()))
+    with pytest.raises(RunError):
+        check_one_process_settings(replace(TINY, first=clipped))
+    with pytest.raises(RunError):
+        check_one_process_settings(
+            replace(TINY, first=replace(clipped, batches="scattered"), second=Second())
+        )
 
 
 # --- honesty

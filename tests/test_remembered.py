@@ -15,8 +15,7 @@ from apportion import ProportionClassifier
 from apportion._random import reseed, stream
 from apportion.bags.bags import Bags, RowBatch, bag_means
 from apportion.bags.simulate import make_bags
-from apportion.crew import Crew
-from apportion.errors import RunError, SettingsError
+from apportion.errors import SettingsError
 from apportion.evaluate import accuracy, predict
 from apportion.experiment.run import run
 from apportion.experiment.task import load_task
@@ -403,8 +402,6 @@ def test_methods_that_need_whole_bags_and_several_processes_refuse_rows():
     with pytest.raises(SettingsError, match="no setting 'first.options.memory'; there are none"):
         check(replace(plain, first=replace(plain.first, options={"memory": True})))
     bags = moon_bags()[0]
-    with pytest.raises(RunError, match="remembered by one process"):
-        next(Crew(None).first_stage(DLLP(normed(), PredictionMemory(bags)), bags, []))
     with pytest.raises(ValueError, match="need the bags that are remembered; pass bags"):
         build_learner(First(batches="scattered"), normed(), (2,), lambda n: n)
     for priced, options in ((True, {"transport": False}), (False, {}), (True, {"counts": True})):

@@ -294,10 +294,13 @@ def test_the_network_is_that_of_the_best_epoch(name):
     training, validation = split_bags(bags, 0.3, 0, name)
     assert validation is not None
     learner = learner_of("dllp", network())
-    optimizers = [make_optimizer(learner.classifier, "adam", 0.1)]  # restless: the last epoch is not the best
+    # a rate so large that the last epoch is not the best
+    optimizers = [make_optimizer(learner.classifier, "adam", 0.1)]
     selector = EpochSelector(validation, name)
     lines, weights = [], []
-    for state in first_stage(learner, training, optimizers, epochs=12, schedule=constant, seed=0, batch_size=64):
+    for state in first_stage(
+        learner, training, optimizers, epochs=12, schedule=constant, seed=0, batch_size=64
+    ):
         lines.append(selector.update(state)[f"validation_{name}"])
         weights.append(weights_of(learner.classifier))
     best = int(np.argmax(lines))

@@ -15,8 +15,7 @@ from apportion import ProportionClassifier, runs
 from apportion._device import identity, start_copy_to_host
 from apportion._random import reseed, stream
 from apportion.augment import AUGMENTATIONS, crop_flip
-from apportion.crew import Crew
-from apportion.errors import DataError, RunError
+from apportion.errors import DataError
 from apportion.evaluate import accuracy, predict
 from apportion.experiment.stages import run_with_teacher
 from apportion.grid import RECIPES
@@ -404,11 +403,9 @@ def test_a_gradient_longer_than_the_clip_is_shortened_to_it_and_a_short_one_is_l
         assert float((before - weights.weight.detach()).norm()) == pytest.approx(kept, rel=1e-4)
 
 
-def test_a_network_without_parts_and_several_processes_are_refused():
+def test_a_network_without_parts_is_refused():
     with pytest.raises(TypeError, match=r"nn.Sequential\(features, head\)"):
         TwoViews(nn.Linear(2, 2), normed(), make_projector(16))
-    with pytest.raises(RunError, match="contrasted with all instances of a batch; use one process"):
-        next(Crew(None).first_stage(learner(), moon_bags()[0], []))
 
 
 def test_two_views_of_images_are_a_crop_and_a_strong_view_drawn_in_this_order():

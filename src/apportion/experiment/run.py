@@ -8,7 +8,14 @@ from apportion import pipeline, runs
 from apportion._device import arithmetic, compile_for, find_device, lengths_of, plain_network
 from apportion._random import reseed
 from apportion.augment import PAIRS
-from apportion.crew import Crew, Group, joined, own_batch, own_device, refuse_strangers
+from apportion.distributed import (
+    DistributedPipeline,
+    ProcessGroup,
+    check_same,
+    process_batch_size,
+    process_device,
+    process_group,
+)
 from apportion.evaluate import predict
 from apportion.experiment import sample
 from apportion.experiment.measure import evaluated, summary
@@ -35,12 +42,12 @@ def epoch_states(
     teacher: Path | None,
     resume: dict[str, Any] | None,
     label: Labeler,
-    group: Group | None = None,
+    group: ProcessGroup | None = None,
 ) -> Iterator[pipeline.EpochState]:
     """The stage that this recipe trains: the first where it has no second, else the second."""
     shape, k, batch = task.data.x.shape[1:], task.data.n_classes, recipe.batch_size
-    stages = pipeline if group is None else Crew(group)
-    own = batch if group is None else own_batch(task.bags, group.size, batch)
+    stages = pipeline if group is None else DistributedPipeline(group)
+    own = batch if group is None else process_batch_size(task.bags, group.size, batch)
     fast, second, pairs = lengths_of(task.bags.sizes, own), recipe.second, augmentation(recipe) in PAIRS
     place, hasten = compile_for(task.device, fast, parts=pairs)
     reseed(recipe.seed, "first" if second is None else "second", "weights")
@@ -90,20 +97,21 @@ def run(
     """
     check(recipe)
     refuse_finished(folder)
-    place = own_device(find_device(device))
+    place = process_device(find_device(device))
     runs.refuse_other(folder, to_json(recipe), force)
     # before the folder is made: what cannot start leaves nothing behind
-    task, group = load_task(recipe, place, data), joined(place)
+    task, group = load_task(recipe, place, data), process_group(place)
     here = where(place, exact) | {"data": fingerprint(task), "processes": 1 if group is None else group.size}
     runs.refuse_other_data(teacher, here["data"])
     if group is not None:
-        refuse_strangers(group, here, recipe)
+        check_one_process_settings(recipe)
+        check_same(group, {name: here[name] for name in ("apportion", "torch", "exact", "data")})
         if group.rank:
             return follow(recipe, task, teacher, exact, group)
     with arithmetic(exact), runs.opened(folder) as keeper:
         refuse_finished(folder)  # by another process, while this one read its data
         state, epoch_state = runs.start(folder, to_json(recipe), here, force), None
-        state = state if group is None else group.told(state)
+        state = state if group is None else group.broadcast(state)
         sample.begin(folder, recipe, task, 0 if state is None else state["epoch"])
         label = build_labeler(recipe.second or Second())
         for epoch_state in epoch_states(recipe, task, teacher, state, label, group):
@@ -121,16 +129,26 @@ def run(
         sample.finish(folder, recipe, task, epoch_state, test, result["seconds"])
         runs.finish(folder, result, plain_network(epoch_state.learner.classifier).state_dict(), log_probs)
     if group is not None:
-        group.wait()  # so that all find the run finished
+        group.barrier()  # so that all find the run finished
 
 
-def follow(recipe: Recipe, task: Task, teacher: Path | None, exact: bool, group: Group) -> None:
+def follow(recipe: Recipe, task: Task, teacher: Path | None, exact: bool, group: ProcessGroup) -> None:
     """Train as a process that writes nothing: the first one does."""
     with arithmetic(exact):
         label = build_labeler(recipe.second or Second())
-        for _ in epoch_states(recipe, task, teacher, group.told(None), label, group):
+        for _ in epoch_states(recipe, task, teacher, group.broadcast(None), label, group):
             pass
-    group.wait()
+    group.barrier()
+
+
+def check_one_process_settings(recipe: Recipe) -> None:
+    """Raise `RunError` for settings that several processes do not support, before a folder is made."""
+    if recipe.second is None and recipe.first.clip is not None:
+        raise runs.RunError("first.clip needs the gradients of all rows; leave it out, or use one process")
+    if recipe.first.batches is not None:
+        raise runs.RunError(
+            "first.batches needs the predictions of all rows; leave it out, or use one process"
+        )
 
 
 def refuse_finished(folder: Path) -> None:

@@ -5,8 +5,8 @@ python benchmarks/choosing.py report FILE [--keep PREDICTIONS]
 
 `train` adds a JSON line a trained network to FILE and goes on where it stopped: five data sets, three kinds
 of bags, 36 networks each, a quarter of the bags held out; one to four seconds a network on one core.
-`report` prints the tables of docs/choosing.md; those of calibration need the kept predictions, from which the
-estimates are also made anew. Without FOLDER there is no Adult.
+`report` prints the tables of docs/model-selection.md and docs/studies.md; those of calibration need the kept
+predictions, from which the estimates are also made anew. Without FOLDER there is no Adult.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Scores of predictions on held-out bags. None of them needs a label; larger is better for all of them.
 
 `SCORES` has them by the name that `select_by` takes. `BagScore` and `BagCorrelation` are the same for the
-searches of scikit-learn. docs/choosing.md compares them.
+searches of scikit-learn. docs/model-selection.md compares them.
 """
 
 from collections.abc import Callable, Mapping

@@ -3,7 +3,7 @@
 Privacy rules hide single conversions; counts by campaign remain. Two files are written as they come from such
 systems, with texts, numbers and gaps, and the commands `apportion check`, `fit` and `predict` do the rest.
 
-    python examples/plot_ads.py [FOLDER]     some seconds on one core; needs apportion[tables]
+    python examples/plot_ads.py [FOLDER]     some seconds on one core; needs apportion[cli]
 """
 
 import sys
@@ -48,7 +48,7 @@ def clicks(random: np.random.Generator, n: int, campaigns: int) -> tuple[dict, n
 
 def main(folder: Path, small: bool = False) -> None:
     if find_spec("polars") is None:
-        print("polars is not installed, so there are no tables: pip install 'apportion[tables]'")
+        print("polars is not installed, so there are no tables: pip install 'apportion[cli]'")
         return
     import polars as pl
 

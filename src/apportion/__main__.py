@@ -1,6 +1,32 @@
-"""python -m apportion, the form that torchrun takes."""
+"""The command `apportion`, also as python -m apportion, the form that torchrun takes.
 
-from apportion.cli import main
+The library needs fewer packages than the command line: a missing one is a line that says what to install.
+"""
+
+import sys
+
+EXTRAS = {
+    "cli": ("filelock", "matplotlib", "PIL", "polars", "pooch", "rich", "typer"),
+    "report": ("jinja2", "vl_convert"),
+    "onnx": ("onnx", "onnxscript"),
+    "tensorboard": ("tensorboardX",),
+    "dask": ("dask", "distributed"),
+}
+
+
+def main() -> None:
+    try:
+        from apportion.cli import main as run
+
+        run()
+    except ModuleNotFoundError as problem:
+        missing = str(problem.name).partition(".")[0]
+        for extra, modules in EXTRAS.items():
+            if missing in modules:
+                line = f"apportion: this command needs {missing}; pip install 'apportion[{extra}]'"
+                sys.exit(line)
+        raise
+
 
 if __name__ == "__main__":
     main()

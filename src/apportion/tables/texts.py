@@ -15,7 +15,7 @@ from apportion.tables.lines import refuse_cut_off, trailing
 try:
     import polars as pl
 except ModuleNotFoundError as problem:
-    raise DataError("tables are read with polars; pip install 'apportion[tables]'") from problem
+    raise DataError("tables are read with polars; pip install 'apportion[cli]'") from problem
 
 FIRST = 1_000  # rows that show of nearly all columns of texts that these are no dates
 SMALL = 1 << 20  # bytes of a file whose types are found each time; those of a larger one are remembered

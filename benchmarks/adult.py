@@ -18,11 +18,12 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor, nn
 
-from apportion import ProportionClassifier, expand_proportions, predict
+from apportion import ProportionClassifier, expand_proportions
 from apportion._random import reseed, stream
 from apportion.bags.bags import BagBatch, Bags, bag_means
 from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult, read_adult
+from apportion.evaluate import predict
 from apportion.fitting.kinds import ROWS
 from apportion.fitting.lengths import epochs_of
 from apportion.intake.forms import bags_from
@@ -87,7 +88,7 @@ def naive(x: np.ndarray, y: np.ndarray, bags: np.ndarray, test_x: np.ndarray, se
     shares = torch.from_numpy(expand_proportions(counted, bags)).float()
     ones = torch.ones(len(x), dtype=torch.int64)
     each = Bags(torch.from_numpy(x), ones, shares, torch.arange(len(x)), range(len(x)))
-    from apportion import DLLP
+    from apportion.methods import DLLP
 
     return probability(in_our_loop(DLLP, each, seed), test_x)
 

@@ -17,12 +17,12 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from apportion import predict
 from apportion._device import channels_last, identity
 from apportion._random import reseed, stream
 from apportion.augment import crop_flip, weak_and_strong
 from apportion.bags.simulate import make_bags
 from apportion.datasets import load_dataset
+from apportion.evaluate import predict
 from apportion.grid.beyond import MUON, TWO_VIEWS
 from apportion.intake.instances import centered
 from apportion.networks import resnet9

@@ -16,23 +16,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 
-from apportion import (
-    DLLP,
-    accuracy,
-    build_bags,
-    hard_labels,
-    make_bags,
-    make_optimizer,
-    predict,
-    soft_labels,
-)
+from apportion import build_bags, make_bags
 from apportion._random import stream
 from apportion.datasets.synthetic import blobs, moons
+from apportion.evaluate import accuracy, predict
 from apportion.losses import cross_entropy, proportion_loss
+from apportion.methods import DLLP
 from apportion.networks import mlp
-from apportion.optim import one_cycle
+from apportion.optim import make_optimizer, one_cycle
 from apportion.pipeline import first_stage, second_stage
-from apportion.pseudo_labels import Labeler, argmax_labels
+from apportion.pseudo_labels import Labeler, argmax_labels, hard_labels, soft_labels
 
 SEED = 2
 COLOURS, MARKERS = ("#c0392b", "#1e8449", "#2471a3", "#b9770e"), "o^sD"

@@ -15,12 +15,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from apportion import DLLP, accuracy, hard_labels, make_bags, make_optimizer, predict, proportion_error
+from apportion import make_bags
 from apportion._random import stream
 from apportion.datasets.synthetic import moons
+from apportion.evaluate import accuracy, predict, proportion_error
+from apportion.methods import DLLP
 from apportion.networks import mlp
-from apportion.optim import constant, flat
+from apportion.optim import constant, flat, make_optimizer
 from apportion.pipeline import first_stage, second_stage
+from apportion.pseudo_labels import hard_labels
 
 SEED = 1
 COLOURS, MARKERS = ("#c0392b", "#1e8449"), ("o", "^")

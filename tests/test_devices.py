@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from apportion import ProportionClassifier, predict
+from apportion import ProportionClassifier
 from apportion._device import (
     Fast,
     catch_out_of_memory,
@@ -24,7 +24,7 @@ from apportion._device import (
 from apportion._random import stream
 from apportion.bags.simulate import make_bags
 from apportion.errors import SettingsError
-from apportion.evaluate import predict_on
+from apportion.evaluate import predict, predict_on
 from apportion.networks import mlp
 from apportion.optim import orthogonal
 from apportion.selection.crossfit import out_of_fold_log_proba

@@ -30,13 +30,13 @@ from apportion import (
     BagCorrelation,
     Bags,
     BagScore,
-    DataError,
     ProportionClassifier,
     build_bags,
     diagnose,
     expand_proportions,
     meet,
 )
+from apportion.errors import DataError
 from apportion.fitting import two_stages
 from apportion.fitting.lengths import batch_of, epochs_of, instances_needed
 from apportion.fitting.telling import tell, words_of

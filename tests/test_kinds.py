@@ -14,10 +14,11 @@ import torch
 from conftest import ragged
 from torch import nn
 
-from apportion import DataError, ProportionClassifier, load, save
+from apportion import ProportionClassifier, load, save
 from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
+from apportion.errors import DataError
 from apportion.fitting import two_stages
 from apportion.fitting.auto import kind_of
 from apportion.fitting.kinds import CPU_IMAGES, IMAGES, ROWS

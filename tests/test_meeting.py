@@ -10,8 +10,9 @@ import pytest
 import torch
 from conftest import ragged
 
-from apportion import DataError, meet
+from apportion import meet
 from apportion.conditioning import met
+from apportion.errors import DataError
 
 
 def enumerated(probs: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -11,7 +11,8 @@ import torch
 from conftest import ragged
 from sklearn.datasets import make_moons
 
-from apportion import DataError, ProportionClassifier
+from apportion import ProportionClassifier
+from apportion.errors import DataError
 from apportion.intake.beside import beside
 from apportion.intake.filling import filled, strayed
 from apportion.intake.given import placed_labels

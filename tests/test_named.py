@@ -5,7 +5,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from apportion import DataError, build_bags, diagnose, expand_proportions
+from apportion import build_bags, diagnose, expand_proportions
+from apportion.errors import DataError
 from apportion.intake.beside import beside
 from apportion.intake.forms import bags_from, groups_of, table_shares
 from apportion.intake.mending import mended_bags

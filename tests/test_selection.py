@@ -19,10 +19,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from torch import Tensor, nn
 
-from apportion import BagCorrelation, BagScore, DataError
+from apportion import BagCorrelation, BagScore
 from apportion._random import stream
 from apportion.bags.bags import Bags
-from apportion.errors import SettingsError
+from apportion.errors import DataError, SettingsError
 from apportion.evaluate import calibration, predict
 from apportion.intake.given import GivenBag
 from apportion.intake.instances import as_floats

@@ -7,16 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from apportion import (
-    DataError,
-    ProportionClassifier,
-    build_bags,
-    diagnose,
-    expand_proportions,
-    load,
-    meet,
-    save,
-)
+from apportion import ProportionClassifier, build_bags, diagnose, expand_proportions, load, meet, save
+from apportion.errors import DataError
 from apportion.intake.given import GivenBag
 from apportion.intake.joining import BagOf, groupings_in, joined, transduced
 from apportion.intake.several import mended_bags

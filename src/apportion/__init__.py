@@ -1,7 +1,8 @@
-"""apportion: learn to label individuals when only the shares of whole groups are known.
+"""apportion: learn to label individuals when only the proportions of whole groups are known.
 
-The public names, imported when first used, so that the command line starts quickly. Functions that share
-their name with a module are in it: apportion.training.train; the two stages are in apportion.pipeline.
+The names below are imported when they are first used, so that `import apportion` is quick. Further functions
+are in the modules: methods in `apportion.methods`, optimal transport in `apportion.transport`, labels for a
+second stage in `apportion.pseudo_labels`, the two stages in `apportion.pipeline`.
 """
 
 from importlib import import_module as _import_module
@@ -11,84 +12,52 @@ from typing import Any as _Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from apportion.bags.bags import BagBatch, Bags
+    from apportion.bags.bags import Bags
+    from apportion.bags.proportions import Proportions
     from apportion.bags.simulate import make_bags
     from apportion.conditioning import meet
-    from apportion.errors import DataError
+    from apportion.encoding import TableEncoder
+    from apportion.errors import ApportionError, ApportionWarning
     from apportion.estimators import ProportionClassifier
-    from apportion.evaluate import accuracy, predict, proportion_error
     from apportion.intake.forms import expand_proportions
     from apportion.intake.grouping import build_bags
-    from apportion.intake.manifest import load_manifest, save_manifest
-    from apportion.methods import DLLP, LLPGAN, LLPVAT, ROT, CountLikelihood, TwoViews
-    from apportion.methods.plot import PLOT, LabelHistory
-    from apportion.optim import make_optimizer
-    from apportion.pipeline import EpochState
-    from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels, soft_labels
     from apportion.saving import load, save
-    from apportion.selection.diagnosis import Diagnosis, diagnose
+    from apportion.selection.diagnosis import diagnose
     from apportion.selection.scores import BagCorrelation, BagScore
-    from apportion.transport import Plan, assign, assign_with_duals, entropic_plan, round_to_counts
 
-_HOMES = {
-    "bags.simulate": ("make_bags",),
-    "bags.bags": ("BagBatch", "Bags"),
-    "selection.diagnosis": ("Diagnosis", "diagnose"),
-    "estimators": ("ProportionClassifier",),
-    "evaluate": ("accuracy", "predict", "proportion_error"),
-    "methods": ("DLLP", "CountLikelihood", "LLPGAN", "LLPVAT", "ROT", "TwoViews"),
-    "intake.forms": ("expand_proportions",),
-    "intake.grouping": ("DataError", "build_bags"),
-    "pseudo_labels": ("argmax_labels", "hard_labels", "predicted_labels", "soft_labels"),
-    "intake.manifest": ("load_manifest", "save_manifest"),
-    "conditioning": ("meet",),
-    "optim": ("make_optimizer",),
-    "pipeline": ("EpochState",),
-    "saving": ("load", "save"),
-    "selection.scores": ("BagCorrelation", "BagScore"),
-    "methods.plot": ("PLOT", "LabelHistory"),
-    "transport": ("Plan", "assign", "assign_with_duals", "entropic_plan", "round_to_counts"),
+_HOME = {
+    "ProportionClassifier": "estimators",
+    "Proportions": "bags.proportions",
+    "Bags": "bags.bags",
+    "build_bags": "intake.grouping",
+    "make_bags": "bags.simulate",
+    "expand_proportions": "intake.forms",
+    "TableEncoder": "encoding",
+    "meet": "conditioning",
+    "diagnose": "selection.diagnosis",
+    "BagScore": "selection.scores",
+    "BagCorrelation": "selection.scores",
+    "save": "saving",
+    "load": "saving",
+    "ApportionError": "errors",
+    "ApportionWarning": "errors",
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
-    "BagBatch",
+    "ApportionError",
+    "ApportionWarning",
     "BagCorrelation",
-    "DataError",
     "BagScore",
     "Bags",
-    "CountLikelihood",
-    "DLLP",
-    "Diagnosis",
-    "LLPGAN",
-    "LLPVAT",
-    "LabelHistory",
-    "EpochState",
-    "PLOT",
-    "Plan",
     "ProportionClassifier",
-    "ROT",
-    "TwoViews",
-    "accuracy",
-    "argmax_labels",
-    "assign",
-    "assign_with_duals",
-    "diagnose",
-    "entropic_plan",
-    "expand_proportions",
+    "Proportions",
+    "TableEncoder",
     "build_bags",
-    "hard_labels",
+    "diagnose",
+    "expand_proportions",
     "load",
-    "load_manifest",
     "make_bags",
-    "make_optimizer",
     "meet",
-    "predict",
-    "predicted_labels",
-    "proportion_error",
     "save",
-    "save_manifest",
-    "soft_labels",
-    "round_to_counts",
 ]
 
 

@@ -23,8 +23,9 @@ def main() -> None:
         missing = str(problem.name).partition(".")[0]
         for extra, modules in EXTRAS.items():
             if missing in modules:
-                line = f"apportion: this command needs {missing}; pip install 'apportion[{extra}]'"
-                sys.exit(line)
+                hint = f"pip install 'apportion[{extra}]'"
+                sys.stderr.write(f"apportion: this command needs {missing}; {hint}\n")
+                sys.exit(2)
         raise
 
 

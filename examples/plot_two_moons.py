@@ -1,7 +1,7 @@
-"""Two moons, with the library and no recipe: what the first stage gets wrong, and what transport repairs.
+"""Two moons with the PyTorch library: what the first stage gets wrong, and what optimal transport corrects.
 
-Two thousand points lie in forty bags of fifty. All that is known of a bag is its share of either moon. The
-first stage is stopped early on purpose, so that there is something to repair.
+Two thousand points lie in forty bags of fifty. All that is known about a bag is its proportion of each
+moon. The first stage is stopped early on purpose, so that there is something to correct.
 
     python examples/plot_two_moons.py [FOLDER]     about ten seconds on one core
 """
@@ -26,80 +26,80 @@ from apportion.pipeline import first_stage, second_stage
 from apportion.pseudo_labels import hard_labels
 
 SEED = 1
-COLOURS, MARKERS = ("#c0392b", "#1e8449"), ("o", "^")
+COLORS = ("#c0392b", "#1e8449")
+MARKERS = ("o", "^")
 
 
-def regions(panel: Axes, classifier: nn.Module) -> None:
+def draw_regions(panel: Axes, classifier: nn.Module) -> None:
     """Shade the plane by the predicted class."""
-    across, up = np.linspace(-1.5, 2.5, 200), np.linspace(-1.1, 1.6, 140)
-    plane = torch.from_numpy(np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)).float()
-    share = predict(classifier, plane)[:, 1].exp().view(len(up), len(across)).numpy()
-    panel.contourf(across, up, share, levels=[0, 0.5, 1], colors=COLOURS, alpha=0.18)
-    panel.contour(across, up, share, levels=[0.5], colors="black", linewidths=0.8)
+    horizontal = np.linspace(-1.5, 2.5, 200)
+    vertical = np.linspace(-1.1, 1.6, 140)
+    plane = torch.from_numpy(np.stack(np.meshgrid(horizontal, vertical), -1).reshape(-1, 2)).float()
+    probability = predict(classifier, plane)[:, 1].exp().view(len(vertical), len(horizontal)).numpy()
+    panel.contourf(horizontal, vertical, probability, levels=[0, 0.5, 1], colors=COLORS, alpha=0.18)
+    panel.contour(horizontal, vertical, probability, levels=[0.5], colors="black", linewidths=0.8)
 
 
-def points(panel: Axes, x: Tensor, classes: Tensor, wrong: Tensor, title: str) -> None:
-    """Points in the color of the class they were given, mistakes ringed."""
+def draw_points(panel: Axes, x: Tensor, classes: Tensor, wrong: Tensor, title: str) -> None:
+    """Draw points in the color of their class, with errors circled."""
     for c in (0, 1):
         here = x[classes == c]
-        panel.scatter(here[:, 0], here[:, 1], s=6, c=COLOURS[c], marker=MARKERS[c], linewidths=0, alpha=0.7)
+        panel.scatter(here[:, 0], here[:, 1], s=6, c=COLORS[c], marker=MARKERS[c], linewidths=0, alpha=0.7)
     panel.scatter(x[wrong, 0], x[wrong, 1], s=26, facecolors="none", edgecolors="black", linewidths=0.9)
-    panel.set_title(f"{title}: {int(wrong.sum())} wrong of {len(x)}", fontsize=10)
+    panel.set_title(f"{title}: {int(wrong.sum())} errors in {len(x)}", fontsize=10)
     panel.set_xticks([])
     panel.set_yticks([])
 
 
 def main(folder: Path, small: bool = False) -> None:
     torch.set_num_threads(1)
-    first, second = (4, 12) if small else (40, 80)  # epochs
+    epochs = 4 if small else 40
+    student_epochs = 12 if small else 80
     torch.manual_seed(SEED)
     data = moons(SEED)
-    # The true labels part company with the bags here; they are used below only to count mistakes.
+    # The true labels leave the bags here. They are used below only to count errors.
     bags, hidden = make_bags(data.x, data.y, size=50, n_classes=2, generator=stream(SEED, "bags"))
 
-    # The first stage: match the mean prediction of each bag to its shares.
+    # The first stage matches the mean prediction of each bag to its proportions.
     teacher = mlp((2,), 2, widths=(64, 64, 64))
     optimizer = make_optimizer(teacher, "adam", 1e-3)
-    for epoch_state in first_stage(
-        DLLP(teacher), bags, [optimizer], epochs=first, seed=SEED, batch_size=100,
-        schedule=constant,
-    ):  # fmt: skip
-        if epoch_state.epoch.number % 20 == 0:
-            print(f"teacher, epoch {epoch_state.epoch.number}: {epoch_state.epoch.terms}")
+    for state in first_stage(
+        DLLP(teacher), bags, [optimizer], epochs=epochs, schedule=constant, seed=SEED, batch_size=100
+    ):
+        if state.epoch.number % 20 == 0:
+            print(f"teacher, epoch {state.epoch.number}: {state.epoch.terms}")
 
-    # Transport: the likeliest labels of these predictions that have every bag's counts.
+    # Optimal transport finds the most probable labels that have every bag's counts.
     log_probs = predict(teacher, bags.x)
     labels = hard_labels(log_probs, bags.sizes, bags.proportions)
-    print(
-        f"share misplaced: {proportion_error(log_probs, bags.sizes, bags.proportions):.4f} by the teacher, ",
-        end="",
-    )
-    print(f"{proportion_error(labels.log(), bags.sizes, bags.proportions):.4f} by the labels")
+    teacher_error = proportion_error(log_probs, bags.sizes, bags.proportions)
+    label_error = proportion_error(labels.log(), bags.sizes, bags.proportions)
+    print(f"proportion error: teacher {teacher_error:.4f}, labels {label_error:.4f}")
 
-    # The second stage: a new network learns the labels; from epoch 10 on it relabels after every epoch.
+    # In the second stage, a new network learns these labels. After ten epochs it relabels after every epoch.
     student = mlp((2,), 2, widths=(64, 64, 64))
     optimizer = make_optimizer(student, "adam", 1e-3)
-    for epoch_state in second_stage(
-        log_probs, student, bags, [optimizer], epochs=second, warmup_epochs=10, seed=SEED, batch_size=100,
-        schedule=flat,
+    for state in second_stage(
+        log_probs, student, bags, [optimizer], epochs=student_epochs, schedule=flat, seed=SEED,
+        warmup_epochs=10, batch_size=100,
     ):  # fmt: skip
-        if epoch_state.epoch.number % 20 == 0:
-            print(f"student, epoch {epoch_state.epoch.number}: {epoch_state.epoch.terms}")
+        if state.epoch.number % 20 == 0:
+            print(f"student, epoch {state.epoch.number}: {state.epoch.terms}")
 
     for name, classifier in (("teacher", teacher), ("student", student)):
-        print(f"{name}: {accuracy(predict(classifier, data.test_x), data.test_y):.4f} of fresh points right")
+        print(f"{name}: test accuracy {accuracy(predict(classifier, data.test_x), data.test_y):.4f}")
 
     figure = Figure(figsize=(12, 3.2), layout="constrained")
     panels = figure.subplots(1, 3, sharex=True, sharey=True)
-    regions(panels[0], teacher)
-    regions(panels[2], student)
+    draw_regions(panels[0], teacher)
+    draw_regions(panels[2], student)
     for panel, title, scores in (
         (panels[0], "DLLP, stopped early", log_probs),
         (panels[1], "its labels by transport", labels),
         (panels[2], "DLLP + PLOT", predict(student, bags.x)),
     ):
         classes = scores.argmax(1)
-        points(panel, bags.x, classes, classes != hidden, title)
+        draw_points(panel, bags.x, classes, classes != hidden, title)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "two-moons.png", dpi=120)
     print(f"figure: {folder / 'two-moons.png'}")

@@ -12,7 +12,7 @@ STORIES = {
     "election": "off the truth",
     "exit_poll": "precincts and exit poll: share by age",
     "ads": "nothing is wrong",
-    "two_moons": "0.0000 by the labels",
+    "two_moons": "labels 0.0000",
     "limits": "bag loss 0.693366, cross-entropy with the true labels 0.693366",
 }
 

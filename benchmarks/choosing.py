@@ -30,7 +30,7 @@ from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, make_bag
 from apportion.datasets import Instances
 from apportion.datasets.adult import adult
 from apportion.datasets.synthetic import blobs, digits, moons
-from apportion.evaluate import calibration, predict
+from apportion.evaluate import calibration, predict_log_proba
 from apportion.fitting import as_floats, stage_settings, two_stages
 from apportion.networks import mlp
 from apportion.selection.calibration import fit_temperature
@@ -110,8 +110,8 @@ def trained(bags: Bags, asked: dict[str, Any], seed: int) -> Iterator[Any]:
 
 def measured(classifier: Any, held: Bags, hidden: Tensor, data: Instances) -> dict[str, Any]:
     """True accuracies, every score on held-out bags, and the estimate with its interval."""
-    log_probs = predict(classifier, held.x, as_floats)
-    test = predict(classifier, data.test_x, as_floats)
+    log_probs = predict_log_proba(classifier, held.x, as_floats)
+    test = predict_log_proba(classifier, data.test_x, as_floats)
     found = diagnose_bags(log_probs, held, n_permutations=499)
     return {
         "test": float((test.argmax(1) == data.test_y).double().mean()),
@@ -144,12 +144,12 @@ def train(
                         if last or at % max(1, asked["steps"] // (5 * -(-len(bags.x) // 256))) == 0:
                             found = measured(epoch_state.learner.classifier, held, hidden, data)
                             trace.append([epoch_state.stage, at, found["test"], found["scores"]])
-                    seen = predict(epoch_state.learner.classifier, bags.x, as_floats)
+                    seen = predict_log_proba(epoch_state.learner.classifier, bags.x, as_floats)
                     line = {"key": key, "data": name, "bags": kind, "seed": seed, **asked, **found}
                     line |= {"training error": SCORES["error"](seen, bags), "trace": trace}
                     line["seconds"] = round(time.perf_counter() - started, 2)
                     if keep is not None:
-                        log_probs = predict(epoch_state.learner.classifier, held.x, as_floats)
+                        log_probs = predict_log_proba(epoch_state.learner.classifier, held.x, as_floats)
                         torch.save((log_probs, held.sizes, held.proportions, hidden), keep / f"{key}.pt")
                     with out.open("a") as file:
                         file.write(json.dumps(line) + "\n")

@@ -21,7 +21,7 @@ from apportion._random import reseed, stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult
-from apportion.evaluate import predict
+from apportion.evaluate import predict_log_proba
 from apportion.fitting.kinds import ROWS
 from apportion.intake.forms import bags_from
 from apportion.methods import METHODS
@@ -89,7 +89,7 @@ def main() -> None:
             for seed in asked.seeds:
                 bags, x, y = parted(data.x, data.y, seed, asked)
                 seeds = [seed] if asked.teachers == 1 else [100 * seed + i for i in range(asked.teachers)]
-                each = [predict(taught(bags, method, epochs, one, asked), x).exp() for one in seeds]
+                each = [predict_log_proba(taught(bags, method, epochs, one, asked), x).exp() for one in seeds]
                 found.append(scores(torch.stack(each).mean(0).log(), y, asked.bags))
             cells = [
                 f"{np.mean(part):.{digits}f} ({', '.join(f'{v:.{digits}f}' for v in part)})"

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from apportion.bags.bags import Bags
-from apportion.evaluate import predict
+from apportion.evaluate import predict_log_proba
 from apportion.fitting import as_floats, two_stages
 from apportion.networks import mlp
 from apportion.pseudo_labels import SoftLabels, hard_labels
@@ -69,7 +69,7 @@ def main() -> None:
             stage = "second"
     print(f"second stage: peak {resident('VmHWM'):.0f} MB, {time.perf_counter() - started:.0f} s in all")
     forget()
-    log_probs = predict(epoch_state.learner.classifier, bags.x, as_floats)
+    log_probs = predict_log_proba(epoch_state.learner.classifier, bags.x, as_floats)
     large = slice(SMALL * SIZE, None)
     right = float((log_probs[large].argmax(1) == y[large]).float().mean())
     labels = hard_labels(log_probs, bags.sizes, bags.proportions)

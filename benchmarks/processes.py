@@ -27,7 +27,7 @@ from kill import contents
 from torch import Tensor, nn
 
 from apportion import distributed, pipeline, runs
-from apportion._random import key, reseed, stream
+from apportion._random import derive_seed, reseed, stream
 from apportion.bags.bags import BagBatch, Bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import digits, moons
@@ -146,7 +146,7 @@ class Replay:
     def batches(self, batch_size: int, generator: torch.Generator, by: str = "bag") -> Iterator[BagBatch]:
         self.number += 1
         seeds = [distributed.process_seed(SEED, rank) for rank in range(PROCESSES)]
-        self.states = [stream_state(key(seed, self.stage, self.number)) for seed in seeds]
+        self.states = [stream_state(derive_seed(seed, self.stage, self.number)) for seed in seeds]
         orders = [stream(seed, self.stage, self.number, "order") for seed in seeds]
         own = [
             iter(share.batches(batch_size // PROCESSES, order))

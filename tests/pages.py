@@ -41,7 +41,12 @@ def line_of(epoch: int, accuracy: float) -> dict:
     right = {"predicted": accuracy, "labels": accuracy + 1, "mean": accuracy + 2}
     seconds = {"train": 0.1, "label": 0.02, "evaluate": 0.01}
     line = {"stage": "second", "epoch": epoch, "terms": {"labels": 1 / epoch}, "test_accuracy": accuracy}
-    return line | {"label_accuracy": right, "label_gap": 0.0, "proportion_error": 3.0, "seconds": seconds}
+    return line | {
+        "label_accuracy": right,
+        "max_proportion_gap": 0.0,
+        "proportion_error": 3.0,
+        "seconds": seconds,
+    }
 
 
 def sample_of(random: np.random.Generator, k: int, matrix: list, epochs: int, plot: bool) -> dict:

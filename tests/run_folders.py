@@ -34,7 +34,7 @@ LINE = {
     "terms": {"labels": 0.5},
     "test_accuracy": 90.0,
     "label_accuracy": {"predicted": 90.0, "labels": 91.0, "mean": 92.0},
-    "label_gap": 0.0,
+    "max_proportion_gap": 0.0,
     "proportion_error": 1.5,
     "seconds": {"train": 1.0, "label": 0.25, "evaluate": 0.5},
 }

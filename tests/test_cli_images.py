@@ -18,7 +18,7 @@ from PIL import Image, ImageOps  # noqa: E402
 from apportion import ProportionClassifier  # noqa: E402
 from apportion.cli import app  # noqa: E402
 from apportion.errors import DataError, ModelError  # noqa: E402
-from apportion.evaluate import predict_on  # noqa: E402
+from apportion.evaluate import predict_log_proba_on  # noqa: E402
 from apportion.models import load_model  # noqa: E402
 from apportion.tables import pictures  # noqa: E402
 from apportion.tables.columns import Column, from_values, to_values  # noqa: E402
@@ -145,7 +145,7 @@ def test_a_device_that_is_named_is_that_of_every_part(truth, monkeypatch):
 
     def watched(device, *given):
         used.append(str(device))
-        return predict_on(device, *given)
+        return predict_log_proba_on(device, *given)
 
     for module in ("fit", "diagnose", "score", "known"):
         monkeypatch.setattr(f"apportion.tabular.{module}.resolve_device", chosen)
@@ -155,7 +155,7 @@ def test_a_device_that_is_named_is_that_of_every_part(truth, monkeypatch):
         return bags
 
     for module in ("cards", "diagnose", "score", "known"):
-        monkeypatch.setattr(f"apportion.tabular.{module}.predict_on", watched)
+        monkeypatch.setattr(f"apportion.tabular.{module}.predict_log_proba_on", watched)
     monkeypatch.setattr("apportion.bags.bags.Bags.to", moved)
     shared = ("slides/patches.csv", "--bag", "slide", *SHARES)
     for words, parts in (

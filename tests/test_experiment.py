@@ -140,7 +140,7 @@ def test_a_result_agrees_with_its_log_and_with_its_weights(smoke):
 
 def test_exact_labels_meet_the_proportions_in_every_line(smoke):
     for line in runs.read_log(smoke / "smoke/dllp+plot-hard/50/seed=0"):
-        assert line["label_gap"] == pytest.approx(0.0, abs=1e-6)
+        assert line["max_proportion_gap"] == pytest.approx(0.0, abs=1e-6)
         assert line["label_accuracy"]["labels"] >= line["label_accuracy"]["predicted"]
 
 

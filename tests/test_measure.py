@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from apportion._random import stream
-from apportion.evaluate import accuracy, predict
+from apportion.evaluate import accuracy, predict_log_proba
 from apportion.experiment import run as experiment
 from apportion.experiment.measure import summary
 from apportion.experiment.run import run
@@ -82,7 +82,7 @@ def test_the_epoch_that_held_out_bags_choose_is_counted_from_one(task):
 
 def test_a_line_has_the_accuracies_of_predictions_labels_and_their_mean(tmp_path, task, teacher, monkeypatch):
     def look(epoch_state):
-        predicted = predict(epoch_state.learner.classifier, task.bags.x)
+        predicted = predict_log_proba(epoch_state.learner.classifier, task.bags.x)
         kinds = {
             "predicted": predicted,
             "labels": epoch_state.labels.rounds[-1],

@@ -24,7 +24,7 @@ from apportion._random import reseed, stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import blobs, moons
-from apportion.evaluate import accuracy, predict
+from apportion.evaluate import accuracy, predict_log_proba
 from apportion.intake.grouping import build_bags
 from apportion.losses import cross_entropy, symmetric_cross_entropy
 from apportion.methods import DLLP
@@ -63,7 +63,7 @@ def test_a_moment_names_its_stage_and_epoch_and_holds_the_learner():
     assert [(m.stage, m.epoch.number) for m in epoch_states] == [("first", 1), ("first", 2), ("first", 3)]
     assert epoch_states[-1].labels is None
     student = network(seed=1)
-    later = list(second(bags, predict(epoch_states[-1].learner.classifier, bags.x), student))
+    later = list(second(bags, predict_log_proba(epoch_states[-1].learner.classifier, bags.x), student))
     assert [(m.stage, m.epoch.number) for m in later] == [("second", 1), ("second", 2), ("second", 3)]
     assert later[-1].learner.classifier is student
 
@@ -72,7 +72,7 @@ def test_no_epochs_of_the_second_stage_are_the_first_stage():
     bags = moon_bags()[0]
     teacher = first(bags)[-1].learner.classifier
     before = weights_of(teacher)
-    assert list(second(bags, predict(teacher, bags.x), teacher, epochs=0)) == []
+    assert list(second(bags, predict_log_proba(teacher, bags.x), teacher, epochs=0)) == []
     assert same_bits(before, weights_of(teacher))
 
 
@@ -169,7 +169,7 @@ def test_labeling_sees_instances_without_augmentation():
     for epoch_state in second(
         bags, elsewhere(bags), student, augment=lambda x: x + 50, prepare=lambda x: x * 2
     ):
-        torch.testing.assert_close(epoch_state.log_probs, predict(student, bags.x * 2))
+        torch.testing.assert_close(epoch_state.log_probs, predict_log_proba(student, bags.x * 2))
 
 
 def test_the_second_stage_meets_every_bags_counts_in_every_round():
@@ -183,7 +183,7 @@ def test_the_second_stage_meets_every_bags_counts_in_every_round():
 def test_transport_labels_of_a_teacher_are_better_than_its_predictions():
     bags, hidden = moon_bags(1000, 10)
     teacher = first(bags, epochs=15)[-1].learner.classifier
-    log_probs = predict(teacher, bags.x)
+    log_probs = predict_log_proba(teacher, bags.x)
     labels = hard_labels(log_probs, bags.sizes, bags.proportions)
     assert accuracy(labels, hidden) > accuracy(log_probs, hidden)
 
@@ -257,7 +257,7 @@ def test_hidden_labels_cannot_reach_the_students_weights(label):
         again, kept = make_bags(data.x, y, 20, 2, stream(0))
         teacher = first(again)[-1].learner.classifier
         student = network(seed=1)
-        list(second(again, predict(teacher, again.x), student, label=label, mixup=1.0))
+        list(second(again, predict_log_proba(teacher, again.x), student, label=label, mixup=1.0))
         ends.append((kept, weights_of(student)))
     assert not torch.equal(ends[0][0], ends[1][0])
     assert same_bits(ends[0][1], ends[1][1])
@@ -355,10 +355,10 @@ def clusters_of_one_bag(label) -> tuple[list[int], float]:
     data = blobs(2, 400)
     bags = build_bags(data.x, ["everything"] * 400, {"everything": [0.25] * 4})
     student = network(4, seed=1, widths=(64,) * 4)
-    start = predict(student, bags.x)
+    start = predict_log_proba(student, bags.x)
     for _ in second(bags, start, student, epochs=150, label=label, memory=1, batch_size=400, peak=1e-3):
         pass
-    found = predict(student, bags.x).argmax(1)
+    found = predict_log_proba(student, bags.x).argmax(1)
     counts = torch.bincount(found * 4 + data.y, minlength=16).view(4, 4)
     return counts.sum(1).tolist(), counts.max(1).values.sum().item() / 400
 
@@ -394,7 +394,7 @@ def test_the_order_of_the_table_of_proportions_does_not_matter_to_the_trained_we
         optimizer = make_optimizer(teacher.classifier, "adam", 1e-3)
         list(first_stage(teacher, bags, [optimizer], epochs=2, schedule=steady, seed=0, batch_size=40))
         student = network(seed=1)
-        list(second(bags, predict(teacher.classifier, bags.x), student))
+        list(second(bags, predict_log_proba(teacher.classifier, bags.x), student))
         ends.append(weights_of(student))
     assert same_bits(*ends)
 

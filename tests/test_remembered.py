@@ -16,7 +16,7 @@ from apportion._random import reseed, stream
 from apportion.bags.bags import Bags, RowBatch, bag_means
 from apportion.bags.simulate import make_bags
 from apportion.errors import SettingsError
-from apportion.evaluate import accuracy, predict
+from apportion.evaluate import accuracy, predict_log_proba
 from apportion.experiment.run import run
 from apportion.experiment.task import load_task
 from apportion.grid import RECIPES
@@ -235,7 +235,10 @@ def test_large_bags_are_learnt_in_batches_that_hold_one_of_them():
     x = torch.randn(10_240, 6, generator=generator)
     y = (x @ torch.randn(6, 5, generator=generator)).argmax(1)
     bags, hidden = make_bags(x, y, 512, 5, generator)
-    right = {how: accuracy(predict(dllp(bags, how, 512, 60), bags.x), hidden) for how in (None, "scattered")}
+    right = {
+        how: accuracy(predict_log_proba(dllp(bags, how, 512, 60), bags.x), hidden)
+        for how in (None, "scattered")
+    }
     assert right["scattered"] > 0.75
     assert right["scattered"] > right[None] + 0.1
 

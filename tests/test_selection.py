@@ -23,7 +23,7 @@ from apportion import BagCorrelation, BagScore
 from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.errors import DataError, SettingsError
-from apportion.evaluate import calibration, predict
+from apportion.evaluate import calibration, predict_log_proba
 from apportion.intake.given import GivenBag
 from apportion.intake.instances import as_floats
 from apportion.methods import DLLP
@@ -309,7 +309,7 @@ def test_the_network_is_that_of_the_best_epoch(name):
     chosen, temperature = selector.best_network()
     assert same_bits(weights_of(chosen), weights[best])
     assert temperature == 1.0
-    again = SCORES[name](predict(chosen, validation.x, as_floats), validation)
+    again = SCORES[name](predict_log_proba(chosen, validation.x, as_floats), validation)
     assert again == pytest.approx(max(lines), abs=1e-5)
 
 
@@ -358,7 +358,7 @@ def test_scores_are_computed_on_the_cpu_and_rows_are_predicted_where_the_network
         assert x.device == next(network.parameters()).device
         return log_probs
 
-    monkeypatch.setattr("apportion.selection.epochs.predict", predicted)
+    monkeypatch.setattr("apportion.selection.epochs.predict_log_proba", predicted)
     expected = {f"validation_{name}": SCORES[name](log_probs, bags)}
     away = replace(bags, x=bags.x.to("meta"), proportions=bags.proportions.as_subclass(OnAnotherDevice))
     for device, validation in (("cpu", bags), ("meta", bags), ("meta", away)):
@@ -426,7 +426,7 @@ def test_calibration_is_fitted_on_validation_bags_and_changes_no_class():
     selector.update(epoch_state(net))
     plain, _ = selector.best_network()
     scaled, temperature = selector.best_network(calibrate=True)
-    expected = fit_temperature(predict(plain, bags.x), bags.sizes, bags.proportions)
+    expected = fit_temperature(predict_log_proba(plain, bags.x), bags.sizes, bags.proportions)
     assert temperature == pytest.approx(expected)
     assert temperature != 1.0
     torch.testing.assert_close(scaled(bags.x) * temperature, plain(bags.x), rtol=1e-4, atol=1e-5)
@@ -451,12 +451,14 @@ def test_no_bag_is_predicted_by_a_network_that_learned_from_it(monkeypatch):
 
     def noted(network: nn.Module, x: Tensor, view: Any) -> Tensor:
         predicted.append(rows_of(x))
-        return predict(network, x, view)
+        return predict_log_proba(network, x, view)
 
     monkeypatch.setattr(crossfit, "two_stages", two_stages)
-    monkeypatch.setattr(crossfit, "predict", noted)
+    monkeypatch.setattr(crossfit, "predict_log_proba", noted)
     log_probs = crossfit.out_of_fold_log_proba(bags, {"seed": 7}, folds=3)
-    torch.testing.assert_close(log_probs, predict(network(seed=2), bags.x))  # of the last epoch, in order
+    torch.testing.assert_close(
+        log_probs, predict_log_proba(network(seed=2), bags.x)
+    )  # of the last epoch, in order
     assert [bool(a & b) for a, b in zip(learned, predicted, strict=True)] == [False] * 3
     assert set.union(*predicted) == rows_of(bags.x)
     for folds in (1, 11):

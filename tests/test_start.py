@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from apportion import ProportionClassifier
-from apportion.evaluate import predict
+from apportion.evaluate import predict_log_proba
 from apportion.fitting.start import overall_shares, starting_at
 from apportion.networks import mlp
 
@@ -28,10 +28,10 @@ def test_overall_shares_are_those_of_all_rows_and_none_is_zero():
 def test_a_networks_first_mean_prediction_is_near_these_shares_and_where_none_is_rare_nothing_changes():
     torch.manual_seed(0)
     network, x = mlp((2,), 3), torch.randn(500, 2)
-    before = predict(network, x)
-    assert torch.equal(predict(starting_at(torch.tensor([0.6, 0.33, 0.07]), network), x), before)
+    before = predict_log_proba(network, x)
+    assert torch.equal(predict_log_proba(starting_at(torch.tensor([0.6, 0.33, 0.07]), network), x), before)
     shares = torch.tensor([0.9, 0.099, 0.001])
-    mean = predict(starting_at(shares, network), x).exp().mean(0)
+    mean = predict_log_proba(starting_at(shares, network), x).exp().mean(0)
     torch.testing.assert_close(mean, shares, rtol=0.3, atol=0.0)
 
 

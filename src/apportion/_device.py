@@ -1,6 +1,7 @@
-"""Devices: which one is taken, what it can do, and copies that nobody waits for.
+"""Devices: which one is used, what it supports, and how networks and steps are made fast on it.
 
-What makes a network fast: channels last; on a GPU bfloat16, and passes compiled for the usual batch.
+On CUDA networks run in channels-last layout and bfloat16, and are compiled for the usual length of a batch.
+The CPU uses channels last. What a device does not support is left out.
 """
 
 import os
@@ -18,58 +19,52 @@ from torch.nn.parameter import is_lazy
 
 from apportion.errors import SettingsError
 
+# --- which device
+
 
 def find_device(name: str) -> torch.device:
-    """cpu, cuda (or cuda:1), mps, or auto: the first accelerator that is there."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    """The device "cpu", "cuda" (or "cuda:1") or "mps"; "auto" is the first accelerator of this machine."""
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     if name == "auto":
-        return torch.device(next(kind for kind, found in there.items() if found))
-    if not there.get(name.split(":")[0], False):
-        found = ", ".join(kind for kind, found in there.items() if found)
-        raise SettingsError(f"no device '{name}' on this machine; there is {found}, and auto takes what is")
+        return torch.device(next(kind for kind in available if available[kind]))
+    if not available.get(name.split(":")[0], False):
+        there = ", ".join(kind for kind in available if available[kind])
+        raise SettingsError(f"device {name!r} is not available on this machine; pass one of {there}, auto")
     return torch.device(name)
 
 
 def resolve_device(name: str, x: Tensor) -> torch.device:
-    """The same for these instances; auto is CUDA for images, where it is there, and the CPU for all else: a
-    network for rows of values has learned before a GPU has compiled it."""
+    """`find_device` for these instances: "auto" is CUDA for images, if it works, and otherwise the CPU.
+
+    Networks for tables are so small that they finish on the CPU before a GPU has compiled them.
+    """
     if name != "auto":
         return find_device(name)
     return torch.device("cuda" if x.ndim > 2 and cuda_works() else "cpu")
 
 
 def cuda_works() -> bool:
-    """Whether there is a GPU that runs: one is tried. It may be older or newer than this build of torch has
-    kernels for, taken by others, or lost to a process that was forked."""
+    """Whether a GPU can be used, which is tried. This build of torch may lack kernels for it, other
+    processes may occupy it, or this process may have been forked."""
     try:
-        return torch.cuda.is_available() and answers()
+        return torch.cuda.is_available() and _try_cuda()
     except RuntimeError:
         return False
 
 
-def answers() -> bool:
+def _try_cuda() -> bool:
     return float(torch.ones(2, device="cuda").sum()) == 2.0
 
 
-@contextmanager
-def catch_out_of_memory(x: Tensor, device: torch.device) -> Iterator[None]:
-    """A GPU whose memory is too small for these instances says what to change."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        what = f"the memory of {device} does not do for instances of shape {tuple(x.shape[1:])}"
-        remedy = "fewer instances per batch, smaller instances, or cpu for the device may do"
-        raise SettingsError(f"{what}; {remedy}") from error
+# --- what a device supports
 
 
-def copied_to(network: nn.Module, device: torch.device) -> nn.Module:
-    """A copy there of a network of the CPU, which stays where it is; there that is the network itself."""
-    return network if device.type == "cpu" else deepcopy(network).to(device)
-
-
-def compiles(device: torch.device) -> bool:
-    """Whether torch.compile works there: it takes Volta or later, Triton, which Windows does not have, and a
-    compiler of C, which small containers do not."""
+def supports_compile(device: torch.device) -> bool:
+    """Whether torch.compile works: it needs a GPU since Volta, Triton (not on Windows) and a C compiler."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (7, 0):
         return False
     compiler = os.environ.get("CC") or which("gcc") or which("clang")
@@ -77,13 +72,65 @@ def compiles(device: torch.device) -> bool:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether such numbers are its own: GPUs before Ampere, as a T4, are slower with them than without."""
+    """Whether bfloat16 is fast: GPUs before Ampere, such as a T4, emulate it."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+@contextmanager
+def deterministic_algorithms(exact: bool) -> Iterator[None]:
+    """Use deterministic kernels if `exact`, else the fastest that a search finds; restored afterwards."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    if exact:  # cuBLAS reads it at its first use, and otherwise refuses to be deterministic
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(exact)
+    torch.backends.cudnn.benchmark = not exact  # batches have one length, so the search pays off at once
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        torch.backends.cudnn.benchmark = benchmark
+
+
+# --- memory
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device ran out of memory. MPS raises a plain RuntimeError then."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
+
+
+@contextmanager
+def catch_out_of_memory(x: Tensor, device: torch.device) -> Iterator[None]:
+    """Turn an out-of-memory error into a `SettingsError` that says what to change."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        what = f"{device} has too little memory for instances of shape {tuple(x.shape[1:])}"
+        hint = "pass a smaller batch_size, smaller instances, or device='cpu'"
+        raise SettingsError(f"{what}; {hint}") from error
+
+
+# --- copies between host and device
+
+
+def copy_network_to(network: nn.Module, device: torch.device) -> nn.Module:
+    """A copy of a CPU network on a device; on the CPU the network itself."""
+    return network if device.type == "cpu" else deepcopy(network).to(device)
+
+
+def send_to_device(value: Tensor, device: torch.device) -> Tensor:
+    """A CPU tensor on a device, without waiting for the copy."""
+    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value.to(device)
+
+
 def start_copy_to_host(*values: Tensor) -> Callable[[], list[Tensor]]:
-    """Begin to copy values to the host; the answer waits for these copies alone, not for what is asked of the
-    device in between."""
+    """Start to copy tensors to the CPU. Returns a function that waits for these copies alone, and not for
+    work that the device was given in between."""
     if not values[0].is_cuda:
         return lambda: [value.detach() for value in values]
     copies = [value.detach().to("cpu", non_blocking=True) for value in values]  # into pinned memory
@@ -97,115 +144,117 @@ def start_copy_to_host(*values: Tensor) -> Callable[[], list[Tensor]]:
     return wait
 
 
-def send_to_device(value: Tensor, device: torch.device) -> Tensor:
-    """A value of the host's on a device; nobody waits for the copy."""
-    return value.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else value.to(device)
+# --- fast networks and steps
 
 
-Quick = Callable[..., Callable[..., Any]]  # `quick` for a device and its lengths, or `identity`
+class CompiledNetwork(nn.Module):
+    """A network compiled for some lengths of a batch. It shares the weights, and answers in float32.
 
-
-class Fast(nn.Module):
-    """The same network, faster; its weights are the network's own, its answers float32.
-
-    Compiled for these lengths of a batch: the few of another (an epoch's last) take the plain path, since one
-    more compilation costs more than they do.
+    Batches of other lengths, such as the last of an epoch, run uncompiled: another compilation would cost
+    more than they do.
     """
 
-    def __init__(self, network: nn.Module, lengths: Collection[int], halved: bool = True) -> None:
+    def __init__(self, network: nn.Module, lengths: Collection[int], use_bfloat16: bool = True) -> None:
         super().__init__()
         self.network = network
-        self.lengths, self.halved = set(lengths), halved
-        # in a tuple: weights are not listed twice
+        self.lengths = set(lengths)
+        self.use_bfloat16 = use_bfloat16
+        # in a tuple, which hides it from torch: otherwise all weights would be listed twice
         self.compiled = (torch.compile(network, dynamic=False) if lengths else network,)
 
     def forward(self, x: Tensor) -> Tensor:
-        run = self.compiled[0] if len(x) in self.lengths else self.network
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.halved):
-            return run(x).float()
+        network = self.compiled[0] if len(x) in self.lengths else self.network
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.use_bfloat16):
+            return network(x).float()
 
 
-def lengths_of(sizes: Tensor, batch_size: int) -> set[int]:
-    """The lengths that batches often have: of predictions; of training, where nearly all bags have one size.
-
-    Bags of 100 fill 1,000 of 1,024 rows; bags of many sizes fill a batch now so, now otherwise.
-    """
-    usual = sizes.mode().values
-    alike = float((sizes == usual).float().mean()) > 0.9 and int(usual) <= batch_size
-    return {batch_size} | ({batch_size // int(usual) * int(usual)} if alike else set())
+def usual_batch_lengths(sizes: Tensor, batch_size: int) -> set[int]:
+    """The lengths that most batches have: `batch_size` in prediction and, if nearly all bags have one size,
+    the rows of the whole bags that fill a batch in training (bags of 100 fill 1,000 of 1,024 rows)."""
+    usual = int(sizes.mode().values)
+    nearly_all = float((sizes == usual).float().mean()) > 0.9
+    if not nearly_all or usual > batch_size:
+        return {batch_size}
+    return {batch_size, batch_size // usual * usual}
 
 
 def to_device(network: nn.Module, device: torch.device, lengths: Collection[int]) -> nn.Module:
-    """The network on its device; on CUDA its features are made fast and the last layer stays in float32.
-
-    What an old GPU cannot do is left out: it gets the plain passes, or float32.
-    """
-    network = network.to(device) if device.type == "mps" else channels_last(network.to(device))
+    """The network on its device. On CUDA its features are compiled, and its last layer stays in float32."""
+    network = network.to(device)
+    if device.type != "mps":
+        network = channels_last(network)
     if device.type != "cuda":
         return network
-    # a graph for each network, mode and player; beyond the default of 8, later runs would not be compiled
+    # one graph per network, mode and step; with the default of 8, later runs would not be compiled
     torch._dynamo.config.recompile_limit = 64
-    able = lengths if compiles(device) else (), has_bfloat16(device)
+    lengths = lengths if supports_compile(device) else ()
+    bfloat16 = has_bfloat16(device)
     if isinstance(network, nn.Sequential) and len(network) == 2:
-        return nn.Sequential(Fast(network[0], *able), network[1])
-    return Fast(network, *able)
+        return nn.Sequential(CompiledNetwork(network[0], lengths, bfloat16), network[1])
+    return CompiledNetwork(network, lengths, bfloat16)
+
+
+def plain_network(network: nn.Module) -> nn.Module:
+    """The network that `to_device` was given, with the trained weights."""
+    if isinstance(network, CompiledNetwork):
+        return network.network
+    two_parts = isinstance(network, nn.Sequential) and len(network) == 2
+    if two_parts and isinstance(network[0], CompiledNetwork):
+        return nn.Sequential(network[0].network, network[1])
+    return network
 
 
 def channels_last(network: nn.Module) -> nn.Module:
-    """The same network, whose convolutions take channels last: half again as fast on a CPU, and what tensor
-    cores want. Sums are rounded otherwise, so a model that is read again must be laid out alike.
+    """The same network with convolutions in channels-last layout: half again as fast on a CPU, and what
+    tensor cores need. Sums are rounded differently, so a saved model must be loaded in the same layout.
 
-    A network with a module of the user's own is left alone: it may call `view`, which wants channels first.
+    A network with the user's own modules is left as it is: they may call `view`, which fails on this layout.
     """
-    makers = {type(module).__module__.partition(".")[0] for module in network.modules()}
-    if makers <= {"torch", "apportion"} and not any(is_lazy(p) for p in network.parameters()):
+    packages = {type(module).__module__.partition(".")[0] for module in network.modules()}
+    if packages <= {"torch", "apportion"} and not any(is_lazy(p) for p in network.parameters()):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network
 
 
-def quick(
+# compiles a part of a training step: `compile_part` for a device and its lengths, or `identity`
+PartCompiler = Callable[..., Callable[..., Any]]
+
+
+def compile_part(
     part: Callable[..., Any], device: torch.device, lengths: Collection[int], graphs: bool = False
 ) -> Callable[..., Any]:
-    """A part of a step: a view, a pass or a loss, the first of whose tensors is of a batch. On CUDA it is
-    compiled for these lengths: of a hundred kernels that the host must launch, ten are left. The compiler's
-    random numbers are others, of the same law. With `graphs` both directions are CUDA graphs of one launch:
-    small networks wait for the host otherwise. What a graph answers is overwritten in the next step.
+    """A part of a step (a view, a forward pass, a loss), compiled on CUDA for these lengths of its first
+    argument. The host then launches ten kernels instead of a hundred.
+
+    With `graphs`, forward and backward pass are one CUDA graph each, which pays off for small networks; the
+    output is overwritten in the next step. Compiled code draws other random numbers of the same law.
     """
-    if not lengths or not compiles(device):
+    if not lengths or not supports_compile(device):
         return part
     compiled = torch.compile(part, dynamic=False, mode="reduce-overhead" if graphs else None)
-    return lambda x, *more: (compiled if len(x) in lengths else part)(x, *more)
+
+    def run(x: Tensor, *more: Any) -> Any:
+        function = compiled if len(x) in lengths else part
+        return function(x, *more)
+
+    return run
+
+
+def identity(part: Callable[..., Any], graphs: bool = False) -> Callable[..., Any]:
+    """A `PartCompiler` that compiles nothing."""
+    return part
 
 
 def compile_for(
     device: torch.device, lengths: Collection[int], parts: bool
-) -> tuple[Callable[[nn.Module], nn.Module], Quick]:
-    """(what places networks, what makes parts of a step fast); one compiles, lest it be done twice."""
-    own, whole = ((), lengths) if parts else (lengths, ())
-    return partial(to_device, device=device, lengths=own), partial(quick, device=device, lengths=whole)
+) -> tuple[Callable[[nn.Module], nn.Module], PartCompiler]:
+    """Two functions: one places a network on the device, one compiles a part of a step.
 
-
-def identity(part: Callable[..., Any], graphs: bool = False) -> Callable[..., Any]:
-    return part
-
-
-def plain_network(network: nn.Module) -> nn.Module:
-    """The plain network that `to_device` was given; its weights are those that were trained."""
-    if isinstance(network, nn.Sequential) and len(network) == 2 and isinstance(network[0], Fast):
-        return nn.Sequential(network[0].network, network[1])
-    return network.network if isinstance(network, Fast) else network
-
-
-@contextmanager
-def arithmetic(exact: bool) -> Iterator[None]:
-    """Deterministic algorithms, or else the fastest kernels that a search finds; then all is as it was."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-    if exact:  # cuBLAS reads it when it is first used, and refuses deterministic work without it
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(exact)
-    torch.backends.cudnn.benchmark = not exact  # batches have one size, so the search pays at once
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.backends.cudnn.benchmark = before[1]
+    Only one of them compiles, the second if `parts`: nothing should be compiled twice.
+    """
+    network_lengths = () if parts else lengths
+    part_lengths = lengths if parts else ()
+    return (
+        partial(to_device, device=device, lengths=network_lengths),
+        partial(compile_part, device=device, lengths=part_lengths),
+    )

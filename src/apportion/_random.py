@@ -1,4 +1,7 @@
-"""Keys, not states: every use of randomness names its purpose and gets a generator of its own."""
+"""Random streams by purpose: every use of randomness derives a generator of its own from the seed.
+
+Nothing depends on how many numbers another part has drawn before, and resuming needs no saved state.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -10,46 +13,54 @@ import numpy as np
 import torch
 
 
-def key(seed: int, *purpose: object) -> int:
-    """A 63-bit seed that depends on the seed and on every word of the purpose."""
-    # numpy's integers are read as Python's: their repr is another, and differs between numpy's versions
+def derive_seed(seed: int, *purpose: object) -> int:
+    """A 63-bit seed that depends on `seed` and on every word of the purpose."""
+    # numpy's integers count as Python's: their repr differs between versions of numpy
     words = tuple(int(word) if isinstance(word, np.integer) else word for word in (seed, *purpose))
     digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 def stream(seed: int, *purpose: object) -> torch.Generator:
-    """A CPU generator for one purpose: `stream(1, "bags", 64)` is the same on every machine."""
-    return torch.Generator().manual_seed(key(seed, *purpose))
+    """A CPU generator for one purpose. `stream(1, "bags", 64)` is the same on every machine.
+
+    >>> int(torch.randint(100, (), generator=stream(1, "bags", 64)))
+    68
+    """
+    return torch.Generator().manual_seed(derive_seed(seed, *purpose))
 
 
 def reseed(seed: int, *purpose: object) -> torch.Generator:
-    """Seed torch's own generators, on all devices, for one purpose; the generator returned is apart from
-    them.
+    """Seed torch's global generators, on all devices, for one purpose. Returns a CPU generator beside them.
 
-    Dropout, noise and augmentation draw from torch's generators on their device. Called at the start of
-    every epoch, so that resuming needs no saved state.
+    Dropout, noise and augmentation draw from the global generator of their device. Every epoch begins with
+    a call, so that resuming needs no saved state.
     """
-    number = key(seed, *purpose)
+    derived = derive_seed(seed, *purpose)
     if torch.cuda.is_available() or torch.backends.mps.is_available():
-        torch.manual_seed(number)
+        torch.manual_seed(derived)
     else:
-        torch.default_generator.manual_seed(number)  # torch.manual_seed without a device costs a step's time
+        # torch.manual_seed takes as long as a training step on a machine without a GPU
+        torch.default_generator.manual_seed(derived)
     return stream(seed, *purpose, "order")
 
 
 @contextmanager
 def preserve_random_state(device: torch.device) -> Iterator[None]:
-    """Torch's generators are afterwards as they were, on all devices that seeding reaches."""
-    reached = torch.cuda.is_initialized() or device.type == "cuda"  # a GPU not in use is not woken for it
-    with torch.random.fork_rng(range(torch.cuda.device_count()) if reached else ()):
+    """Restore torch's global generators afterwards, on the CPU and on the GPUs in use."""
+    # a GPU that is not in use is left alone: it would take seconds and memory to initialize
+    uses_cuda = torch.cuda.is_initialized() or device.type == "cuda"
+    gpus = range(torch.cuda.device_count()) if uses_cuda else ()
+    with torch.random.fork_rng(gpus):
         yield
 
 
-def as_seed(state: Any) -> int:
-    """scikit-learn's random_state as a seed; None takes one from the system, not from numpy's generator."""
+def as_seed(random_state: Any) -> int:
+    """scikit-learn's `random_state` as a seed. None draws one from the system, not from numpy's generator."""
     from sklearn.utils import check_random_state
 
-    if state is None:
+    if random_state is None:
         return int(np.random.default_rng().integers(2**31))
-    return int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(2**31 - 1))
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from apportion import pipeline
-from apportion._random import key
+from apportion._random import derive_seed
 from apportion.bags.bags import BagBatch, Bags
 from apportion.errors import RunError
 from apportion.losses import cross_entropy
@@ -128,7 +128,7 @@ def process_device(device: torch.device) -> torch.device:
 
 def process_seed(seed: int, rank: int) -> int:
     """The seed of a process's order of bags, noise, mixup and augmentation."""
-    return key(seed, "process", rank)
+    return derive_seed(seed, "process", rank)
 
 
 def process_batch_size(bags: Bags, n_processes: int, batch_size: int) -> int:

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from apportion._device import catch_out_of_memory, resolve_device
 from apportion._random import as_seed, preserve_random_state
-from apportion.evaluate import predict_on
+from apportion.evaluate import predict_log_proba_on
 from apportion.fitting import forget, stage_settings, two_stages
 from apportion.fitting.auto import told
 from apportion.fitting.shapes import as_fitted, check_alike
@@ -118,7 +118,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
                 tell(epoch_state, said, self.verbose)
         self.classifier_, self.temperature_ = chosen.best_network(self.calibrate)
         self.chosen_, self.optimizers_ = (chosen.stage, chosen.epoch), chosen.optimizers
-        log_probs = predict_on(device, self.classifier_, data.x, as_floats).to(device)
+        log_probs = predict_log_proba_on(device, self.classifier_, data.x, as_floats).to(device)
         self.transduction_ = self.classes_[transduced(log_probs, data, relax)]
         return self
 
@@ -130,7 +130,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         x = as_instances(validated_again(self, as_fitted(self, X)))
         check_alike(x, self.instance_shape_, self.bytes_)
-        log_probs = predict_on(resolve_device(self.device, x), self.classifier_, x, as_floats)
+        log_probs = predict_log_proba_on(resolve_device(self.device, x), self.classifier_, x, as_floats)
         shares = log_probs.double().exp().numpy()
         return shares / shares.sum(1, keepdims=True)
 

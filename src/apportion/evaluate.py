@@ -1,71 +1,105 @@
-"""Evaluation: predictions, and how they compare with hidden labels and known proportions."""
+"""Predictions, and how they compare with labels and with known proportions."""
 
-import logging
+import warnings
 
 import torch
 from torch import Tensor, nn
 
-from apportion._device import copied_to
+from apportion._device import copy_network_to, is_out_of_memory
 from apportion.bags.bags import exact_bag_means
+from apportion.errors import ApportionWarning, DataError
 from apportion.training import View
 
-VALUES = 2**22  # of instances at once: 1,024 images in color of 32 x 32 pixels have three quarters of it
+MAX_VALUES = (
+    2**22
+)  # in a batch of predictions; 1,024 color images of 32 x 32 pixels have three quarters of it
 
 
-@torch.no_grad()
-def predict(classifier: nn.Module, x: Tensor, prepare: View = lambda x: x, batch_size: int = 1024) -> Tensor:
+def predict_log_proba(
+    classifier: nn.Module, x: Tensor, prepare: View = lambda x: x, batch_size: int = 1024
+) -> Tensor:
     """Log-probabilities (N, k) in float32, in evaluation mode and without augmentation.
 
-    Large instances are taken fewer at a time, lest memory grow with their size.
+    `prepare` turns a batch of instances into what the network takes. Batches of large instances are smaller
+    than `batch_size`, so that memory does not grow with the size of an instance.
     """
     if not isinstance(x, Tensor):
-        what = f"x is a {type(x).__name__}, and networks take tensors"
-        raise TypeError(f"{what}; pass torch.as_tensor(x, dtype=torch.float32)")
+        raise DataError(f"x is a {type(x).__name__}; pass torch.as_tensor(x, dtype=torch.float32)")
+    size = max(1, min(batch_size, MAX_VALUES // _values_per_instance(x.shape[1:])))
+    log_probs = torch.empty(0)
+    row = 0
     was_training = classifier.training
     classifier.eval()
-    found, at, most = torch.empty(0), 0, VALUES // values_in(x.shape[1:])
     try:
-        for part in x.split(max(1, min(batch_size, most))):
-            answer = classifier(prepare(part)).float().log_softmax(1)
-            if not at:  # in one place from the start: many small parts would keep large holes between them
-                found = answer.new_empty(len(x), *answer.shape[1:])
-            found[at : at + len(part)] = answer
-            at += len(part)
+        with torch.no_grad():
+            for part in x.split(size):
+                output = classifier(prepare(part)).float().log_softmax(1)
+                if row == 0:  # allocated once: many small parts would fragment memory
+                    log_probs = output.new_empty(len(x), *output.shape[1:])
+                log_probs[row : row + len(part)] = output
+                row += len(part)
     finally:
         classifier.train(was_training)
-    return found
+    return log_probs
 
 
-def predict_on(device: torch.device, classifier: nn.Module, x: Tensor, prepare: View = lambda x: x) -> Tensor:
-    """The same on that device, for a network of the CPU; the answers are on the CPU. Instances go there a few
-    at a time. Where even those are too many the CPU does it: what was learned is not lost."""
+def predict_log_proba_on(
+    device: torch.device, classifier: nn.Module, x: Tensor, prepare: View = lambda x: x
+) -> Tensor:
+    """`predict_log_proba` on a device for a network on the CPU, where the result is, too.
+
+    Instances are copied batch by batch. If the device runs out of memory all the same, the CPU predicts.
+    """
     try:
-        return predict(copied_to(classifier, device), x, lambda part: prepare(part.to(device))).cpu()
-    except torch.OutOfMemoryError:
-        logging.getLogger("apportion").warning("%s has no memory left; the CPU predicts, slowly", device)
-        return predict(classifier, x, lambda part: prepare(part.cpu()))
+        network = copy_network_to(classifier, device)
+        return predict_log_proba(network, x, lambda part: prepare(part.to(device))).cpu()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        message = f"{device} is out of memory; predicting on the CPU, which is slow"
+        warnings.warn(message, ApportionWarning, stacklevel=2)
+        return predict_log_proba(classifier, x, lambda part: prepare(part.cpu()))
 
 
-def values_in(shape: torch.Size) -> int:
-    """Of an instance; gray images count as colored ones, since a network makes as much of either."""
-    return max(1, shape.numel(), 3 * shape[1:].numel() if len(shape) == 3 else 0)
+def _values_per_instance(shape: torch.Size) -> int:
+    """Numbers in an instance. A gray image counts as a color image: the network makes as much of either."""
+    if len(shape) == 3:
+        return max(1, shape.numel(), 3 * shape[1:].numel())
+    return max(1, shape.numel())
 
 
 def accuracy(scores: Tensor, y: Tensor) -> float:
-    """Share of instances whose largest score, or label, is at their true class; of ties the first counts."""
+    """The fraction of rows whose largest score is at their true class; the first of equal scores counts.
+
+    >>> accuracy(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]))
+    0.5
+    """
     return float((scores.argmax(1) == y).float().mean())
 
 
 def proportion_error(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> float:
-    """Half the L1 distance of predicted and known proportions, mean over bags: the share misplaced."""
+    """Half the L1 distance between predicted and known proportions, averaged over bags.
+
+    It is the fraction of a bag's rows that are predicted in a wrong class, as far as proportions show it.
+
+    >>> log_probs = torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log()
+    >>> round(proportion_error(log_probs, torch.tensor([2]), torch.tensor([[0.5, 0.5]])), 6)
+    0.2
+    """
     predicted = exact_bag_means(log_probs.exp(), sizes)
     return float((predicted - proportions).abs().sum(1).mean() / 2)
 
 
+def max_proportion_gap(labels: Tensor, sizes: Tensor, proportions: Tensor) -> float:
+    """The largest distance of a proportion of labels (N, k) from the known one; 0 if transport converged."""
+    return float((exact_bag_means(labels, sizes) - proportions).abs().max())
+
+
 def bag_correlation(predicted: Tensor, known: Tensor) -> float | None:
-    """Correlation over bags of shares (m, k), each less its class's mean; None where all bags are alike."""
-    predicted, known = predicted.double(), known.double()
-    predicted, known = predicted - predicted.mean(0), known - known.mean(0)
+    """The correlation of predicted and known proportions (m, k), each centered by class; None if all bags
+    have the same known proportions."""
+    predicted = predicted.double() - predicted.double().mean(0)
+    known = known.double() - known.double().mean(0)
     if not known.abs().max() > 1e-6:
         return None
     scale = predicted.norm() * known.norm()
@@ -73,26 +107,27 @@ def bag_correlation(predicted: Tensor, known: Tensor) -> float | None:
 
 
 def entropy(log_probs: Tensor) -> Tensor:
-    """The entropy of each prediction in nats, (n,)."""
+    """(N,) the entropy of each prediction, in nats."""
     return torch.special.entr(log_probs.exp()).sum(1)
 
 
-def label_gap(labels: Tensor, sizes: Tensor, proportions: Tensor) -> float:
-    """The largest distance of any bag's labels from its proportions: zero where transport converged."""
-    return float((exact_bag_means(labels, sizes) - proportions).abs().max())
-
-
 def confusion(predicted: Tensor, y: Tensor, n_classes: int) -> Tensor:
-    """CountLikelihood (k, k): rows are true classes, columns predicted ones."""
+    """The confusion matrix (k, k): counts by true class (rows) and predicted class (columns).
+
+    >>> confusion(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), 2).tolist()
+    [[1, 1], [0, 1]]
+    """
     return torch.bincount(y * n_classes + predicted, minlength=n_classes**2).view(n_classes, n_classes)
 
 
 def calibration(log_probs: Tensor, y: Tensor, bins: int = 10) -> list[list[float]]:
-    """By confidence, the largest probability, in bins of equal width: [instances, mean confidence, right]."""
+    """A reliability diagram: for each of `bins` intervals of confidence, which is the largest probability,
+    [rows, mean confidence, accuracy]."""
     confidence, predicted = log_probs.exp().max(1)
     number = (confidence * bins).long().clamp_max(bins - 1)
     values = torch.stack([confidence, (predicted == y).to(confidence)], 1)
-    values = values if values.device.type == "mps" else values.double()  # sums of millions in single stray
+    if values.device.type != "mps":  # float32 sums of millions of rows lose digits; MPS has no float64
+        values = values.double()
     counts = torch.bincount(number, minlength=bins)
     sums = values.new_zeros(bins, 2).index_add_(0, number, values)
     means = (sums / counts.clamp_min(1).unsqueeze(1)).tolist()

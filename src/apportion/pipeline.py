@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
-from apportion.evaluate import predict
+from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
 from apportion.methods.plot import PLOT, LabelHistory, Loss, prediction_change
 from apportion.methods.protocol import Learner, check_known_proportions
@@ -135,7 +135,7 @@ def second_stage(
         predicted = None
         change = None
         if epoch.number >= warmup_epochs:
-            predicted = predict(student, bags.x, prepare, batch_size)
+            predicted = predict_log_proba(student, bags.x, prepare, batch_size)
             momentum = ema * schedule(epoch.number / epochs)
             average = _moving_average(average, predicted, momentum)
             labels.add(label(average, bags.sizes, bags.proportions))

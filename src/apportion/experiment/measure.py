@@ -5,7 +5,14 @@ from typing import Any
 
 from torch import Tensor
 
-from apportion.evaluate import accuracy, confusion, entropy, label_gap, predict, proportion_error
+from apportion.evaluate import (
+    accuracy,
+    confusion,
+    entropy,
+    max_proportion_gap,
+    predict_log_proba,
+    proportion_error,
+)
 from apportion.experiment.task import Task
 from apportion.methods import ROT
 from apportion.pipeline import EpochState
@@ -20,10 +27,10 @@ def evaluated(epoch_state: EpochState, task: Task, label: Labeler) -> dict[str, 
         "epoch": epoch_state.epoch.number,
         "terms": epoch_state.epoch.terms,
     }
-    test = predict(epoch_state.learner.classifier, task.data.test_x, task.prepare)
+    test = predict_log_proba(epoch_state.learner.classifier, task.data.test_x, task.prepare)
     line["test_accuracy"] = percent(accuracy(test, task.data.test_y))
     if task.held_out is not None:
-        held = predict(epoch_state.learner.classifier, task.held_out.x, task.prepare)
+        held = predict_log_proba(epoch_state.learner.classifier, task.held_out.x, task.prepare)
         line["held_out_error"] = percent(
             proportion_error(held, task.held_out.sizes, task.held_out.proportions)
         )
@@ -33,7 +40,9 @@ def evaluated(epoch_state: EpochState, task: Task, label: Labeler) -> dict[str, 
             "labels": percent(accuracy(epoch_state.labels.rounds[-1], task.hidden)),
             "mean": percent(accuracy(epoch_state.labels.mean, task.hidden)),
         }
-        line["label_gap"] = label_gap(epoch_state.labels.rounds[-1], task.bags.sizes, task.bags.proportions)
+        line["max_proportion_gap"] = max_proportion_gap(
+            epoch_state.labels.rounds[-1], task.bags.sizes, task.bags.proportions
+        )
         line["proportion_error"] = percent(
             proportion_error(epoch_state.log_probs, task.bags.sizes, task.bags.proportions)
         )

@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from apportion import pipeline, runs
-from apportion._device import arithmetic, compile_for, find_device, lengths_of, plain_network
+from apportion._device import (
+    compile_for,
+    deterministic_algorithms,
+    find_device,
+    plain_network,
+    usual_batch_lengths,
+)
 from apportion._random import reseed
 from apportion.augment import PAIRS
 from apportion.distributed import (
@@ -16,7 +22,7 @@ from apportion.distributed import (
     process_device,
     process_group,
 )
-from apportion.evaluate import predict
+from apportion.evaluate import predict_log_proba
 from apportion.experiment import sample
 from apportion.experiment.measure import evaluated, summary
 from apportion.experiment.task import Task, augmentation, fingerprint, load_task
@@ -48,7 +54,11 @@ def epoch_states(
     shape, k, batch = task.data.x.shape[1:], task.data.n_classes, recipe.batch_size
     stages = pipeline if group is None else DistributedPipeline(group)
     own = batch if group is None else process_batch_size(task.bags, group.size, batch)
-    fast, second, pairs = lengths_of(task.bags.sizes, own), recipe.second, augmentation(recipe) in PAIRS
+    fast, second, pairs = (
+        usual_batch_lengths(task.bags.sizes, own),
+        recipe.second,
+        augmentation(recipe) in PAIRS,
+    )
     place, hasten = compile_for(task.device, fast, parts=pairs)
     reseed(recipe.seed, "first" if second is None else "second", "weights")
     network = recipe.network if second is None or second.network is None else second.network
@@ -108,7 +118,7 @@ def run(
         check_same(group, {name: here[name] for name in ("apportion", "torch", "exact", "data")})
         if group.rank:
             return follow(recipe, task, teacher, exact, group)
-    with arithmetic(exact), runs.opened(folder) as keeper:
+    with deterministic_algorithms(exact), runs.opened(folder) as keeper:
         refuse_finished(folder)  # by another process, while this one read its data
         state, epoch_state = runs.start(folder, to_json(recipe), here, force), None
         state = state if group is None else group.broadcast(state)
@@ -123,8 +133,10 @@ def run(
             yield line
         if epoch_state is None:
             raise runs.RunError(f"{folder}: no epoch is left to train; set epochs to more than are done")
-        log_probs = predict(epoch_state.learner.classifier, task.bags.x, task.prepare, recipe.batch_size)
-        test = predict(epoch_state.learner.classifier, task.data.test_x, task.prepare)
+        log_probs = predict_log_proba(
+            epoch_state.learner.classifier, task.bags.x, task.prepare, recipe.batch_size
+        )
+        test = predict_log_proba(epoch_state.learner.classifier, task.data.test_x, task.prepare)
         result = summary(runs.read_log(folder), task, log_probs, test)
         sample.finish(folder, recipe, task, epoch_state, test, result["seconds"])
         runs.finish(folder, result, plain_network(epoch_state.learner.classifier).state_dict(), log_probs)
@@ -134,7 +146,7 @@ def run(
 
 def follow(recipe: Recipe, task: Task, teacher: Path | None, exact: bool, group: ProcessGroup) -> None:
     """Train as a process that writes nothing: the first one does."""
-    with arithmetic(exact):
+    with deterministic_algorithms(exact):
         label = build_labeler(recipe.second or Second())
         for _ in epoch_states(recipe, task, teacher, group.broadcast(None), label, group):
             pass

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from apportion._device import compile_for, lengths_of
+from apportion._device import compile_for, usual_batch_lengths
 from apportion._random import reseed
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
-from apportion.evaluate import predict
+from apportion.evaluate import predict_log_proba
 from apportion.fitting.auto import kind_of
 from apportion.fitting.lengths import usual_size
 from apportion.fitting.networks import Backbone, at_rate, check_network, suited, suited_student
@@ -93,7 +93,7 @@ def two_stages(
         first_epochs = kind.first_epochs(taught, bags, batch, scattered, batch_size)
     second_epochs = kind.second_epochs(bags, batch, scattered) if second_epochs is None else second_epochs
     by = "row" if scattered else "bag"
-    fast, pairs = lengths_of(bags.sizes, batch), method == "two-views"
+    fast, pairs = usual_batch_lengths(bags.sizes, batch), method == "two-views"
 
     def new_network(stage: str, pairs: bool = False) -> nn.Module:
         reseed(seed, stage, "weights")
@@ -112,7 +112,7 @@ def two_stages(
     )  # fmt: skip
     if label is None:
         return
-    log_probs = predict(learner.classifier, bags.x, as_floats, batch)
+    log_probs = predict_log_proba(learner.classifier, bags.x, as_floats, batch)
     student = new_network("second")
     second = suited_student(kind.student(second_epochs), backbone, student)
     second = at_rate(second, second_rate, second_epochs * len(bags.x) / batch, usual_size(bags.sizes))

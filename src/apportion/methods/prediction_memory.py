@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from apportion._device import Quick, identity, send_to_device
+from apportion._device import PartCompiler, identity, send_to_device
 from apportion.bags.bags import Bags, exact_bag_means
 from apportion.transport import assign_with_duals, round_to_counts
 
@@ -27,7 +27,7 @@ class PredictionMemory(nn.Module):
     A round is every row once. At its start sums are computed anew; at its end, prices.
     """
 
-    def __init__(self, bags: Bags, transport: bool = False, quick: Quick = identity) -> None:
+    def __init__(self, bags: Bags, transport: bool = False, quick: PartCompiler = identity) -> None:
         super().__init__()
         device = bags.x.device
         self.transport = transport

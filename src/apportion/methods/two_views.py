@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from apportion._device import Quick, identity, send_to_device, start_copy_to_host
+from apportion._device import PartCompiler, identity, send_to_device, start_copy_to_host
 from apportion.bags.bags import BagBatch, RowBatch
 from apportion.losses import proportion_loss
 from apportion.methods.count_likelihood import count_loss
@@ -49,7 +49,7 @@ class TwoViews:
         transport: bool = True,
         counts: bool = False,
         memory: PredictionMemory | None = None,
-        quick: Quick | None = None,
+        quick: PartCompiler | None = None,
     ) -> None:
         if memory is not None and counts:
             raise ValueError("the count likelihood needs whole bags; leave out counts or memory")

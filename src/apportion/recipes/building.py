@@ -9,7 +9,7 @@ from typing import Any, cast
 from torch import nn
 from torch.optim import Optimizer
 
-from apportion._device import Quick, identity, plain_network
+from apportion._device import PartCompiler, identity, plain_network
 from apportion.bags.bags import Bags
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
 from apportion.methods import METHODS
@@ -35,7 +35,7 @@ def build_learner(
     shape: Sequence[int],
     place: Callable[[nn.Module], nn.Module],
     bags: Bags | None = None,
-    quick: Quick = identity,
+    quick: PartCompiler = identity,
 ) -> Learner:
     """The first stage's learner; LLP-GAN gets a generator of instances of this shape as its second player,
     two views a running mean of the network and a projector; for scattered batches `bags` are remembered.

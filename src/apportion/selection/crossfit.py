@@ -13,7 +13,7 @@ from apportion._device import catch_out_of_memory
 from apportion._random import preserve_random_state, stream
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
-from apportion.evaluate import predict
+from apportion.evaluate import predict_log_proba
 from apportion.fitting import two_stages
 from apportion.fitting.telling import words_of
 from apportion.intake.instances import as_floats
@@ -46,7 +46,7 @@ def out_of_fold_log_proba(
             last = deque(states, maxlen=1).pop()
             rows = fold_of_row == fold
             x = bags.x[rows.to(bags.x.device)]
-            log_probs[rows] = predict(last.learner.classifier, x, as_floats).cpu()
+            log_probs[rows] = predict_log_proba(last.learner.classifier, x, as_floats).cpu()
     return log_probs
 
 

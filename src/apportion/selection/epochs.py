@@ -12,7 +12,7 @@ from apportion._device import plain_network
 from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.errors import DataError, SettingsError
-from apportion.evaluate import predict
+from apportion.evaluate import predict_log_proba
 from apportion.intake.gaps import refuse_alike
 from apportion.intake.given import GivenBag
 from apportion.intake.instances import as_floats
@@ -126,7 +126,7 @@ class EpochSelector:
             self._keep(state)
             return {}
         x = self.validation_bags.x.to(next(network.parameters()).device)
-        score = SCORES[self.select_by](predict(network, x, as_floats).cpu(), self.validation_bags)
+        score = SCORES[self.select_by](predict_log_proba(network, x, as_floats).cpu(), self.validation_bags)
         if self.epoch == 0 or score > self._best_score:  # a NaN is never better
             self._best_score = -math.inf if math.isnan(score) else score
             # copies, since training goes on with these tensors
@@ -151,6 +151,6 @@ class EpochSelector:
         if not calibrate or self.validation_bags is None:
             return network, 1.0
         bags = self.validation_bags
-        log_probs = predict(network, bags.x.cpu(), as_floats)
+        log_probs = predict_log_proba(network, bags.x.cpu(), as_floats)
         temperature = fit_temperature(log_probs, bags.sizes, bags.proportions)
         return scale_temperature(network, temperature), temperature

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from apportion.bags.bags import Bags, exact_bag_means
-from apportion.evaluate import bag_correlation, predict_on, proportion_error
+from apportion.evaluate import bag_correlation, predict_log_proba_on, proportion_error
 from apportion.intake.instances import as_floats
 from apportion.selection.diagnosis import MIN_BAGS
 from apportion.tables.asking import Asked, Found
@@ -38,7 +38,7 @@ def quality_of(network: nn.Module, bags: Bags, which: str, device: torch.device)
     """How well the predictions of these bags meet their shares."""
     bags = bags.known()
     known = bags.proportions.cpu()
-    log_probs = predict_on(device, network, bags.x, as_floats)
+    log_probs = predict_log_proba_on(device, network, bags.x, as_floats)
     found: Any = f"– ({len(known)} bags are too few to tell it)"  # of two and two classes it is 1 or -1
     if len(known) >= MIN_BAGS:
         found = bag_correlation(exact_bag_means(log_probs.exp(), bags.sizes), known)  # None: all are alike

@@ -10,7 +10,7 @@ from torch import Tensor
 from apportion._device import resolve_device
 from apportion.bags.bags import Bags
 from apportion.errors import DataError, SettingsError
-from apportion.evaluate import predict_on
+from apportion.evaluate import predict_log_proba_on
 from apportion.intake.instances import as_floats
 from apportion.intake.weights import Relax
 from apportion.models import Model
@@ -96,4 +96,4 @@ def _left_out(model: Model, bags: Bags, at: torch.device) -> str:
 
 
 def _log_probs(model: Model, bags: Bags, at: torch.device) -> Tensor:
-    return predict_on(at, model.network, bags.x, as_floats)
+    return predict_log_proba_on(at, model.network, bags.x, as_floats)

@@ -7,7 +7,7 @@ import numpy as np
 from apportion._device import resolve_device
 from apportion.conditioning import met_together
 from apportion.errors import DataError
-from apportion.evaluate import predict_on
+from apportion.evaluate import predict_log_proba_on
 from apportion.intake.instances import as_floats
 from apportion.models import Model
 from apportion.tables.asking import Asked
@@ -27,7 +27,9 @@ def given_shares(
     refuse(found[0])
     notes += found[0].notes
     first, others = bags_for(model, asked, found)
-    log_probs = predict_on(resolve_device(device, first.x), model.network, first.x, as_floats).double()
+    log_probs = predict_log_proba_on(
+        resolve_device(device, first.x), model.network, first.x, as_floats
+    ).double()
     for i in log_probs.isnan().any(1).nonzero().flatten()[:1].tolist():
         where = f"{asked[0].table.name}, row {int(first.source[i]) + 1}"
         raise DataError(f"{where}, has no probabilities: a number in it, or in the model, is too large")

@@ -8,7 +8,7 @@ import torch
 
 from apportion._device import resolve_device
 from apportion.errors import DataError
-from apportion.evaluate import predict_on
+from apportion.evaluate import predict_log_proba_on
 from apportion.intake.instances import as_floats
 from apportion.models import Model
 from apportion.tables.asking import SHOWN, told
@@ -122,7 +122,7 @@ def _scored(
     if problems:
         return np.zeros((rows.height, len(model.classes)), np.float32)
     x = torch.from_numpy(instances)
-    shares = predict_on(resolve_device(device, x), model.network, x, as_floats).exp().numpy()
+    shares = predict_log_proba_on(resolve_device(device, x), model.network, x, as_floats).exp().numpy()
     bad = np.flatnonzero(np.isnan(shares).any(1))
     if len(bad):
         cases = (f"{table.name}, row {at + i + 1}, has no probabilities" for i in bad[:SHOWN].tolist())

@@ -14,7 +14,7 @@ from torch import Tensor
 from apportion import runs
 from apportion._random import stream
 from apportion.bags.bags import BagBatch, bag_means
-from apportion.evaluate import calibration, confusion, predict
+from apportion.evaluate import calibration, confusion, predict_log_proba
 from apportion.experiment.sample.packing import bits_for, pack
 from apportion.experiment.sample.pieces import bag_of, grid_of, grid_points, regions, seconds_of, sparse
 from apportion.experiment.sample.strangers import read_sample
@@ -58,7 +58,7 @@ def add(folder: Path, recipe: Recipe, task: Task, epoch_state: EpochState) -> No
     kept, (_, batch, shown) = read(folder), chosen(recipe, task)
     classifier, bits = epoch_state.learner.classifier, bits_for(task.data.n_classes)
     if epoch_state.log_probs is None:
-        log_probs = predict(classifier, batch.x, task.prepare)
+        log_probs = predict_log_proba(classifier, batch.x, task.prepare)
     else:
         log_probs = epoch_state.log_probs[batch.row]
     means = (100 * bag_means(log_probs.exp(), batch.sizes)).round().int().cpu()
@@ -72,7 +72,9 @@ def add(folder: Path, recipe: Recipe, task: Task, epoch_state: EpochState) -> No
         labels = epoch_state.labels.rounds[-1][batch.row].argmax(1)
         line["labels"] = pack(labels.cpu()[shown].numpy(), bits)
     if "grid" in kept:
-        line["grid"] = regions(predict(classifier, grid_points(kept["grid"]).to(task.device), task.prepare))
+        line["grid"] = regions(
+            predict_log_proba(classifier, grid_points(kept["grid"]).to(task.device), task.prepare)
+        )
     kept["epochs"].append(line)
     _write(folder, kept)
 
@@ -88,7 +90,7 @@ def finish(
     }
     # the loop does not wait for the device between its parts, so that these are timed here, on a few batches
     x, size = task.bags.x[: 4 * recipe.batch_size], recipe.batch_size
-    predicting = seconds_of(lambda: predict(classifier, x, task.prepare, size), task.device)
+    predicting = seconds_of(lambda: predict_log_proba(classifier, x, task.prepare, size), task.device)
     augmenting = seconds_of(lambda: [task.augment(part) for part in x.split(size)], task.device)
     kept["seconds"] = seconds
     kept["timed"] = {

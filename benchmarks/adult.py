@@ -23,7 +23,7 @@ from apportion._random import reseed, stream
 from apportion.bags.bags import BagBatch, Bags, bag_means
 from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult, read_adult
-from apportion.evaluate import predict
+from apportion.evaluate import predict_log_proba
 from apportion.fitting.kinds import ROWS
 from apportion.fitting.lengths import epochs_of
 from apportion.intake.forms import bags_from
@@ -94,7 +94,7 @@ def naive(x: np.ndarray, y: np.ndarray, bags: np.ndarray, test_x: np.ndarray, se
 
 
 def probability(network: nn.Module, x: np.ndarray) -> np.ndarray:
-    return predict(network, torch.from_numpy(x)).exp()[:, 1].numpy()
+    return predict_log_proba(network, torch.from_numpy(x)).exp()[:, 1].numpy()
 
 
 def ours(settings: dict[str, Any]):

@@ -20,7 +20,7 @@ from torch import nn
 from apportion import build_bags, make_bags
 from apportion._random import stream
 from apportion.datasets.synthetic import blobs, moons
-from apportion.evaluate import accuracy, predict
+from apportion.evaluate import accuracy, predict_log_proba
 from apportion.losses import cross_entropy, proportion_loss
 from apportion.methods import DLLP
 from apportion.networks import mlp
@@ -57,7 +57,7 @@ def compare_bag_sizes(panel: Axes, epochs: int) -> None:
             DLLP(network), bags, [optimizer], epochs=epochs, schedule=one_cycle, seed=SEED, batch_size=500
         ):
             pass
-        accuracies.append(100 * accuracy(predict(network, data.test_x), data.test_y))
+        accuracies.append(100 * accuracy(predict_log_proba(network, data.test_x), data.test_y))
         print(f"bags of {size}: test accuracy {accuracies[-1]:.2f} %")
     panel.plot(sizes, accuracies, "o-", color=COLORS[2])
     panel.set_xscale("log")
@@ -75,11 +75,11 @@ def cluster_one_bag(panel: Axes, label: Labeler, title: str, epochs: int) -> Non
     network = new_network(4)
     optimizer = make_optimizer(network, "adam", 1e-3)
     for _ in second_stage(
-        predict(network, bags.x), network, bags, [optimizer], epochs=epochs, schedule=constant, seed=SEED,
-        label=label, memory=1, batch_size=len(data.x),
+        predict_log_proba(network, bags.x), network, bags, [optimizer], epochs=epochs, schedule=constant,
+        seed=SEED, label=label, memory=1, batch_size=len(data.x),
     ):  # fmt: skip
         pass
-    clusters = predict(network, bags.x).argmax(1)
+    clusters = predict_log_proba(network, bags.x).argmax(1)
     print(f"one bag, {title}: clusters of {torch.bincount(clusters, minlength=4).tolist()}")
     for c in range(4):
         here = bags.x[clusters == c]

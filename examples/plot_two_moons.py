@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from apportion import make_bags
 from apportion._random import stream
 from apportion.datasets.synthetic import moons
-from apportion.evaluate import accuracy, predict, proportion_error
+from apportion.evaluate import accuracy, predict_log_proba, proportion_error
 from apportion.methods import DLLP
 from apportion.networks import mlp
 from apportion.optim import constant, flat, make_optimizer
@@ -35,7 +35,9 @@ def draw_regions(panel: Axes, classifier: nn.Module) -> None:
     horizontal = np.linspace(-1.5, 2.5, 200)
     vertical = np.linspace(-1.1, 1.6, 140)
     plane = torch.from_numpy(np.stack(np.meshgrid(horizontal, vertical), -1).reshape(-1, 2)).float()
-    probability = predict(classifier, plane)[:, 1].exp().view(len(vertical), len(horizontal)).numpy()
+    probability = (
+        predict_log_proba(classifier, plane)[:, 1].exp().view(len(vertical), len(horizontal)).numpy()
+    )
     panel.contourf(horizontal, vertical, probability, levels=[0, 0.5, 1], colors=COLORS, alpha=0.18)
     panel.contour(horizontal, vertical, probability, levels=[0.5], colors="black", linewidths=0.8)
 
@@ -70,7 +72,7 @@ def main(folder: Path, small: bool = False) -> None:
             print(f"teacher, epoch {state.epoch.number}: {state.epoch.terms}")
 
     # Optimal transport finds the most probable labels that have every bag's counts.
-    log_probs = predict(teacher, bags.x)
+    log_probs = predict_log_proba(teacher, bags.x)
     labels = hard_labels(log_probs, bags.sizes, bags.proportions)
     teacher_error = proportion_error(log_probs, bags.sizes, bags.proportions)
     label_error = proportion_error(labels.log(), bags.sizes, bags.proportions)
@@ -87,7 +89,9 @@ def main(folder: Path, small: bool = False) -> None:
             print(f"student, epoch {state.epoch.number}: {state.epoch.terms}")
 
     for name, classifier in (("teacher", teacher), ("student", student)):
-        print(f"{name}: test accuracy {accuracy(predict(classifier, data.test_x), data.test_y):.4f}")
+        print(
+            f"{name}: test accuracy {accuracy(predict_log_proba(classifier, data.test_x), data.test_y):.4f}"
+        )
 
     figure = Figure(figsize=(12, 3.2), layout="constrained")
     panels = figure.subplots(1, 3, sharex=True, sharey=True)
@@ -96,7 +100,7 @@ def main(folder: Path, small: bool = False) -> None:
     for panel, title, scores in (
         (panels[0], "DLLP, stopped early", log_probs),
         (panels[1], "its labels by transport", labels),
-        (panels[2], "DLLP + PLOT", predict(student, bags.x)),
+        (panels[2], "DLLP + PLOT", predict_log_proba(student, bags.x)),
     ):
         classes = scores.argmax(1)
         draw_points(panel, bags.x, classes, classes != hidden, title)

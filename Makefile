@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint types bench attack browser docs clean
+.PHONY: demo test lint types lower-bounds bench attack browser docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/apportion demo
@@ -17,6 +17,17 @@ lint: $(VENV)/installed
 
 types: $(VENV)/installed
 	$(BIN)/pyrefly check --summary=none
+
+# The lower bounds of pyproject.toml, in a virtual environment of their own, and the tests of the library. Not
+# the lower bound of torch: only torch 2.13.0 has a CPU build in the index that our machines use.
+LIBRARY_TESTS = $(filter-out $(wildcard tests/test_cli*.py tests/test_report*.py tests/test_experiment*.py \
+	tests/test_browser.py tests/test_examples.py tests/test_kill.py tests/test_lease.py), $(wildcard tests/test_*.py))
+
+lower-bounds: requirements/lower_bounds.py pyproject.toml
+	$(PYTHON) -m venv $(VENV)-lower-bounds
+	$(PYTHON) requirements/lower_bounds.py > $(VENV)-lower-bounds/pins.txt
+	$(VENV)-lower-bounds/bin/python -m pip install -q -r $(VENV)-lower-bounds/pins.txt torch==2.13.0 pytest hypothesis
+	PYTHONPATH=src $(VENV)-lower-bounds/bin/python -m pytest -W ignore::DeprecationWarning $(LIBRARY_TESTS)
 
 # Chromium from the system's packages, and what drives it: for the test of the report's page
 browser: $(VENV)/installed
@@ -45,4 +56,4 @@ $(VENV)/installed: pyproject.toml requirements/constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-lower-bounds runs build dist .pytest_cache .ruff_cache

@@ -1,6 +1,6 @@
-"""Print the lower bounds of pyproject.toml as pins for pip, without torch.
+"""Print the lower bounds of pyproject.toml as pins for pip: of the library, of [cli], and of pandas.
 
-Only torch 2.13.0 has a CPU build in the index that our machines use, so requirements/constraints.txt pins it.
+Not of torch: only torch 2.13.0 has a CPU build where this runs, so requirements/constraints.txt pins it.
 """
 
 import sys
@@ -8,5 +8,8 @@ import tomllib
 from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-pins = [each.replace(">=", "==") for each in project["dependencies"] if not each.startswith("torch")]
+extras = project["optional-dependencies"]
+wanted = [*project["dependencies"], *extras["cli"]]
+wanted += [each for each in extras["dev"] if each.startswith("pandas")]
+pins = [each.replace(">=", "==") for each in wanted if not each.startswith("torch")]
 sys.stdout.write("\n".join(pins) + "\n")

@@ -7,7 +7,7 @@ numbers, numbers that look like codes.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from apportion.bags.rules import (
     clean_proportions,
     find_problems,
 )
+from apportion.encoding import MAX_CATEGORIES, kind_of
 from apportion.errors import DataError, did_you_mean
 from apportion.tables.images import SUFFIXES, ImageColumn, check_images
 from apportion.tables.read import clean_errors, csv_dialect, first_texts, is_text_file, read_table
@@ -32,7 +33,6 @@ from apportion.tables.spec import SHOWN, BagColumn, CheckReport, TableSpec, name
 ROW = "\0row"  # no user's column has this name
 PROBED_ROWS = 10_000  # decide for nearly all columns; only those left over are scanned whole
 NAMELESS = re.compile(r"|Unnamed: \d+|_duplicated_\d+|__index_level_\d+__")  # as pandas and polars write it
-MAX_CATEGORIES = 32  # that become features, as in `encoding`
 COLUMNS_AT_ONCE = 64  # plans over thousands of columns take long to optimize
 
 
@@ -43,9 +43,12 @@ class CheckedTable:
     frame: pl.LazyFrame  # as it was read, all columns
     report: CheckReport
     proportions: dict[str, Proportions]  # by the name of the column of bags
-    aligned: dict[str, Aligned] = field(default_factory=dict)  # the same, in the order of the sorted bags
     classes: tuple[Any, ...] = ()
     image: ImageColumn | None = None
+
+    @property
+    def features(self) -> list[str]:
+        return list(self.report.kinds)
 
 
 def check(spec: TableSpec, *, learn: bool = True) -> CheckedTable:
@@ -126,7 +129,7 @@ def _check_features(spec: TableSpec, frame: pl.LazyFrame, report: CheckReport) -
         if not name or used or name in spec.drop:
             continue
         kind = "category" if name in (*spec.categorical, *spec.keep) else polars_kind(dtype)
-        if kind is None or dtype.is_nested():
+        if kind is None or (kind == "category" and dtype.is_nested()):
             hint = f"leave it out with --drop {option_list([name])}"
             what = f"column {name!r} has values of type {dtype}, which cannot be features"
             report.add_message("type", what, hint)
@@ -158,23 +161,16 @@ def _check_features(spec: TableSpec, frame: pl.LazyFrame, report: CheckReport) -
     if constant and not report.kinds:
         what = f"every feature of {spec.table.name} has the same value in all rows"
         report.add_message("constant features", what, "add columns that differ between rows")
-    elif set(report.kinds.values()) == {"date"}:
-        what = f"{spec.table.name} has no feature but dates ({name_list(list(report.kinds))})"
-        report.add_message("dates only", what, "add columns that tell rows of one day apart")
-    if constant and report.kinds:
+    elif constant:
         report.notes.append(f"left out, since all rows have the same value: {name_list(constant)}")
     _note_codes(report, texts)
 
 
 def polars_kind(dtype: pl.DataType) -> str | None:
-    """`encoding.kind_of` for polars types; importing that brings scikit-learn, which takes a second."""
-    if dtype.is_numeric():
-        return "number"
-    if dtype == pl.Boolean:
-        return "boolean"
-    if dtype in (pl.Date, pl.Datetime):
-        return "date"
-    return "category" if dtype in (pl.String, pl.Categorical, pl.Enum) else None
+    """What the encoder takes a polars column for."""
+    import narwhals as nw
+
+    return kind_of(nw.from_native(pl.Series([], dtype=dtype), series_only=True).dtype)
 
 
 def _column_facts(column: pl.LazyFrame, name: str, kind: str) -> dict[str, Any]:
@@ -522,7 +518,6 @@ def _check_groupings(
     for problem in check_same_classes(classes):
         report.add(problem)
         return [], []
-    checked.aligned = dict(zip(spec.bag_names, aligned, strict=True))
     checked.classes = tuple(aligned[0].classes.tolist())
     _check_known_labels(spec, checked)
     shares = [clean_proportions(each)[0] for each in aligned]

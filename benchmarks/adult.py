@@ -23,9 +23,8 @@ from apportion._random import reseed, stream
 from apportion.bags.bags import BagBatch, Bags, bag_means
 from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult, read_adult
+from apportion.defaults import default_batch_size, epochs_for_steps
 from apportion.evaluate import predict_log_proba
-from apportion.fitting.kinds import ROWS
-from apportion.fitting.lengths import epochs_of
 from apportion.intake.forms import bags_from
 from apportion.networks import mlp
 from apportion.optim import make_optimizer, one_cycle
@@ -57,8 +56,8 @@ class LogMean:
 
 def in_our_loop(learner: Any, bags: Bags, seed: int) -> nn.Module:
     """A network trained for as long, as often and as fast as the estimator's first stage is."""
-    size = ROWS.batch_size(bags, bags)
-    epochs = epochs_of(bags.sizes, size)
+    size = default_batch_size("table", bags, "bag")
+    epochs = epochs_for_steps(1000, bags, size)
     reseed(seed, "first", "weights")
     network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)
     made = learner(network)
@@ -121,12 +120,14 @@ SUPERVISED = {
 CONTESTANTS = {
     "dllp": ours({"second_stage": None}),
     "dllp+plot": ours({}),
-    "counts": ours({"first_stage": "counts", "second_stage": None}),
-    "counts+plot": ours({"first_stage": "counts"}),
+    "counts": ours({"first_stage": "count_likelihood", "second_stage": None}),
+    "counts+plot": ours({"first_stage": "count_likelihood"}),
     "shares as soft labels": naive,
     "mean of log-probabilities": log_mean,
 }
-LONGER = {f"{method}+plot, longer": ours({"first_stage": method} | LONG) for method in ("dllp", "counts")}
+LONGER = {
+    f"{method}+plot, longer": ours({"first_stage": method} | LONG) for method in ("dllp", "count_likelihood")
+}
 
 
 def bags_of(kind: str, folder: Path, x: Tensor, y: Tensor, seed: int) -> np.ndarray:

@@ -16,8 +16,7 @@ import torch
 
 from apportion import ProportionClassifier
 from apportion.datasets.adult import adult
-from apportion.fitting.kinds import ROWS
-from apportion.fitting.lengths import batch_of
+from apportion.defaults import default_batch_size
 from apportion.intake.forms import bags_from
 
 
@@ -78,7 +77,10 @@ def main() -> None:
         for seed in asked.seeds:
             task = make(seed)
             bags, _ = bags_from(task.x, task.y, task.bag)
-            sizes = {"least": batch_of(bags.sizes), "rule": ROWS.batch_size(bags, bags)}
+            sizes = {
+                "least": min(4096, max(256, int(bags.sizes.max()))),
+                "rule": default_batch_size("table", bags, "bag"),
+            }
             for rule, size in sizes.items():
                 model = ProportionClassifier(batch_size=size, random_state=seed)
                 predicted = model.fit(task.x, task.y, bags=task.bag).predict(task.new)

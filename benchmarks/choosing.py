@@ -31,8 +31,10 @@ from apportion.datasets import Instances
 from apportion.datasets.adult import adult
 from apportion.datasets.synthetic import blobs, digits, moons
 from apportion.evaluate import calibration, predict_log_proba
-from apportion.fitting import as_floats, stage_settings, two_stages
+from apportion.intake.instances import as_floats
 from apportion.networks import mlp
+from apportion.pipeline import fit_two_stages
+from apportion.pseudo_labels import make_labeler
 from apportion.selection.calibration import fit_temperature
 from apportion.selection.diagnosis import diagnose_bags
 from apportion.selection.scores import SCORES
@@ -76,7 +78,7 @@ def settings() -> list[dict[str, Any]]:
     for i in range(MODELS):
         made.append(
             {
-                "first_stage": str(random.choice(["dllp", "dllp", "rot", "vat", "gan"])),
+                "first_stage": str(random.choice(["dllp", "dllp", "rot", "llp_vat", "llp_gan"])),
                 "second_stage": "plot" if i % 2 else None,
                 "steps": int(random.choice([20, 60, 200, 600, 1500])),
                 "rate": float(random.choice([3e-4, 1e-3, 3e-3, 1e-2])),
@@ -99,13 +101,12 @@ def split(data: Instances, size: int, kind: str, seed: int) -> tuple[Bags, Bags,
 def trained(bags: Bags, asked: dict[str, Any], seed: int) -> Iterator[Any]:
     """A epoch_state an epoch; steps are those of batches of 256, spread over at most 12 epochs a stage."""
     batches = -(-len(bags.x) // 256)
-    told = stage_settings(
-        first_stage=asked["first_stage"], second_stage=asked["second_stage"],
-        backbone=partial(mlp, widths=tuple(asked["widths"])), labels="soft", reg=1.0,
-        first_epochs=max(1, asked["steps"] // batches), second_epochs=max(1, asked["steps"] // 2 // batches),
-        rate=asked["rate"], second_rate=asked["rate"] / 2, batch_size=256, seed=seed,
+    return fit_two_stages(
+        bags, partial(mlp, widths=tuple(asked["widths"])), method=asked["first_stage"],
+        label=None if asked["second_stage"] is None else make_labeler("soft", reg=1.0),
+        epochs=max(1, asked["steps"] // batches), student_epochs=max(1, asked["steps"] // 2 // batches),
+        learning_rate=asked["rate"], student_learning_rate=asked["rate"] / 2, batch_size=256, seed=seed,
     )  # fmt: skip
-    return two_stages(bags, **told)
 
 
 def measured(classifier: Any, held: Bags, hidden: Tensor, data: Instances) -> dict[str, Any]:

@@ -11,8 +11,12 @@ import numpy as np
 import torch
 
 from apportion import ProportionClassifier
-from apportion.fitting.kinds import ROWS
-from apportion.fitting.lengths import epochs_of
+from apportion.defaults import (
+    default_batch_size,
+    default_epochs,
+    default_student_epochs,
+    epochs_for_steps,
+)
 from apportion.intake.forms import bags_from
 
 TASKS = [  # rows, classes, clouds a class, how far apart they are, bag size
@@ -52,10 +56,13 @@ def main() -> None:
             x, y, new, truth = clouds(seed, rows, k, each, apart)
             bag = np.arange(rows) // size
             bags, _ = bags_from(x, y, bag)
-            batch = ROWS.batch_size(bags, bags)
+            batch = default_batch_size("table", bags, "bag")
             lengths = {
-                "ten": [epochs_of(bags.sizes, batch, steps) for steps in (1000, ROWS.second_steps)],
-                "rule": [ROWS.first_epochs(bags, bags, batch), ROWS.second_epochs(bags, batch)],
+                "ten": [epochs_for_steps(steps, bags, batch) for steps in (1000, 500)],
+                "rule": [
+                    default_epochs("table", bags, None, "bag"),
+                    default_student_epochs("table", bags, batch, "bag"),
+                ],
             }
             for name, (first, second) in lengths.items():
                 model = ProportionClassifier(first_epochs=first, second_epochs=second, random_state=seed)

@@ -21,8 +21,8 @@ from apportion._random import reseed, stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult
+from apportion.defaults import default_batch_size
 from apportion.evaluate import predict_log_proba
-from apportion.fitting.kinds import ROWS
 from apportion.intake.forms import bags_from
 from apportion.methods import METHODS
 from apportion.methods.count_likelihood import count_log_likelihood
@@ -47,7 +47,7 @@ def taught(bags: Bags, method: str, epochs: int, seed: int, asked: argparse.Name
     reseed(seed, "first", "weights")
     network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)
     optimizer = make_optimizer(network, "adam", 2e-3, decay=asked.decay)
-    size = asked.rows_per_batch or ROWS.batch_size(bags, bags)
+    size = asked.rows_per_batch or default_batch_size("table", bags, "bag")
     settings: dict[str, Any] = {"schedule": one_cycle, "seed": seed, "stage": "first"}
     learner = METHODS[method](network)
     for _ in train(learner, bags, [optimizer], epochs=epochs, batch_size=size, **settings):
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the folder that `apportion data` fills")
     parser.add_argument("--bags", type=int, default=64)
     parser.add_argument("--half", action="store_true")
-    parser.add_argument("--methods", nargs="+", default=["dllp", "counts"])
+    parser.add_argument("--methods", nargs="+", default=["dllp", "count_likelihood"])
     parser.add_argument("--epochs", type=int, nargs="+", default=[8, 12, 16])
     parser.add_argument("--rows-per-batch", type=int)
     parser.add_argument("--decay", type=float, default=0.0)

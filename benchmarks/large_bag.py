@@ -14,8 +14,9 @@ import torch
 
 from apportion.bags.bags import Bags
 from apportion.evaluate import predict_log_proba
-from apportion.fitting import as_floats, two_stages
+from apportion.intake.instances import as_floats
 from apportion.networks import mlp
+from apportion.pipeline import fit_two_stages
 from apportion.pseudo_labels import SoftLabels, hard_labels
 from apportion.transport import round_to_counts
 
@@ -62,7 +63,7 @@ def main() -> None:
     print(f"resident with both: {resident('VmRSS'):.0f} MB")
     forget()
     started, stage = time.perf_counter(), "first"
-    for epoch_state in two_stages(bags, mlp, label=SoftLabels(1.0), first_epochs=10, second_epochs=5, seed=1):
+    for epoch_state in fit_two_stages(bags, mlp, label=SoftLabels(1.0), epochs=10, student_epochs=5, seed=1):
         if stage == "first" and epoch_state.last:
             print(f"first stage: peak {resident('VmHWM'):.0f} MB, {time.perf_counter() - started:.0f} s")
             forget()

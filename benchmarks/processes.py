@@ -41,7 +41,7 @@ from apportion.optim import make_optimizer
 from apportion.pseudo_labels import SoftLabels, hard_labels
 
 PROCESSES, STEPS, SEED = 2, 50, 1
-REFUSED = ("two-views",)  # which contrasts the instances of a batch with each other
+REFUSED = ("two_views",)  # which contrasts the instances of a batch with each other
 KINDS = (
     *(name for name in METHODS if name not in REFUSED),
     "hard",
@@ -84,7 +84,7 @@ def trained(stages: Any, kind: str, bags: Any, batch: int, norm: bool, epochs: i
                              "batch_size": batch, "resume": None}  # fmt: skip
     if kind in METHODS:
         options: dict[str, Any] = {}
-        if kind == "gan":
+        if kind == "llp_gan":
             features = bags.x[0].numel()
             made = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, features)).double()
             options = {"noise": 8, "generator": made}

@@ -70,7 +70,7 @@ def trained(
     with ExitStack() as stack:
         for part, other in parts.items():
             stack.enter_context(patch(f"{HOME}.{part}", other))
-        learner = build_learner(first, network, tuple(x.shape[1:]), channels_last, bags, identity)
+        learner = build_learner(first, network, bags, channels_last, identity)
         epoch_states = first_stage(
             learner, bags, build_optimizers(learner.networks(), first), epochs=asked.epochs, seed=asked.seed,
             schedule=build_schedule(first), batch_size=256,

@@ -14,7 +14,7 @@ from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import moons
 from apportion.methods import METHODS, TwoViews
-from apportion.methods.llp_gan import generator
+from apportion.methods.llp_gan import make_generator
 from apportion.methods.protocol import Learner
 from apportion.methods.two_views import make_projector
 from apportion.networks import mlp
@@ -61,7 +61,7 @@ def normed(k: int = 2, features: int = 2, width: int = 16) -> nn.Sequential:
     return nn.Sequential(body, nn.Linear(width, k))
 
 
-ONE_VIEW = [name for name in METHODS if name != "two-views"]  # whose x is a batch of instances
+ONE_VIEW = [name for name in METHODS if name != "two_views"]  # whose x is a batch of instances
 
 
 def two_views(x: Tensor) -> Tensor:
@@ -71,15 +71,15 @@ def two_views(x: Tensor) -> Tensor:
 
 def learner_of(name: str, classifier: nn.Module, shape: Sequence[int] = (2,), **options: Any) -> Learner:
     """A method of the first stage on this classifier; with the other players that it needs."""
-    if name == "two-views":
+    if name == "two_views":
         reseed(0, "projector")
         width = classifier[1].in_features
         return TwoViews(
             classifier, deepcopy(classifier), make_projector(width), **{"momentum": 0.9} | options
         )
-    if name == "gan":
+    if name == "llp_gan":
         reseed(0, "generator")
-        options = {"generator": generator(shape, 8), "noise": 8} | options
+        options = {"generator": make_generator(shape, 8), "noise": 8} | options
     return METHODS[name](classifier, **options)
 
 

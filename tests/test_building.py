@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from conftest import ONE_VIEW, network
+from conftest import ONE_VIEW, network, ragged
 from torch import nn
 
 from apportion._random import stream
@@ -55,7 +55,7 @@ WHOLE = Recipe(data=Data("cifar10"), second=Second())  # images, so that all net
 def test_a_name_that_does_not_exist_is_refused_with_those_that_do(path):
     known = NAMES[path]
     for name in known:
-        if name not in ("two-views", *PAIRS):  # which go together
+        if name not in ("two_views", *PAIRS):  # which go together
             check(changed(WHOLE, {path: name}))
     with pytest.raises(SettingsError) as refusal:
         check(changed(WHOLE, {path: "nonsense"}))
@@ -64,10 +64,10 @@ def test_a_name_that_does_not_exist_is_refused_with_those_that_do(path):
 
 @pytest.mark.parametrize("views", PAIRS)
 def test_both_pairs_of_views_go_with_two_views_and_with_points(views):
-    check(changed(Recipe(), {"first.method": "two-views", "augment": views}))
-    check(changed(WHOLE, {"first.method": "two-views", "augment": views, "second.augment": "crop"}))
+    check(changed(Recipe(), {"first.method": "two_views", "augment": views}))
+    check(changed(WHOLE, {"first.method": "two_views", "augment": views, "second.augment": "crop"}))
     with pytest.raises(SettingsError, match="a second stage learns from one view"):
-        check(changed(WHOLE, {"first.method": "two-views", "augment": views}))
+        check(changed(WHOLE, {"first.method": "two_views", "augment": views}))
     with pytest.raises(SettingsError, match="go together: set both or neither"):
         check(changed(WHOLE, {"augment": views, "second.augment": "crop"}))
 
@@ -77,8 +77,8 @@ def test_both_pairs_of_views_go_with_two_views_and_with_points(views):
     [
         ({"network.options.width": "3"}, "no setting 'network.options.width'; there are widths, dropout"),
         ({"first.options.weight": "3"}, "no setting 'first.options.weight'; there are none"),
-        ({"first.options.generator": "3", "first.method": "gan"}, "generator'; there are noise, weight"),
-        ({"first.options.epsilon": "1", "first.method": "vat"}, "there are weight, radius, probe, ramp"),
+        ({"first.options.generator": "3", "first.method": "llp_gan"}, "generator'; there are noise, weight"),
+        ({"first.options.epsilon": "1", "first.method": "llp_vat"}, "there are weight, radius, probe, ramp"),
         ({"first.options.lambda": "1", "first.method": "rot"}, "there are alpha, reg, relax"),
         ({"second.network.options.norms": "1"}, "no setting 'second.network.options.norms'; there are wid"),
     ],
@@ -136,12 +136,12 @@ def test_a_number_out_of_its_range_is_refused_with_the_range(setting, message):
 @pytest.mark.parametrize(
     ("method", "option", "bad"),
     [
-        ("vat", "ramp", 0),
-        ("vat", "radius", 0.0),
-        ("vat", "probe", -1.0),
-        ("vat", "weight", -1.0),
-        ("gan", "noise", 0),
-        ("gan", "noise", 1.5),
+        ("llp_vat", "ramp", 0),
+        ("llp_vat", "radius", 0.0),
+        ("llp_vat", "probe", -1.0),
+        ("llp_vat", "weight", -1.0),
+        ("llp_gan", "noise", 0),
+        ("llp_gan", "noise", 1.5),
         ("rot", "alpha", 1.1),
         ("rot", "reg", 0.0),
         ("rot", "relax", True),
@@ -173,12 +173,12 @@ def test_every_number_of_a_recipe_and_of_the_options_has_its_range():
         ),
         (Recipe(second=Second(augment="strong")), "second.augment is 'strong', but moons has no images"),
         (
-            Recipe(Data("mnist"), first=First("two-views")),
-            "first.method is 'two-views' and augment is 'none'; .* go together: set both or neither",
+            Recipe(Data("mnist"), first=First("two_views")),
+            "first.method is 'two_views' and augment is 'none'; .* go together: set both or neither",
         ),
         (Recipe(Data("mnist"), augment="weak+strong"), "first.method is 'dllp' and augment is 'weak.strong'"),
         (
-            Recipe(Data("mnist"), first=First("two-views"), augment="weak+strong", second=Second()),
+            Recipe(Data("mnist"), first=First("two_views"), augment="weak+strong", second=Second()),
             "a second stage learns from one view; set second.augment to one, not to weak",
         ),
         (
@@ -220,9 +220,11 @@ def test_a_network_is_built_with_its_options():
 
 @pytest.mark.parametrize("name", ONE_VIEW)
 def test_a_learner_is_built_around_the_classifier_with_its_options(name):
-    options = {"dllp": {}, "vat": {"radius": 0.5}, "gan": {"noise": 3}, "rot": {"alpha": 0.1}}.get(name, {})
+    options = {"dllp": {}, "llp_vat": {"radius": 0.5}, "llp_gan": {"noise": 3}, "rot": {"alpha": 0.1}}.get(
+        name, {}
+    )
     classifier = network()
-    learner = build_learner(First(name, options=options), classifier, (2,), lambda n: n)
+    learner = build_learner(First(name, options=options), classifier, ragged())
     assert isinstance(learner, METHODS[name])
     assert learner.classifier is classifier
     assert all(getattr(learner, option) == value for option, value in options.items())
@@ -231,7 +233,7 @@ def test_a_learner_is_built_around_the_classifier_with_its_options(name):
 def test_the_gans_generator_is_placed_and_takes_as_much_noise_as_is_drawn():
     to_device = []
     learner = build_learner(
-        First("gan", options={"noise": 3}), network(), (2,), lambda n: to_device.append(n) or n
+        First("llp_gan", options={"noise": 3}), network(), ragged(), lambda n: to_device.append(n) or n
     )
     assert learner.networks() == [learner.classifier, *to_device]
     assert to_device[0](torch.rand(4, 3, generator=stream(0))).shape == (4, 2)

@@ -101,7 +101,7 @@ def test_a_model_of_images_is_that_of_two_views_on_this_device_and_says_so(truth
     run("fit", *WORDS, *SHARES, "--out", "model", "--first-epochs", "1", "--no-mirror")
     values = json.loads(Path("model/config.json").read_text())
     told = {name: values["settings"][name] for name in ("first_stage", "second_stage", "rate", "mirror")}
-    assert told == {"first_stage": "two-views", "second_stage": None, "rate": None, "mirror": False}
+    assert told == {"first_stage": "two_views", "second_stage": None, "rate": None, "mirror": False}
     assert values["settings"]["backbone"] == "resnet9"
     assert (values["backbone"], values["options"], values["shape"]) == ("resnet9", {"width": 8}, [3, 12, 12])
     assert values["facts"]["bytes"]

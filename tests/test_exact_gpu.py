@@ -14,7 +14,7 @@ from apportion.recipes import Data, First, Network, Recipe, Second
 IMAGES = Recipe(
     data=Data("cifar10", 16),
     network=Network("conv13"),
-    first=First("vat", epochs=3, optimizer="sgd", rate=0.01),
+    first=First("llp_vat", epochs=3, optimizer="sgd", rate=0.01),
     batch_size=128,
     augment="crop+flip",
 )

@@ -29,7 +29,7 @@ from apportion.evaluate import accuracy, predict_log_proba
 from apportion.losses import cross_entropy, divergence, proportion_loss
 from apportion.methods import DLLP, LLPGAN, LLPVAT, METHODS, ROT
 from apportion.methods.count_likelihood import count_loss
-from apportion.methods.llp_gan import generator
+from apportion.methods.llp_gan import make_generator as generator
 from apportion.methods.llp_vat import ramp_up, scaled
 from apportion.methods.protocol import frozen, frozen_batch_norm
 from apportion.optim import make_optimizer
@@ -86,14 +86,14 @@ def test_ragged_bags_and_bags_of_one_instance_are_welcome(name):
 def test_training_lowers_the_bag_loss_and_finds_the_classes(name):
     data = blobs(3, 400)
     bags, hidden = make_bags(data.x, data.y, 8, 4, stream(0))
-    level = {"bag_first": 1.0, "bag_last": 1.0} if name == "two-views" else {}
+    level = {"bag_first": 1.0, "bag_last": 1.0} if name == "two_views" else {}
     learner = learner_of(name, network(4), **level)
     optimizers = [make_optimizer(p, "adam", 5e-3) for p in learner.networks()]
     first, *_, last = trained(learner, bags, 40, batch_size=100, optimizers=optimizers)
     floor = torch.special.entr(bags.proportions).sum(1).mean().item() * (0.6 if name == "rot" else 1.0)
-    if name == "counts":  # no least value is known, but what the truth has
+    if name == "count_likelihood":  # no least value is known, but what the truth has
         floor = count_loss(30.0 * F.one_hot(hidden, 4), bags.sizes, bags.proportions).item()
-    of_bags = "counts" if name == "counts" else "proportion"
+    of_bags = "counts" if name == "count_likelihood" else "proportion"
     assert last.terms[of_bags] - floor < 0.5 * (first.terms[of_bags] - floor)
     assert accuracy(predict_log_proba(learner.classifier, bags.x), hidden) > 0.8
 
@@ -134,7 +134,7 @@ def test_any_module_can_be_the_classifier(name):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layer(x) * 2
 
-    heads = {"gan": nn.Identity(), "two-views": nn.Linear(2, 2)}  # what is said of the features of others
+    heads = {"llp_gan": nn.Identity(), "two_views": nn.Linear(2, 2)}  # what is said of the features of others
     own = nn.Sequential(Own(), heads[name]) if name in heads else Own()
     (epoch,) = trained(learner_of(name, own), moon_bags()[0], 1)
     assert all(math.isfinite(value) for value in epoch.terms.values())
@@ -314,7 +314,7 @@ def test_in_the_generators_turn_the_classifier_has_no_gradients():
 
 
 def test_the_terms_of_the_gan_are_those_of_a_classifier_with_one_more_class_of_logit_zero():
-    bags, learner = moon_bags()[0], learner_of("gan", network(), weight=2.0)
+    bags, learner = moon_bags()[0], learner_of("llp_gan", network(), weight=2.0)
     batch = bags.take(torch.tensor([0, 1]))
     reseed(0, "turns")
     turn = next(iter(learner.losses(batch, 0.0)))
@@ -332,7 +332,7 @@ def test_the_terms_of_the_gan_are_those_of_a_classifier_with_one_more_class_of_l
 
 
 def test_the_generators_turn_comes_after_the_classifier_has_moved_and_matches_means_of_features():
-    bags, learner = moon_bags()[0], learner_of("gan", network())
+    bags, learner = moon_bags()[0], learner_of("llp_gan", network())
     batch = bags.take(torch.tensor([0, 1]))
     reseed(0, "turns")
     turns = learner.losses(batch, 0.0)
@@ -348,7 +348,7 @@ def test_the_generators_turn_comes_after_the_classifier_has_moved_and_matches_me
 
 
 def test_the_classifiers_turn_gives_the_generator_no_gradient():
-    learner = learner_of("gan", network())
+    learner = learner_of("llp_gan", network())
     turns = learner.losses(moon_bags()[0].take(torch.tensor([0])), 0.0)
     sum(next(turns).values()).backward()
     assert all(p.grad is None for p in learner.generator.parameters())
@@ -357,7 +357,7 @@ def test_the_classifiers_turn_gives_the_generator_no_gradient():
 def test_the_gan_trains_on_bags_of_one_row_a_batch():
     x, y = moons(1, 12).x[:9], moons(1, 12).y[:9]
     bags, _ = make_bags(x, y, 1, 2, stream(1, "bags"))
-    learner = learner_of("gan", network())
+    learner = learner_of("llp_gan", network())
     before = [p.clone() for p in learner.generator.parameters()]
     for epoch in trained(learner, bags, batch_size=1):
         assert all(math.isfinite(value) for value in epoch.terms.values())

@@ -95,7 +95,7 @@ def test_what_is_finished_is_handed_to_nobody(tmp_path):
 
 
 def test_a_run_that_fails_stops_its_students_and_nobody_else(tmp_path):
-    wild = replace(TINY, first=First("vat", epochs=1, rate=1e30))
+    wild = replace(TINY, first=First("llp_vat", epochs=1, rate=1e30))
     cells = [("g/wild+plot/50", replace(wild, second=HARD)), *CELLS]
     done = list(run_all(cells, tmp_path, in_turn))
     problems = {name: each.problem for name, each in zip(names(tmp_path, done), done, strict=True)}

@@ -139,9 +139,9 @@ def test_every_first_stage_accounts_for_what_was_not_drawn(name):
         network[1].weight.mul_(20)  # sure enough for samples to differ
     learner = learner_of(name, network)
     batch = next(b for b in large().batches(16, stream(2)) if b.left)
-    if name == "two-views":
+    if name == "two_views":
         batch = replace(batch, x=two_views(batch.x))
-    of_bags = "counts" if name == "counts" else "proportion"
+    of_bags = "counts" if name == "count_likelihood" else "proportion"
     terms = [next(learner.losses(each, 0.5))[of_bags] for each in (batch, replace(batch, left=0.0))]
     assert terms[0].item() < terms[1].item()
 

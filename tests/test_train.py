@@ -191,7 +191,7 @@ def test_training_does_not_depend_on_the_callers_random_state_and_leaves_other_g
     bags, ends, own = moon_bags()[0], [], torch.Generator().manual_seed(5)
     before = own.get_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
     for state in (1, 2):
-        learner = learner_of("vat", network())
+        learner = learner_of("llp_vat", network())
         torch.manual_seed(state)
         trained(learner, bags, 2)
         ends.append(weights_of(learner.classifier))

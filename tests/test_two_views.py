@@ -198,8 +198,8 @@ def test_every_part_of_a_step_is_one_piece_for_the_compiler_and_the_terms_are_th
     def terms(quick=identity):
         bags = moon_bags()[0]
         reseed(0, "projector")
-        first = First("two-views", batches="scattered" if scatter else None)
-        method = build_learner(first, normed(), (2,), lambda network: network, bags, quick)
+        first = First("two_views", batches="scattered" if scatter else None)
+        method = build_learner(first, normed(), bags, compile_part=quick)
         (optimizer,) = (make_optimizer(p, "sgd", 0.1) for p in method.networks())
         for i, batch in enumerate(bags.batches(40, stream(0), by="row" if scatter else "bag")):
             reseed(i, "views")
@@ -230,7 +230,7 @@ def test_batches_of_other_numbers_of_bags_are_not_compiled_anew():
 
     bags = ragged((4, 8, 12, 2, 2, 8, 6, 6, 6, 6, 10, 2, 4, 20), k=2)
     bags = replace(bags, x=torch.randn(len(bags.x), 2, generator=stream(0)))
-    method = learner(quick=quick)
+    method = learner(compile_part=quick)
     for which in ((0, 1, 2), (3, 4, 5, 2), (6, 7, 8, 9), (10, 11, 2), (12, 13)):  # of 24 rows each
         batch = bags.take(torch.tensor(which))
         assert len(batch.x) == 24
@@ -384,11 +384,11 @@ def test_it_learns_two_moons_from_bags():
 
 def test_it_is_built_with_a_mean_that_starts_at_the_network_and_one_optimiser_that_leaves_the_mean_out():
     plain, to_device = normed(), []
-    built = build_learner(First("two-views"), plain, (2,), lambda n: to_device.append(n) or n)
+    built = build_learner(First("two_views"), plain, ragged(), lambda n: to_device.append(n) or n)
     assert to_device == [built.classifier]
     assert built.network is plain
     assert same_bits(weights_of(plain), weights_of(built.classifier))
-    (optimizer,) = build_optimizers(built.networks(), First("two-views", clip=0.5))
+    (optimizer,) = build_optimizers(built.networks(), First("two_views", clip=0.5))
     learned = {id(p) for group in optimizer.param_groups for p in group["params"]}
     assert learned == {id(p) for p in [*plain.parameters(), *built.projector.parameters()]}
 
@@ -454,16 +454,16 @@ def test_the_estimator_answers_with_the_mean_and_teaches_its_student_by_it():
     bags = np.arange(400) // 10
     for second, right in ((None, 0.97), ("plot", 0.9)):  # a student of 20 steps
         model = ProportionClassifier(
-            "two-views", second, first_epochs=40, second_epochs=10, random_state=0
+            "two_views", second, first_epochs=40, second_epochs=10, random_state=0
         ).fit(x, y, bags=bags)
         assert model.score(x, y) > right
     with pytest.raises(TypeError, match="pass a network of two parts"):
-        ProportionClassifier("two-views", backbone=lambda shape, k: nn.Linear(3, k)).fit(x, y, bags=bags)
+        ProportionClassifier("two_views", backbone=lambda shape, k: nn.Linear(3, k)).fit(x, y, bags=bags)
 
 
 def test_a_recipe_runs_both_stages_on_rows(tmp_path):
     recipe = replace(
-        RECIPES["digits/dllp/16"], first=First("two-views", epochs=2), augment="weak+strong",
+        RECIPES["digits/dllp/16"], first=First("two_views", epochs=2), augment="weak+strong",
         second=Second(epochs=2, hold=1, augment="none"),
     )  # fmt: skip
     list(run_with_teacher(recipe, tmp_path, "digits/two-views+plot/16", device="cpu"))

@@ -195,6 +195,7 @@ class ProcessBags:
         self.bags = bags.select(dealt[group.rank])
         self.outline = outline.select(dealt[group.rank])
         self.x, self.sizes, self.proportions = self.bags.x, self.bags.sizes, self.bags.proportions
+        self.precision = self.bags.precision
         self.rows = outline.take(dealt[group.rank]).row
         self._rows_of_all = [outline.take(which).row for which in dealt] if group.rank == 0 else []
         self._most_rows = max(int(bags.sizes[which].sum()) for which in dealt)
@@ -379,9 +380,9 @@ class DistributedPipeline:
         with summed_gradients(learner.networks(), optimizers, own), global_feature_means(learner, own):
             for state in states:
                 if isinstance(learner, ROT):
-                    worst = self.group.all_reduce(learner.label.worst.clone(), MAX)
+                    worst = self.group.all_reduce(learner.label.worst_error.clone(), MAX)
                     # only the first process reports it, and only what is reported is reset
-                    learner.label.worst = worst if self.group.rank == 0 else torch.zeros_like(worst)
+                    learner.label.worst_error = worst if self.group.rank == 0 else torch.zeros_like(worst)
                 yield replace(self._with_summed_terms(state), learner=learner)
 
     def second_stage(
@@ -431,7 +432,7 @@ class DistributedPipeline:
         with summed_gradients([student], optimizers, own):
             for state in states:
                 if isinstance(label, SoftLabels):
-                    label.last = self.group.all_reduce(label.last.clone(), MAX)
+                    label.last_error = self.group.all_reduce(label.last_error.clone(), MAX)
                 yield gatherer.gather(self._with_summed_terms(state))
 
     def _with_summed_terms(self, state: EpochState) -> EpochState:

@@ -11,20 +11,26 @@ of the caller's `for` statement.
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from apportion import defaults
+from apportion._device import compile_for, usual_batch_lengths
+from apportion._random import reseed
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
 from apportion.evaluate import predict_log_proba
+from apportion.intake.instances import as_floats
 from apportion.losses import cross_entropy
+from apportion.methods import make_learner
+from apportion.methods.network_checks import check_network, check_shares_no_weights
 from apportion.methods.plot import PLOT, LabelHistory, Loss, prediction_change
 from apportion.methods.protocol import Learner, check_known_proportions
-from apportion.pseudo_labels import Labeler, hard_labels
+from apportion.pseudo_labels import Labeler, hard_labels, relaxed_proportions
 from apportion.training import Epoch, Schedule, View, train
 from apportion.transport._inputs import ArrayLike
 
@@ -117,9 +123,14 @@ def second_stage(
     Training ends early when predictions change by at most `stop`. `augment` is what training sees of the
     instances, `prepare` what labeling sees.
     """
+
+    def make_labels(log_probs: Tensor) -> Tensor:
+        proportions = relaxed_proportions(log_probs, bags.sizes, bags.proportions, bags.precision)
+        return label(log_probs, bags.sizes, proportions)
+
     average = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device)
     previous = None
-    labels = LabelHistory(label(average, bags.sizes, bags.proportions), memory)
+    labels = LabelHistory(make_labels(average), memory)
     learner = PLOT(student, labels, loss, mixup, weights)
     done = _restore(learner, optimizers, resume, "second")
     if resume is not None:
@@ -138,7 +149,7 @@ def second_stage(
             predicted = predict_log_proba(student, bags.x, prepare, batch_size)
             momentum = ema * schedule(epoch.number / epochs)
             average = _moving_average(average, predicted, momentum)
-            labels.add(label(average, bags.sizes, bags.proportions))
+            labels.add(make_labels(average))
             if stop is not None:
                 change = prediction_change(predicted, previous, bags.sizes)
                 previous = predicted
@@ -151,6 +162,83 @@ def second_stage(
         )  # fmt: skip
         if last:
             return
+
+
+def fit_two_stages(
+    bags: Bags,
+    model: defaults.MakeNetwork,
+    *,
+    method: str = "dllp",
+    label: Labeler | None,
+    epochs: int | None = None,
+    student_epochs: int | None = None,
+    learning_rate: float | None = None,
+    student_learning_rate: float | None = None,
+    batch_size: int | None = None,
+    horizontal_flip: bool = True,
+    seed: int = 0,
+) -> Iterator[EpochState]:
+    """Train a teacher on the bags and, unless `label` is None, a student on labels made from its predictions.
+
+    The classifier is that of the last state's learner. `model` makes a network, (shape of an instance,
+    number of classes) -> nn.Module. None: chosen by `apportion.defaults`, by the kind of data and the bags.
+    Bags without proportions (NaN) take part in the second stage only.
+    """
+    known = bags.known()
+    shape = bags.x.shape[1:]
+    device = bags.x.device
+    kind = defaults.kind_of_data(bags.x, device)
+    by = defaults.default_by(kind, method, bags, batch_size)
+    rows = batch_size or defaults.default_batch_size(kind, bags, by)
+    if epochs is None:
+        epochs = defaults.default_epochs(kind, bags, batch_size, by)
+    if student_epochs is None:
+        student_epochs = defaults.default_student_epochs(kind, bags, rows, by)
+    lengths = usual_batch_lengths(bags.sizes, rows)
+
+    def new_network(stage: str, by_parts: bool) -> nn.Module:
+        reseed(seed, stage, "weights")
+        to_device, _ = compile_for(device, lengths, parts=by_parts)
+        network = to_device(model(shape, bags.n_classes))
+        if not defaults.is_built_in(model):
+            check_shares_no_weights(network, model, shape, bags.n_classes)
+        check_network(network, as_floats(bags.x[:1]), bags.n_classes, rows, horizontal_flip)
+        defaults.set_initial_bias(network, defaults.initial_proportions(known))
+        return network
+
+    by_parts = method == "two_views"  # whose steps have several passes
+    teacher = new_network("first", by_parts)
+    muon = defaults.suits_muon(model, teacher)
+    steps = epochs * len(known.x) / rows
+    settings = defaults.default_optimization(kind, method, muon, steps, defaults.usual_bag_size(known))
+    if learning_rate is not None:
+        settings = replace(settings, learning_rate=learning_rate)
+    to_device, compile_part = compile_for(device, lengths, parts=by_parts)
+    options = defaults.default_method_options(kind, method)
+    learner = make_learner(method, teacher, known, by=by, options=options, to_device=to_device, compile_part=compile_part)
+    optimizers = defaults.make_optimizers(
+        learner.networks(), settings, defaults.generator_learning_rate(kind)
+    )
+    view = compile_part(defaults.default_view(kind, method, horizontal_flip))
+    yield from first_stage(
+        learner, known, optimizers, epochs=epochs, schedule=settings.schedule, seed=seed, batch_size=rows,
+        by=by, augment=view,
+    )  # fmt: skip
+    if label is None:
+        return
+    log_probs = predict_log_proba(learner.classifier, bags.x, as_floats, rows)
+    student = new_network("second", by_parts=False)
+    muon = defaults.suits_muon(model, student)
+    settings = defaults.default_student_optimization(kind, muon, student_epochs * len(bags.x) / rows)
+    if student_learning_rate is not None:
+        settings = replace(settings, learning_rate=student_learning_rate)
+    yield from second_stage(
+        log_probs, student, bags, defaults.make_optimizers([student], settings), epochs=student_epochs,
+        schedule=settings.schedule, seed=seed, label=label, mixup=defaults.default_mixup(kind),
+        warmup_epochs=defaults.default_warmup_epochs(kind, student_epochs), ema=defaults.default_ema(kind),
+        batch_size=rows, by=by, augment=defaults.default_view(kind, "plot", horizontal_flip),
+        prepare=as_floats,
+    )  # fmt: skip
 
 
 def _moving_average(average: Tensor, predicted: Tensor, momentum: float) -> Tensor:

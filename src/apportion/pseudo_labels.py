@@ -1,22 +1,28 @@
-"""Labelers: (log_probs, sizes, proportions) -> labels (n, k), alike for a batch and for the whole set.
+"""Pseudo-labels: from predictions and the proportions of bags to labels of single rows.
 
-Soft labels that remember how far their plans are from converged, which a run writes into its log.
+A labeler is a function (log_probs (N, k), sizes (m,), proportions (m, k)) -> labels (N, k), the same for one
+batch and for the whole training set. Rows are sorted by bag.
 """
 
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from apportion.bags.bags import Bags, exact_bag_means
 from apportion.transport import assign, entropic_plan, round_to_counts
 
 Labeler = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def hard_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-    """One-hot labels of least cost that meet the whole counts of every bag exactly, eqs. (4) and (6)."""
+    """The most probable labels with exactly the counts of every bag, one-hot, eqs. (4) and (6).
+
+    Counts are the proportions times the size, rounded to whole numbers.
+    """
     classes = assign(log_probs, sizes, round_to_counts(proportions, sizes))
     return F.one_hot(classes, log_probs.shape[1]).to(log_probs.dtype)
 
@@ -24,34 +30,90 @@ def hard_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor
 def soft_labels(
     log_probs: Tensor, sizes: Tensor, proportions: Tensor, reg: float = 0.1, relax: float = math.inf
 ) -> Tensor:
-    """Entropic transport labels, eq. (7), `reg` = 1/λ; finite `relax` is ROT's weight of the proportions."""
+    """Entropic transport, eq. (7), where `reg` is 1/λ: the mean label of a bag is its proportions.
+
+    A finite `relax` replaces this constraint by `relax` times a KL divergence, as ROT does.
+    """
     return entropic_plan(log_probs, sizes, proportions, reg=reg, relax=relax).mass.to(log_probs.dtype)
 
 
 def predicted_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-    """The predicted probabilities themselves: no transport, for the ablation (table 3, rows 2 and 3)."""
+    """The predicted probabilities: self-training without transport, for the ablation (table 3, rows 2 and
+    3)."""
     return log_probs.detach().softmax(1)
 
 
 def argmax_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-    """The most probable class, one-hot: plain self-training, which knows no proportions."""
+    """The most probable class of each row, one-hot: plain self-training."""
     return F.one_hot(log_probs.argmax(1), log_probs.shape[1]).to(log_probs.dtype)
 
 
 class SoftLabels:
-    """`soft_labels` as a labeler with a memory: the error of its last plan, and of its worst."""
+    """`soft_labels` with these settings, which keeps the error of its last plan and of its worst one.
+
+    Errors are tensors on the device of the plans, so that nothing waits for them during an epoch.
+    """
 
     def __init__(self, reg: float, relax: float = math.inf) -> None:
-        self.reg, self.relax = reg, relax
-        self.last = self.worst = torch.zeros((), dtype=torch.float64)
+        self.reg = reg
+        self.relax = relax
+        self.last_error = self.worst_error = torch.zeros((), dtype=torch.float64)
 
     def __call__(self, log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
         plan = entropic_plan(log_probs, sizes, proportions, reg=self.reg, relax=self.relax)
-        self.last = plan.error.max()  # a tensor, for which nobody waits in the middle of an epoch
-        self.worst = torch.maximum(self.worst.to(self.last), self.last)
+        self.last_error = plan.error.max()
+        self.worst_error = torch.maximum(self.worst_error.to(self.last_error), self.last_error)
         return plan.mass.to(log_probs.dtype)
 
-    def taken(self) -> float:
-        """The worst error since it was last asked for."""
-        worst, self.worst = float(self.worst), torch.zeros_like(self.worst)
+    def reset_worst_error(self) -> float:
+        """The worst error since the last reset."""
+        worst = float(self.worst_error)
+        self.worst_error = torch.zeros_like(self.worst_error)
         return worst
+
+
+PSEUDO_LABELS = ("soft", "hard", "predicted", "argmax")
+
+
+def make_labeler(name: str, reg: float = 0.1, relax: float = math.inf) -> Labeler:
+    """The labeler of this name; `reg` and `relax` are for soft labels."""
+    if name == "soft":
+        return SoftLabels(reg, relax)
+    return {"hard": hard_labels, "predicted": predicted_labels, "argmax": argmax_labels}[name]
+
+
+def predicted_proportions(log_probs: Tensor, sizes: Tensor) -> Tensor:
+    """The mean predicted probabilities of every bag, (m, k), float64 where the device has it."""
+    return exact_bag_means(log_probs.exp(), sizes)
+
+
+def relaxed_proportions(
+    log_probs: Tensor, sizes: Tensor, proportions: Tensor, precision: Tensor | None = None
+) -> Tensor:
+    """The proportions that labels should match, (m, k), where some are unknown or uncertain.
+
+    Known exact proportions stay. Unknown ones (NaN) become the predicted ones. Proportions of finite
+    `precision` (m,) become a compromise with the predictions: the mean labels of a relaxed transport plan.
+    """
+    known = proportions.isfinite().all(1, keepdim=True)
+    exact = precision is None or bool((precision == math.inf).all())
+    if exact and bool(known.all()):
+        return proportions
+    filled = torch.where(known, proportions, predicted_proportions(log_probs, sizes).to(proportions))
+    filled = filled / filled.sum(1, keepdim=True)
+    if precision is None or exact:
+        return filled
+    mass = entropic_plan(log_probs, sizes, filled, reg=1.0, relax=precision).mass.to(filled)
+    return exact_bag_means(mass, sizes).to(filled)
+
+
+def transduce(log_probs: Tensor, bags: Bags) -> np.ndarray:
+    """The most probable classes that have the counts of every bag, (N,), in the order of the user's rows.
+
+    `log_probs` are in the order of `bags.x`.
+    """
+    proportions = relaxed_proportions(log_probs, bags.sizes, bags.proportions, bags.precision)
+    labels = hard_labels(log_probs, bags.sizes, proportions)
+    classes = np.empty(len(bags.x), np.int64)
+    classes[bags.source] = labels.argmax(1).cpu()
+    return classes

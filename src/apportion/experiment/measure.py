@@ -49,9 +49,9 @@ def evaluated(epoch_state: EpochState, task: Task, label: Labeler) -> dict[str, 
     if epoch_state.change is not None:
         line["change"] = epoch_state.change
     if isinstance(epoch_state.learner, ROT):
-        line["plan_error"] = epoch_state.learner.label.taken()  # the worst of its batches
+        line["plan_error"] = epoch_state.learner.label.reset_worst_error()  # the worst of its batches
     elif isinstance(label, SoftLabels) and epoch_state.log_probs is not None:
-        line["plan_error"] = float(label.last)
+        line["plan_error"] = float(label.last_error)
     line["seconds"] = {
         "train": round(epoch_state.epoch.seconds, 4),
         "label": round(epoch_state.label_seconds, 4),

@@ -64,7 +64,7 @@ def epoch_states(
     network = recipe.network if second is None or second.network is None else second.network
     classifier = place(build_network(network, shape, k))
     if second is None:
-        learner = build_learner(recipe.first, classifier, shape, place, task.bags, hasten)
+        learner = build_learner(recipe.first, classifier, task.bags, place, hasten)
         optimizers = build_optimizers(learner.networks(), recipe.first)
         runs.check_fit(resume, learner.networks(), optimizers, None)
         return stages.first_stage(

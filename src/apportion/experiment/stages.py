@@ -13,6 +13,14 @@ from apportion.experiment.run import run
 from apportion.recipes import Recipe, to_json
 from apportion.recipes.checks import check
 
+# the folders of methods whose recipes have a shorter name
+FOLDERS = {
+    "llp_vat": "vat",
+    "llp_gan": "gan",
+    "count_likelihood": "counts",
+    "two_views": "two-views",
+}
+
 
 def run_with_teacher(
     recipe: Recipe,
@@ -58,7 +66,9 @@ def teacher_folder(recipe: Recipe, root: Path, name: str) -> Path:
     group, _, size = name.split("/")
     first, needed = replace(recipe, second=None), files_needed(recipe)
     found = find_run(root, first, needed)
-    usual = root / group / recipe.first.method / size / f"seed={recipe.seed}"
+    usual = (
+        root / group / FOLDERS.get(recipe.first.method, recipe.first.method) / size / f"seed={recipe.seed}"
+    )
     if found is not None or not runs.finished(usual):
         return found or usual
     runs.refuse_other(usual, to_json(first))

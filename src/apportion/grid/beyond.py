@@ -1,6 +1,5 @@
 """Beyond the paper: two views as a first stage, alone or with PLOT after it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from apportion.recipes import Data, First, Network, Options, Recipe
 
 LARGE = 256  # bags of which a batch holds too few: its rows are of all bags instead
 TWO_VIEWS = First(
-    "two-views", epochs=110, optimizer="sgd", rate=0.1, decay=5e-4, schedule="ramp-cosine", clip=5.0
+    "two_views", epochs=110, optimizer="sgd", rate=0.1, decay=5e-4, schedule="ramp-cosine", clip=5.0
 )
 # for resnet9 and conv13, whose filters have no length that matters
 MUON = replace(TWO_VIEWS, optimizer="muon", rate=0.05)
@@ -33,12 +32,6 @@ EPOCHS13_MUON = {64: 90, 128: 160}  # for 200 and 300 s with compilation, by wha
 RATES_MUON = {32: 0.025, 64: 0.025, 256: 0.02}
 RATES13_MUON = {64: 0.04, 128: 0.03}
 DIGIT_EPOCHS = {16: 12, 32: 12, 64: 12, 128: 12, 256: 16, 512: 20, 1024: 24}
-
-
-def muon_rate(steps: float) -> float:
-    """The peak for a training of so many steps: a long one at a high rate learns most once it has fallen
-    (docs/log.md). The rates of the tables above are within a third of it."""
-    return min(MUON.rate, 3.5 / math.sqrt(max(1.0, steps)))
 
 
 def beyond(

@@ -44,9 +44,13 @@ GAN: dict[str, Any] = {"options": {"weight": 100.0}, "generator_rate": 3e-5}
 # apportion run table1/dllp+plot/16 --seeds 1-3     both stages in about 100 s on one H200; expect 93 %
 TABLE_1 = {
     f"table1/{method}{'+plot' if plot else ''}/{size}": fast(
-        size, second=fast_second(size) if plot else None, method=method, **change
+        size, second=fast_second(size) if plot else None, **change
     )
-    for method, change in {"dllp": {}, "vat": {}, "gan": GAN}.items()
+    for method, change in {
+        "dllp": {"method": "dllp"},
+        "vat": {"method": "llp_vat"},
+        "gan": {"method": "llp_gan", **GAN},
+    }.items()
     for size in SIZES
     for plot in (False, True)
 } | {
@@ -94,7 +98,7 @@ MNIST = {
     f"{data.replace('_', '-')}/{method}{'+plot' if second else ''}/{size}": Recipe(
         data=Data(data, size),
         network=Network("mlp", {"widths": MNIST_WIDTHS}),
-        first=First(method, epochs=60, rate=1e-3),
+        first=First("count_likelihood" if method == "counts" else method, epochs=60, rate=1e-3),
         second=second,
         batch_size=1024,
     )

@@ -1,6 +1,5 @@
 """The paper's tables 1 and 2 in other settings: held-out bags, longer, by Muon, and as the paper says."""
 
-import math
 from dataclasses import replace
 
 from apportion.grid.images import FAST, FAST_SECOND, SIZES, TABLE_1, TABLE_2
@@ -30,15 +29,9 @@ MUON_SECOND = replace(FAST_SECOND, optimizer="muon", rate=0.05, schedule="ramp-c
 GAN_CLIP = 0.2  # a weight of 100 makes gradients too long for SGD, which learns what Muon does not turn
 
 
-def bag_rate(size: float) -> float:
-    """Muon's peak for the bag loss alone: what a bag says falls with the root of its size, and so does the
-    rate (docs/log.md). The rates of the tables above are within a fifth of it."""
-    return min(FAST_MUON.rate, 0.2 / math.sqrt(size))
-
-
 def by_muon(recipe: Recipe) -> Recipe:
     own, rate = recipe.first, MUON_RATES[recipe.data.bag_size]
-    stage = replace(own, optimizer="muon", rate=rate, clip=GAN_CLIP if own.method == "gan" else None)
+    stage = replace(own, optimizer="muon", rate=rate, clip=GAN_CLIP if own.method == "llp_gan" else None)
     return replace(recipe, first=replace(stage, decay=FAST_MUON.decay, schedule=FAST_MUON.schedule))
 
 

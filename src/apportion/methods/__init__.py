@@ -1,5 +1,6 @@
-"""First stages, one method a file."""
+"""Methods that learn from label proportions, one per file; `protocol` says what a new one has to provide."""
 
+from apportion.methods.build import METHODS, ROW_METHODS, make_learner
 from apportion.methods.count_likelihood import CountLikelihood
 from apportion.methods.dllp import DLLP
 from apportion.methods.llp_gan import LLPGAN
@@ -7,23 +8,14 @@ from apportion.methods.llp_vat import LLPVAT
 from apportion.methods.rot import ROT
 from apportion.methods.two_views import TwoViews
 
-METHODS = {
-    "dllp": DLLP,
-    "vat": LLPVAT,
-    "gan": LLPGAN,
-    "rot": ROT,
-    "counts": CountLikelihood,
-    "two-views": TwoViews,
-}
-ROW_METHODS = ("dllp", "two-views")  # can learn from batches of rows from all bags
-
 __all__ = [
     "DLLP",
-    "CountLikelihood",
     "LLPGAN",
     "LLPVAT",
     "METHODS",
     "ROT",
     "ROW_METHODS",
+    "CountLikelihood",
     "TwoViews",
+    "make_learner",
 ]

@@ -1,10 +1,12 @@
-"""Networks that learn beside a classifier: LLP-GAN's generator, and where two views are contrasted.
+"""LLP-GAN: the classifier also tells real instances from generated ones.
 
-LLP-GAN (Liu et al., 2019): the classifier also tells real instances from generated ones.
+    L_D = w · proportion loss + mean softplus(-lse(f(real))) + mean softplus(lse(f(fake)))
+    L_G = ‖ mean features(real) - mean features(fake) ‖²
 
-The discriminator has k + 1 classes; the logit of the class "generated" is fixed at zero, so that the
-classifier's k logits say everything: an instance is real with probability sigmoid(logsumexp(logits)). The
-generator matches the mean features of real instances.
+The discriminator has k + 1 classes. The logit of the class "generated" is fixed at zero, so the classifier's
+k logits say everything: an instance is real with probability sigmoid(lse), lse = log Σ_c exp f_c(x).
+
+Liu et al., "Learning from label proportions with generative adversarial networks", NeurIPS 2019.
 """
 
 import math
@@ -19,8 +21,64 @@ from apportion.losses import proportion_loss
 from apportion.methods.protocol import LossTerms, frozen, frozen_batch_norm
 
 
-def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
-    """The GAN's second player: dense for points, transposed convolutions for images (LLP-GAN's own)."""
+class LLPGAN:
+    """The classifier is nn.Sequential(features, head), as all networks here; any module can be wrapped so.
+
+    `weight` weights the proportions, `adversarial` the two terms of the game. To Adam, 100 and 1 are the same
+    as 1 and 0.01; to SGD and Muon they are not.
+    """
+
+    def __init__(
+        self,
+        classifier: nn.Module,
+        generator: nn.Module,
+        noise: int = 100,
+        weight: float = 1.0,
+        adversarial: float = 1.0,
+    ) -> None:
+        if not isinstance(classifier, nn.Sequential) or len(classifier) != 2:
+            raise TypeError(
+                "llp_gan matches the features before the last layer; pass nn.Sequential(features, head), or "
+                "nn.Sequential(network, nn.Identity()) to match the logits"
+            )
+        self.classifier: nn.Module = classifier
+        self.features = classifier[0]
+        self.generator = generator
+        self.noise = noise
+        self.weight = weight
+        self.adversarial = adversarial
+        self.mean: Callable[[Tensor], Tensor] = mean_of_rows  # over all processes, where there are several
+
+    def networks(self) -> list[nn.Module]:
+        return [self.classifier, self.generator]
+
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
+        noise = torch.rand(len(batch.x), self.noise, device=batch.x.device) * 2 - 1
+        generated = self.generator(noise)
+        logits = self.classifier(batch.x)
+        # the running statistics, which are used at test time, are those of real instances
+        with frozen_batch_norm(self.classifier):
+            fake_logits = self.classifier(generated.detach())
+        yield {
+            "proportion": self.weight * proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
+            "real": self.adversarial * F.softplus(-logits.float().logsumexp(1)).mean(),
+            "fake": self.adversarial * F.softplus(fake_logits.float().logsumexp(1)).mean(),
+        }
+        with frozen_batch_norm(self.classifier):
+            with torch.no_grad():
+                real = self.mean(self.features(batch.x).flatten(1).float())
+            with frozen(self.classifier):  # until the generator has taken its step
+                fake = self.mean(self.features(generated).flatten(1).float())
+                yield {"matching": (real - fake).square().mean()}
+
+
+def mean_of_rows(values: Tensor) -> Tensor:
+    return values.mean(0)
+
+
+def make_generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
+    """A generator of instances of this shape: dense for rows, LLP-GAN's transposed convolutions for
+    images."""
     if len(shape) == 1:
         hidden = [nn.Linear(noise, 128), RowNorm(128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
         return nn.Sequential(*hidden, nn.Linear(128, shape[0]))
@@ -35,13 +93,16 @@ def generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
     for width, following in zip(widths, widths[1:], strict=False):
         layers.append(nn.ConvTranspose2d(width, following, 5, 2, padding=2, output_padding=1, bias=False))
         layers += [nn.BatchNorm2d(following), nn.LeakyReLU(0.2)]
-    layers += [nn.ConvTranspose2d(widths[-1], shape[0], 5, 2, padding=2, output_padding=1), Stretch()]
-    return nn.Sequential(*layers, Cut(shape[1], shape[2]))
+    last = nn.ConvTranspose2d(widths[-1], shape[0], 5, 2, padding=2, output_padding=1)
+    return nn.Sequential(*layers, last, ScaledTanh(), Crop(shape[1], shape[2]))
 
 
 class RowNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch-norm that also trains on one value a channel, which has no variance: by its running statistics.
-    So has a row alone, and an image alone that begins as one pixel."""
+    """Batch normalization that also trains on one value per channel, by its running statistics.
+
+    A single value has no variance. A single row has one per channel, and so has a single image that starts
+    as one pixel.
+    """
 
     def _check_input_dim(self, input: Tensor) -> None:  # rows and images alike
         pass
@@ -52,74 +113,20 @@ class RowNorm(nn.modules.batchnorm._BatchNorm):
         return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
-class Cut(nn.Module):
-    """Images of no more than this height and width: doubling does not end at every size."""
-
-    def __init__(self, height: int, width: int) -> None:
-        super().__init__()
-        self.height, self.width = height, width
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, :, : self.height, : self.width]
-
-
-class Stretch(nn.Module):
-    """tanh, stretched to the range of pixels after scaling to zero mean and unit variance, about ±2."""
+class ScaledTanh(nn.Module):
+    """tanh, scaled to the range of normalized pixels, about ±2."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 2.0 * torch.tanh(x)
 
 
-def instance_mean(values: Tensor) -> Tensor:
-    return values.mean(0)
+class Crop(nn.Module):
+    """Cuts images to this height and width: doubling does not arrive at every size."""
 
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        self.height = height
+        self.width = width
 
-class LLPGAN:
-    """The classifier is nn.Sequential(features, head), as every backbone here; any module can be put so.
-
-    `weight` is that of the proportions, `adversarial` that of telling real from generated: to Adam 100 and 1
-    are the same as 1 and 0.01, to SGD and Muon they are not.
-    """
-
-    def __init__(
-        self,
-        classifier: nn.Module,
-        generator: nn.Module,
-        noise: int = 100,
-        weight: float = 1.0,
-        adversarial: float = 1.0,
-    ) -> None:
-        if not isinstance(classifier, nn.Sequential) or len(classifier) != 2:
-            raise TypeError(
-                "LLP-GAN matches the features before the last layer: pass nn.Sequential(features, head), or "
-                "nn.Sequential(network, nn.Identity()) to match the logits"
-            )
-        self.classifier: nn.Module = classifier
-        self.features = classifier[0]
-        self.generator = generator
-        self.noise = noise
-        self.weight = weight
-        self.adversarial = adversarial
-        self.mean: Callable[[Tensor], Tensor] = instance_mean  # over all processes, where there are several
-
-    def networks(self) -> list[nn.Module]:
-        return [self.classifier, self.generator]
-
-    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
-        made = self.generator(torch.rand(len(batch.x), self.noise, device=batch.x.device) * 2 - 1)
-        logits = self.classifier(batch.x)
-        with frozen_batch_norm(
-            self.classifier
-        ):  # the statistics used at test time are those of real instances
-            judged = self.classifier(made.detach())
-        yield {
-            "proportion": self.weight * proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
-            "real": self.adversarial * F.softplus(-logits.float().logsumexp(1)).mean(),
-            "fake": self.adversarial * F.softplus(judged.float().logsumexp(1)).mean(),
-        }
-        with frozen_batch_norm(self.classifier):
-            with torch.no_grad():
-                real = self.mean(self.features(batch.x).flatten(1).float())
-            with frozen(self.classifier):  # until the generator has taken its step
-                fake = self.mean(self.features(made).flatten(1).float())
-                yield {"matching": (real - fake).square().mean()}
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :, : self.height, : self.width]

@@ -21,13 +21,13 @@ class PredictionMemory(nn.Module):
     """The latest log-probabilities of all rows, (N, k), and the bag means that follow from them.
 
     With `transport`, it also keeps the dual prices of exact transport of these predictions, from which
-    `adjusted_scores` reads labels. It is a module without parameters, so that checkpoints include it. `quick`
+    `adjusted_scores` reads labels. It is a module without parameters, so that checkpoints include it. `compile_part`
     compiles the loss of a batch.
 
     A round is every row once. At its start sums are computed anew; at its end, prices.
     """
 
-    def __init__(self, bags: Bags, transport: bool = False, quick: PartCompiler = identity) -> None:
+    def __init__(self, bags: Bags, transport: bool = False, compile_part: PartCompiler = identity) -> None:
         super().__init__()
         device = bags.x.device
         self.transport = transport
@@ -44,7 +44,7 @@ class PredictionMemory(nn.Module):
         self.register_buffer("prices", prices.to(device))
         self.register_load_state_dict_post_hook(_start_new_round)
         self.rows_left = 0  # in this round
-        self.compiled_loss = quick(self._loss)
+        self.compiled_loss = compile_part(self._loss)
 
     def loss(self, logits: Tensor, row: Tensor) -> Tensor:
         """The proportion loss of the bags of these rows, mean over rows; its gradient is that of these rows.

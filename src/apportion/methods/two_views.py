@@ -33,7 +33,7 @@ class TwoViews:
     A batch has x of shape (n, 2, ...): weak and strong views. The bag loss is the proportion loss or, with
     `counts`, the count likelihood; its weight goes from `bag_first` to `bag_last`. Without `transport`, the
     label of an instance is its most probable class. With a `memory`, batches are of rows from all bags.
-    `quick` compiles the parts of a step.
+    `compile_part` compiles the parts of a step.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TwoViews:
         transport: bool = True,
         counts: bool = False,
         memory: PredictionMemory | None = None,
-        quick: PartCompiler | None = None,
+        compile_part: PartCompiler | None = None,
     ) -> None:
         if memory is not None and counts:
             raise ValueError("the count likelihood needs whole bags; leave out counts or memory")
@@ -69,11 +69,11 @@ class TwoViews:
         self.transport = transport
         self.counts = counts
         self.usual_n_bags = 0  # in a batch; nothing is compiled for others
-        quick = quick or identity
-        self.weak_pass = quick(self._weak_pass, graphs=True)
-        self.strong_pass = quick(self._strong_pass, graphs=True)
-        self.contrastive_loss = quick(self._contrastive_loss, graphs=True)
-        self.label_losses = quick(label_losses, graphs=True)
+        compile_part = compile_part or identity
+        self.weak_pass = compile_part(self._weak_pass, graphs=True)
+        self.strong_pass = compile_part(self._strong_pass, graphs=True)
+        self.contrastive_loss = compile_part(self._contrastive_loss, graphs=True)
+        self.label_losses = compile_part(label_losses, graphs=True)
 
     def networks(self) -> list[nn.Module]:
         return [self.trained]

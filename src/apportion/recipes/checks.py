@@ -12,11 +12,12 @@ from apportion.losses import SCE_WEIGHTS
 from apportion.methods import METHODS, ROW_METHODS
 from apportion.networks import NETWORKS
 from apportion.optim import OPTIMIZERS, SCHEDULES
+from apportion.pseudo_labels import PSEUDO_LABELS
 from apportion.recipes import First, Network, Recipe
 from apportion.recipes.ranges import check_ranges
 
 BAGGINGS = {"random": random_bag_ids, "dirichlet": dirichlet_bag_ids, "cluster": cluster_bag_ids}
-LABELS = ("hard", "soft", "predicted", "argmax")
+LABELS = PSEUDO_LABELS
 LOSSES = ("ce", "sce", *(f"sce-{preset}" for preset in SCE_WEIGHTS))
 
 
@@ -77,10 +78,10 @@ def _check_together(recipe: Recipe) -> None:
 def _check_views(recipe: Recipe) -> None:
     """Two views are of one method: it needs them, and no other can take them."""
     second = recipe.second
-    if (recipe.first.method == "two-views") != (recipe.augment in PAIRS):
+    if (recipe.first.method == "two_views") != (recipe.augment in PAIRS):
         raise SettingsError(
             f"first.method is '{recipe.first.method}' and augment is '{recipe.augment}'; the method "
-            f"two-views and the views {' or '.join(PAIRS)} go together: set both or neither"
+            f"two_views and the views {' or '.join(PAIRS)} go together: set both or neither"
         )
     if second is not None and (second.augment or recipe.augment) in PAIRS:
         pair = second.augment or recipe.augment

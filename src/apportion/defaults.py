@@ -1,0 +1,388 @@
+"""Every default that depends on the data: what "auto" and `None` mean.
+
+One plain function per default, with its numbers. Experiments that justify them are in docs/log.md; the
+recipes of the paper refer to these functions, never the reverse. Most defaults depend on the kind of the
+data:
+
+- "table": rows of numbers;
+- "images": images as bytes, trained on a GPU;
+- "cpu_images": images as bytes, trained on the CPU, with a network that one core trains in minutes.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from apportion._device import plain_network
+from apportion.augment import crop_flip, weak_and_strong
+from apportion.bags.bags import Bags
+from apportion.errors import SettingsError
+from apportion.intake.instances import as_floats, centered
+from apportion.methods import METHODS, ROW_METHODS
+from apportion.methods.network_checks import MakeNetwork
+from apportion.networks import NETWORKS, resnet9
+from apportion.optim import flat, make_optimizer, one_cycle, ramp_cosine
+from apportion.pseudo_labels import PSEUDO_LABELS
+from apportion.training import Schedule, View
+
+DataKind = Literal["table", "images", "cpu_images"]
+
+LARGEST_WHOLE_BAG = 4096  # rows; a batch grows up to this size to hold the largest bag
+
+
+# -- what is trained --------------------------------------------------------------------------------------
+
+
+def kind_of_data(x: Tensor, device: torch.device) -> DataKind:
+    """Images are bytes of shape (n, channels, height, width). All else is a table."""
+    if x.ndim != 4 or x.dtype != torch.uint8:
+        return "table"
+    return "cpu_images" if device.type == "cpu" else "images"
+
+
+def default_model(kind: DataKind) -> str | MakeNetwork:
+    if kind == "table":
+        return "mlp"
+    if kind == "images":
+        return "resnet9"
+    return partial(resnet9, width=8)  # a sixty-fourth of the arithmetic
+
+
+def default_method(kind: DataKind) -> str:
+    return "dllp" if kind == "table" else "two_views"
+
+
+def default_pseudo_labels(kind: DataKind) -> str | None:
+    """The labels of the second stage, or None for no second stage.
+
+    After two_views, a second stage gains at bags of 16 images and loses a little above.
+    """
+    return "soft" if kind == "table" else None
+
+
+def resolve_auto(settings: Mapping[str, Any], x: Tensor, device: torch.device) -> dict[str, Any]:
+    """The settings with every "auto" of model, method and pseudo_labels replaced by its default for `x`."""
+    kind = kind_of_data(x, device)
+    defaults = {
+        "model": default_model(kind),
+        "method": default_method(kind),
+        "pseudo_labels": default_pseudo_labels(kind),
+    }
+    resolved = dict(settings)
+    for name, default in defaults.items():
+        if isinstance(resolved[name], str) and resolved[name] == "auto":
+            resolved[name] = default
+    return resolved
+
+
+def default_method_options(kind: DataKind, method: str) -> dict[str, Any]:
+    """Arguments of the method that differ from the method's own defaults."""
+    if method == "llp_gan" and kind != "table":
+        # Muon's step keeps the length of the gradient: weights of 1 and 0.01 instead of 100 and 1 with Adam
+        return {"adversarial": 0.01}
+    return {}
+
+
+# -- batches ----------------------------------------------------------------------------------------------
+
+
+def base_batch_size(kind: DataKind) -> int:
+    """Rows per batch, before the bags are looked at."""
+    return {"table": 256, "images": 512, "cpu_images": 256}[kind]
+
+
+def default_batch_size(kind: DataKind, bags: Bags, by: str) -> int:
+    """Rows per batch: enough for the largest bag, and for tables also for as many bags as
+    `informative_rows`."""
+    base = base_batch_size(kind)
+    if by == "row":
+        return base
+    size = min(LARGEST_WHOLE_BAG, max(base, int(bags.sizes.max())))
+    return max(size, informative_rows(bags.known())) if kind == "table" else size
+
+
+def informative_rows(bags: Bags) -> int:
+    """Rows of as many bags as it takes for their proportions to be informative, at most 8,192.
+
+    Proportions of random bags of n rows vary with a standard deviation of about 1/√n, and what one bag says
+    drowns in what the others contradict. √(n k / 18) bags are enough for k classes (docs/log.md): five bags
+    of 256 rows for two classes. Bags whose proportions vary more are like random bags of fewer rows, and
+    fewer of them are enough.
+    """
+    proportions = bags.proportions.cpu().double()  # MPS has no float64
+    mean = proportions.mean(0)
+    variance = float((proportions - mean).square().sum(1).mean())
+    if variance == 0:
+        return 0
+    random_bag_size = float((mean * (1 - mean)).sum()) / variance  # of random bags that vary as much
+    bag_size = float(bags.sizes.clamp_max(LARGEST_WHOLE_BAG).double().mean())
+    most = 8192  # 1,000 steps of so many rows take one core a minute or two
+    return int(min(most, bag_size * math.sqrt(random_bag_size * len(mean) / 18)))
+
+
+def default_by(kind: DataKind, method: str, bags: Bags, batch_size: int | None) -> str:
+    """Whether batches are of whole bags or of rows: "row" where a batch would hold too few whole bags.
+
+    Tables always have batches of whole bags. For images a batch should hold at least four (on the CPU two)
+    bags of the usual size, and never only part of a bag.
+    """
+    if kind == "table" or method not in ROW_METHODS:
+        return "bag"
+    bags = bags.known()
+    fewest = 4.0 if kind == "images" else 2.0
+    too_few = (batch_size or base_batch_size(kind)) < fewest * usual_bag_size(bags)
+    too_large = int(bags.sizes.max()) > (batch_size or LARGEST_WHOLE_BAG)
+    return "row" if too_few or too_large else "bag"
+
+
+def usual_bag_size(bags: Bags) -> float:
+    """The mean, over rows, of the size of the row's bag."""
+    sizes = bags.sizes.double()
+    return float(sizes.square().sum() / sizes.sum())
+
+
+# -- epochs -----------------------------------------------------------------------------------------------
+
+
+def default_epochs(kind: DataKind, bags: Bags, batch_size: int | None, by: str) -> int:
+    """Epochs of the first stage; `batch_size` is the user's, or None.
+
+    Table: about 1,000 steps. Fewer if the proportions of some bags are unknown, since fewer bags overfit
+    sooner. Images: more steps for larger bags, whose proportions say less.
+    """
+    known = bags.known()
+    bag_size = float(known.sizes.float().mean())
+    fraction_known = len(known.x) / len(bags.x)
+    rows = batch_size or default_batch_size(kind, bags, by)
+    if kind == "images":
+        return epochs_for_steps(2400 * bag_size**0.5, known, rows, by, most=400)
+    if kind == "cpu_images":
+        return epochs_for_steps(250 * max(128.0, bag_size) ** 0.5, known, rows, by, most=400)
+    if batch_size is None:
+        # Batches hold the largest bag, however rare bags of that size are, and there are few of them. As many
+        # steps as usual would go over the rows so often that small bags are overfit (docs/log.md).
+        two_bags = math.ceil(2 * usual_bag_size(known))
+        rows = min(rows, max(base_batch_size(kind), informative_rows(known), two_bags))
+    return _table_epochs(1000 * fraction_known**0.5, bags.n_classes / 10, known, rows, by)
+
+
+def default_student_epochs(kind: DataKind, bags: Bags, batch_size: int, by: str) -> int:
+    """Epochs of the second stage: about 500 steps for tables, 8,000 for images."""
+    if kind == "table":
+        return _table_epochs(500, bags.n_classes / 5, bags, batch_size, by)
+    return epochs_for_steps(8000, bags, batch_size, by, most=400)
+
+
+def epochs_for_steps(
+    steps: float, bags: Bags, batch_size: int, by: str = "bag", least: int = 5, most: int = 10**6
+) -> int:
+    """Epochs that make about so many steps, between `least` and `most`."""
+    rows = len(bags.x) if by == "row" else int(bags.sizes.clamp_max(batch_size).sum())
+    batches = math.ceil(rows / batch_size)
+    return min(most, max(least, math.ceil(steps / batches)))
+
+
+def _table_epochs(steps: float, more_classes: float, bags: Bags, batch_size: int, by: str) -> int:
+    """As `epochs_for_steps`, with steps in proportion to the number of classes if there are many.
+
+    With many classes each has fewer rows. Only up to 20 epochs, though: rows that were seen more often may as
+    well be overfit (docs/log.md).
+    """
+    usual = epochs_for_steps(steps, bags, batch_size, by)
+    more = epochs_for_steps(steps * more_classes, bags, batch_size, by)
+    return max(usual, min(20, more))
+
+
+def default_warmup_epochs(kind: DataKind, student_epochs: int) -> int:
+    """Epochs that a student learns the teacher's labels before it makes labels itself."""
+    return math.ceil((0.6 if kind == "table" else 1 / 8) * student_epochs)
+
+
+# -- optimizers -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How the networks of a stage are optimized."""
+
+    optimizer: str
+    learning_rate: float  # peak
+    schedule: Schedule
+    weight_decay: float = 0.0
+    momentum: float = 0.9  # β₁ of Adam
+    clip: float | None = None  # largest norm of a gradient
+
+
+def default_optimization(
+    kind: DataKind, method: str, muon: bool, steps: float, bag_size: float
+) -> Optimization:
+    """First stage of so many steps, on bags of this usual size; `muon`: the network suits Muon."""
+    if kind == "table":
+        return Optimization("adam", 2e-3, one_cycle)
+    if method == "two_views":
+        name, rate = ("muon", muon_learning_rate(steps)) if muon else ("sgd", 0.1)
+        return Optimization(name, rate, ramp_cosine, weight_decay=5e-4, clip=5.0)
+    if muon:
+        rate = min(muon_learning_rate(steps), bag_loss_learning_rate(bag_size))
+        return Optimization("muon", rate, ramp_cosine, weight_decay=5e-4)
+    return Optimization("adam", 1e-3, one_cycle)
+
+
+def default_student_optimization(kind: DataKind, muon: bool, steps: float) -> Optimization:
+    """Second stage of so many steps; `muon`: the network suits Muon."""
+    if kind == "table":
+        return Optimization("adam", 1e-3, one_cycle)
+    if muon:
+        return Optimization("muon", muon_learning_rate(steps), ramp_cosine, weight_decay=5e-4)
+    return Optimization("sgd", 0.1, flat, weight_decay=5e-4)
+
+
+def muon_learning_rate(steps: float) -> float:
+    """Muon's peak rate for so many steps: at most 0.05, and lower for long trainings, which learn most once
+    the rate has fallen (docs/log.md)."""
+    return min(0.05, 3.5 / math.sqrt(max(1.0, steps)))
+
+
+def bag_loss_learning_rate(bag_size: float) -> float:
+    """Muon's peak rate where the loss of whole bags is all that teaches: what a bag says falls with the root
+    of its size, and so does the rate (docs/log.md)."""
+    return min(0.05, 0.2 / math.sqrt(bag_size))
+
+
+def generator_learning_rate(kind: DataKind) -> float:
+    """LLP-GAN's generator, trained by Adam. With images it must not learn too fast (docs/log.md)."""
+    return 3e-4 if kind == "table" else 3e-5
+
+
+def make_optimizers(
+    networks: Sequence[nn.Module], settings: Optimization, generator_rate: float = 3e-4
+) -> list[Optimizer]:
+    """One optimizer per network: `settings` for the classifier's, Adam with β₁ = 0.5 for a generator."""
+    classifier, *generators = networks
+    optimizer = make_optimizer(
+        classifier,
+        settings.optimizer,
+        settings.learning_rate,
+        decay=settings.weight_decay,
+        momentum=settings.momentum,
+        clip=settings.clip,
+    )
+    return [optimizer, *(make_optimizer(each, "adam", generator_rate, momentum=0.5) for each in generators)]
+
+
+def suits_muon(make_network: MakeNetwork, network: nn.Module) -> bool:
+    """Whether Muon may train a network: it is one of ours, new, and every convolution is followed by a norm.
+
+    Muon changes the length of filters, which only such norms make irrelevant. A user's network may have been
+    trained before.
+    """
+    layers = list(network.modules())
+    norms = sum(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers)
+    convolutions = sum(isinstance(layer, nn.Conv2d) for layer in layers)
+    return is_built_in(make_network) and 0 < convolutions <= norms
+
+
+def is_built_in(make_network: MakeNetwork) -> bool:
+    """Whether it makes one of the networks of apportion.networks."""
+    function = make_network.func if isinstance(make_network, partial) else make_network
+    return function in NETWORKS.values()
+
+
+# -- the student, views and initialization ----------------------------------------------------------------
+
+
+def default_mixup(kind: DataKind) -> float:
+    """The parameter of mixup's Beta distribution; 0: no mixup."""
+    return 0.0 if kind == "table" else 1.0
+
+
+def default_ema(kind: DataKind) -> float:
+    """Momentum of the moving average from which a student's labels are made.
+
+    After a single epoch at the high learning rates of images, predictions are poor.
+    """
+    return 0.0 if kind == "table" else 0.9
+
+
+def default_view(kind: DataKind, method: str, horizontal_flip: bool) -> View:
+    """What training sees of the instances: rows as they are, images shifted and flipped, or two views."""
+    if method == "two_views":
+        pairs = partial(weak_and_strong, mirror=horizontal_flip)
+        return pairs if kind == "table" else lambda x: centered(pairs(x))
+    if kind == "table":
+        return as_floats
+    return lambda x: centered(crop_flip(x, mirror=horizontal_flip))
+
+
+def initial_proportions(bags: Bags) -> Tensor:
+    """Class proportions of all rows, (k,); a class without rows as if it had half a row."""
+    return bags.overall.clamp_min(0.5 / len(bags.x))
+
+
+def set_initial_bias(network: nn.Module, proportions: Tensor) -> None:
+    """Make the first predictions equal these proportions (k,) if a class has less than a fifth of 1/k.
+
+    A network that starts by predicting a rare class for every other row unlearns it everywhere before it
+    learns where it is. Without rare classes, starting at equal proportions learns large bags sooner
+    (docs/log.md, Adult).
+    """
+    k = len(proportions)
+    if float(proportions.min()) >= 0.2 / k:
+        return
+    plain = plain_network(network)
+    head = plain[-1] if isinstance(plain, nn.Sequential) and len(plain) else plain
+    if isinstance(head, nn.Linear) and head.bias is not None:
+        with torch.no_grad():
+            head.bias.add_((k * proportions).log().to(head.bias))
+
+
+# -- checks -----------------------------------------------------------------------------------------------
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise SettingsError for a value that `fit_two_stages` and the labels cannot use.
+
+    `settings` are the classifier's parameters after `resolve_auto`: model, method, pseudo_labels, reg,
+    epochs, student_epochs, learning_rate, student_learning_rate, batch_size, horizontal_flip.
+    """
+    model = settings["model"]
+    if isinstance(model, nn.Module):
+        raise SettingsError(
+            f"model is a network, {type(model).__name__}; pass a function (shape, n_classes) -> "
+            "nn.Module, since every stage trains a new network"
+        )
+    if not callable(model):
+        _check_choice("model", model, list(NETWORKS))
+    _check_choice("method", settings["method"], list(METHODS))
+    _check_choice("pseudo_labels", settings["pseudo_labels"], [*PSEUDO_LABELS, None])
+    if not isinstance(settings["horizontal_flip"], bool | np.bool_):
+        raise SettingsError(f"horizontal_flip is {settings['horizontal_flip']!r}; pass True or False")
+    _check_positive("reg", settings["reg"])
+    for name in ("learning_rate", "student_learning_rate"):
+        if settings[name] is not None:
+            _check_positive(name, settings[name])
+    for name, least in (("epochs", 1), ("student_epochs", 0), ("batch_size", 1)):
+        value = settings[name]
+        if value is None:
+            continue
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+            raise SettingsError(f"{name} is {value!r}; pass a whole number, at least {least}")
+
+
+def _check_choice(name: str, value: Any, known: Sequence[str | None]) -> None:
+    if not isinstance(value, str | None) or value not in known:
+        raise SettingsError(f"{name} is {value!r}; pass one of {', '.join(map(str, known))}")
+
+
+def _check_positive(name: str, value: Any) -> None:
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not 0 < float(value) < math.inf:
+        raise SettingsError(f"{name} is {value!r}; pass a positive number")

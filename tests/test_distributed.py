@@ -66,7 +66,18 @@ class FakeGroup(ProcessGroup):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked")
 def test_two_processes_take_the_steps_of_one_that_replays_their_order():
-    words = ("steps", "--data", "ragged", "--kinds", "dllp", "vat", "gan", "rot", "mixup", "bag weights")
+    words = (
+        "steps",
+        "--data",
+        "ragged",
+        "--kinds",
+        "dllp",
+        "llp_vat",
+        "llp_gan",
+        "rot",
+        "mixup",
+        "bag weights",
+    )
     done = subprocess.run([sys.executable, BENCHMARK, *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("the same steps\n")
@@ -119,7 +130,7 @@ def test_what_is_not_passed_has_the_defaults_of_one_process():
 
 def test_a_stage_leaves_optimizers_and_learners_as_they_were():
     bags, _ = moon_bags()
-    learner = learner_of("gan", network())
+    learner = learner_of("llp_gan", network())
     optimizers = [make_optimizer(each, "sgd", 1e-3) for each in learner.networks()]
     mean = learner.mean  # type: ignore[attr-defined]
     for _ in range(2):
@@ -144,11 +155,11 @@ def test_the_error_of_plans_is_the_worst_of_all_processes():
     stages, learner = DistributedPipeline(WorseElsewhere()), learner_of("rot", network())
     optimizer = make_optimizer(learner.classifier, "adam", 1e-3)
     next(stages.first_stage(learner, bags, [optimizer], **STAGE))
-    assert float(learner.label.worst) >= 1  # type: ignore[attr-defined]
+    assert float(learner.label.worst_error) >= 1  # type: ignore[attr-defined]
     label, net = SoftLabels(1.0), network()
     optimizer = make_optimizer(net, "adam", 1e-3)
     next(stages.second_stage(torch.zeros(len(bags.x), 2), net, bags, [optimizer], label=label, **STAGE))
-    assert float(label.last) >= 1
+    assert float(label.last_error) >= 1
 
 
 # --- the bags of a process
@@ -250,7 +261,7 @@ def test_stages_that_need_all_rows_in_one_process_are_refused():
         stages.second_stage(log_probs, net, bags, [adam], by="row", **STAGE),
         stages.first_stage(DLLP(net), bags, [adam], by="row", **STAGE),
         stages.first_stage(DLLP(net, PredictionMemory(bags)), bags, [adam], **STAGE),
-        stages.first_stage(learner_of("two-views", net), bags, [adam], **STAGE),
+        stages.first_stage(learner_of("two_views", net), bags, [adam], **STAGE),
         stages.first_stage(DLLP(net), bags, [clipped], **STAGE),  # shortened before it is summed
     ]
     for stage in refused:

@@ -63,7 +63,7 @@ def test_the_first_player_is_the_classifier_and_every_weight_of_a_player_learns_
         assert all(gradient.abs().sum() > 0 for gradient in gradients)
 
 
-@pytest.mark.parametrize("name", [name for name in ONE_VIEW if name != "counts"])
+@pytest.mark.parametrize("name", [name for name in ONE_VIEW if name != "count_likelihood"])
 def test_the_terms_named_proportion_are_the_bag_loss_with_its_own_sign(name):
     bags = moon_bags()[0]
     learner = learner_of(name, network())

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from apportion import runs
-from apportion.experiment.stages import FOLDERS
 from apportion.errors import SettingsError
+from apportion.experiment.stages import FOLDERS
 from apportion.grid import RECIPES
 from apportion.recipes import Data, First, Network, Recipe, Second, changed, from_json, to_json
 from apportion.recipes.checks import check

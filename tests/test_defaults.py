@@ -43,7 +43,7 @@ from apportion.defaults import (
     usual_bag_size,
 )
 from apportion.errors import SettingsError
-from apportion.evaluate import predict
+from apportion.evaluate import predict_log_proba
 from apportion.grid import RECIPES
 from apportion.networks import NETWORKS, conv13, mlp, resnet9, resnet18, wrn_28_2
 from apportion.optim import flat, one_cycle, ramp_cosine
@@ -335,12 +335,12 @@ def test_epochs_on_rows_count_all_rows_of_large_bags():
 def test_first_predictions_are_the_overall_proportions_if_a_class_is_rare():
     torch.manual_seed(0)
     network, x = mlp((2,), 3), torch.randn(500, 2)
-    before = predict(network, x)
+    before = predict_log_proba(network, x)
     set_initial_bias(network, torch.tensor([0.6, 0.33, 0.07]))
-    assert torch.equal(predict(network, x), before)  # none is
+    assert torch.equal(predict_log_proba(network, x), before)  # none is
     proportions = torch.tensor([0.9, 0.099, 0.001])
     set_initial_bias(network, proportions)
-    torch.testing.assert_close(predict(network, x).exp().mean(0), proportions, rtol=0.3, atol=0.0)
+    torch.testing.assert_close(predict_log_proba(network, x).exp().mean(0), proportions, rtol=0.3, atol=0.0)
     for other in (nn.Linear(2, 3, bias=False), nn.Sequential(nn.Linear(2, 3), nn.Tanh())):
         before = other(x)
         set_initial_bias(other, proportions)

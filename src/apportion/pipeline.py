@@ -215,7 +215,9 @@ def fit_two_stages(
         settings = replace(settings, learning_rate=learning_rate)
     to_device, compile_part = compile_for(device, lengths, parts=by_parts)
     options = defaults.default_method_options(kind, method)
-    learner = make_learner(method, teacher, known, by=by, options=options, to_device=to_device, compile_part=compile_part)
+    learner = make_learner(
+        method, teacher, known, by=by, options=options, to_device=to_device, compile_part=compile_part
+    )
     optimizers = defaults.make_optimizers(
         learner.networks(), settings, defaults.generator_learning_rate(kind)
     )

@@ -40,7 +40,8 @@ def make_learner(
 ) -> Learner:
     """A method around a classifier, with the other networks it needs and, `by="row"`, a memory of `bags`.
 
-    `options` are arguments of the method, `to_device` moves networks, `compile_part` compiles the parts of a step.
+    `options` are arguments of the method, `to_device` moves networks, `compile_part` compiles the parts of a
+    step.
     """
     arguments = dict(options or {})
     if by == "row":

@@ -21,8 +21,8 @@ class PredictionMemory(nn.Module):
     """The latest log-probabilities of all rows, (N, k), and the bag means that follow from them.
 
     With `transport`, it also keeps the dual prices of exact transport of these predictions, from which
-    `adjusted_scores` reads labels. It is a module without parameters, so that checkpoints include it. `compile_part`
-    compiles the loss of a batch.
+    `adjusted_scores` reads labels. It is a module without parameters, so that checkpoints include it.
+    `compile_part` compiles the loss of a batch.
 
     A round is every row once. At its start sums are computed anew; at its end, prices.
     """

@@ -33,7 +33,13 @@ def build_learner(
     compile_part: PartCompiler = identity,
 ) -> Learner:
     return make_learner(
-        first.method, classifier, bags, by=by(first), options=first.options, to_device=to_device, compile_part=compile_part
+        first.method,
+        classifier,
+        bags,
+        by=by(first),
+        options=first.options,
+        to_device=to_device,
+        compile_part=compile_part,
     )
 
 

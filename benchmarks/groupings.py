@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from sklearn.metrics import log_loss, roc_auc_score
 
-from apportion import ProportionClassifier, meet
+from apportion import ProportionClassifier, condition_on_proportions
 from apportion.datasets.adult import Rows, adult, read_adult
 
 LEAST = 20
@@ -80,7 +80,10 @@ def main() -> None:
     line("none", 0, [judged(each[:, 1], test_y) for each in predicted[first]])
     for names in (names for n in (1, 2, 3) for names in combinations(GROUPINGS, n)):
         chosen = {name: test_bags[name] for name in names}
-        met = [meet(each, chosen, {name: shares[name] for name in names}) for each in predicted[first]]
+        met = [
+            condition_on_proportions(each, chosen, {name: shares[name] for name in names})
+            for each in predicted[first]
+        ]
         n_bags = sum(len(shares[name]) for name in names)
         line(" + ".join(names), n_bags, [judged(each[:, 1], test_y) for each in met])
 

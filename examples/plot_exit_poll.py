@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from apportion import ProportionClassifier, meet
+from apportion import ProportionClassifier, condition_on_proportions
 
 GROUPS = ("18–29", "30–44", "45–59", "60–74", "75+")
 ENDS = (30, 45, 60, 75)
@@ -69,7 +69,9 @@ def main(folder: Path, small: bool = False) -> None:
         )
         classifier.fit(scaled(age, income), bags=known[0], proportions=known[1], classes=[0, 1])
         learned = classifier.predict_proba(scaled(AGES, 3.0))[:, 1]
-        met = meet(classifier.predict_proba(scaled(age, income)), *known, classes=[0, 1])[:, 1]
+        met = condition_on_proportions(classifier.predict_proba(scaled(age, income)), *known, classes=[0, 1])[
+            :, 1
+        ]
         guess = [met[cell].mean() for cell in cells]
         off, miss = np.abs(learned - curve).mean(), np.abs(np.subtract(guess, real)).mean()
         print(f"{said}: share by age {off:.3f} off the truth, age groups of regions {miss:.3f} off")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 pl = pytest.importorskip("polars")
 
-from apportion import Bags, ProportionClassifier, meet  # noqa: E402
+from apportion import Bags, ProportionClassifier, condition_on_proportions  # noqa: E402
 from apportion.cli import app  # noqa: E402
 from apportion.errors import DataError, SettingsError  # noqa: E402
 from apportion.intake.joining import joined  # noqa: E402
@@ -131,7 +131,7 @@ def test_predict_meets_the_shares_of_both_groupings(folder):
     for name, known in tables.items():
         means = met.group_by(name).agg(pl.col("p(right)").mean()).sort(name)
         np.testing.assert_allclose(means["p(right)"], known["right"], atol=1e-3)
-    python = meet(
+    python = condition_on_proportions(
         plain.select("p(left)", "p(right)").to_numpy(),
         {name: plain[name].to_numpy() for name in tables},
         tables,

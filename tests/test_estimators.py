@@ -34,7 +34,6 @@ from apportion import (
     build_bags,
     diagnose,
     expand_proportions,
-    meet,
 )
 from apportion.errors import DataError, SettingsError
 from apportion.fitting import two_stages
@@ -205,7 +204,7 @@ def test_names_of_shares_and_classes_that_differ_are_refused():
     refusal("each once", X, TURNED.set_axis(["no", "no"], axis=1), bags=TOWNS)
     refusal("are of several types", X, TURNED.set_axis(["no", 1], axis=1), bags=TOWNS)
     model = quick().fit(X, expand_proportions(FRAME, TOWNS).to_numpy(), bags=TOWNS)
-    with pytest.raises(DataError, match=r"but the classes are \[0, 1\]"):
+    with pytest.raises(DataError, match="the classes"):
         BagScore()(model, X, TURNED, bags=TOWNS)
 
 
@@ -716,7 +715,7 @@ def test_a_score_tells_a_table_from_shares_of_rows_where_every_row_is_a_bag():
     right = BagScore()(model, X[:12], rows, bags=ids)
     assert BagScore()(model, X[:12], table, bags=ids) == pytest.approx(right)
     assert BagScore()(model, X[:12], dict(zip(ids, rows, strict=True)), bags=ids) == pytest.approx(right)
-    with pytest.raises(DataError, match="there are 12 instances but 10 labels"):
+    with pytest.raises(DataError, match="there are 12 rows but 10 labels"):
         BagScore()(model, X[:12], TRUTH[:10], bags=ids)
 
 
@@ -735,11 +734,10 @@ def test_bags_in_another_order_than_predictions_are_refused_by_all_who_take_both
     bags = pd.Series(
         TOWNS, index=np.roll(np.arange(240), 7)
     )  # in the order of the predictions, who count theirs
-    np.testing.assert_array_equal(meet(frame, bags, TABLE), meet(frame, TOWNS, TABLE))
     frame.index = [f"row {i}" for i in range(240)]
     bags.index = frame.index
     moved = bags.sample(frac=1, random_state=1)
-    for ask in (meet, diagnose):
+    for ask in (diagnose,):
         with pytest.raises(DataError, match="rows of probabilities in another order, .* pass bags.loc"):
             ask(frame, moved, TABLE)
     moved = pd.Series(TOWNS).sample(frac=1, random_state=1)

@@ -1,4 +1,4 @@
-"""Rows in several groupings: what the estimator and meet make of them, and what is refused."""
+"""Rows in several groupings: what the estimator makes of them, and what is refused."""
 
 import logging
 
@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from apportion import ProportionClassifier, build_bags, diagnose, expand_proportions, load, meet, save
+from apportion import ProportionClassifier, build_bags, diagnose, expand_proportions, load, save
 from apportion.errors import DataError
 from apportion.intake.given import GivenBag
 from apportion.intake.joining import BagOf, groupings_in, joined, transduced
@@ -169,57 +169,6 @@ def test_frames_are_read_by_their_index_in_every_grouping(world):
         ProportionClassifier(**FAST).fit(frame, bags=turned, proportions=world.shares)
 
 
-# --- meet
-
-
-def test_meet_has_the_shares_of_all_groupings_and_is_likelier_for_it():
-    world = World(3)
-    scores = np.stack([world.x[:, 0] * 2, *np.zeros((2, 600))], 1)  # which knows of one feature alone
-    probs = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-    found = {
-        "neither": probs,
-        "town": meet(probs, world.town, world.shares["town"]),
-        "both": meet(probs, world.bags, world.shares),
-    }
-    for name, ids in world.bags.items():
-        means = pd.DataFrame(found["both"]).groupby(ids).mean()
-        np.testing.assert_allclose(means, world.shares[name], atol=1e-4)
-    loss = {name: -np.log(each[np.arange(600), world.y]).mean() for name, each in found.items()}
-    assert loss["both"] < loss["town"] - 0.005 < loss["neither"] - 0.01
-    order = np.random.default_rng(0).permutation(600)
-    turned = meet(probs[order], {name: ids[order] for name, ids in world.bags.items()}, world.shares)
-    np.testing.assert_allclose(turned, found["both"][order], atol=1e-6)
-
-
-def test_meet_of_one_named_grouping_is_meet(world):
-    probs = np.random.default_rng(0).dirichlet([1, 1, 1], 600)
-    one = meet(probs, {"town": world.town}, {"town": world.shares["town"]})
-    np.testing.assert_allclose(one, meet(probs, world.town, world.shares["town"]), atol=1e-6)
-
-
-def test_meet_refuses_tables_of_other_classes(world):
-    named = {
-        name: table.set_axis(list(classes), axis=1)
-        for (name, table), classes in zip(world.shares.items(), ("abc", "abd"), strict=True)
-    }
-    with pytest.raises(
-        DataError, match=r"'town' has the classes \['a', 'b', 'c'\], 'age' has \['a', 'b', 'd'\]"
-    ):
-        meet(np.full((600, 3), 1 / 3), world.bags, named)
-    with pytest.raises(DataError, match="grouping 'age': "):
-        meet(np.full((600, 3), 1 / 3), world.bags, named, classes=list("abc"))
-
-
-def test_meet_refuses_groupings_that_contradict_each_other_and_takes_rounded_ones(world):
-    probs = np.full((600, 3), 1 / 3)
-    rounded = {name: table.round(2) for name, table in world.shares.items()}
-    rounded = {name: table.div(table.sum(axis=1), axis=0) for name, table in rounded.items()}
-    meet(probs, world.bags, rounded)
-    wrong = world.shares | {"age": world.shares["age"].iloc[:, [1, 2, 0]].set_axis([0, 1, 2], axis=1)}
-    with pytest.raises(DataError, match=r"bag .* of '\w+' is 0\.\d+ off .*groupings contradict each other"):
-        meet(probs, world.bags, wrong)
-
-
 # --- refusals
 
 
@@ -361,7 +310,6 @@ def test_groupings_are_in_one_order_among_themselves(world):
     town = pd.Series(world.town, index=np.arange(600) + 7)
     turned = pd.Series(world.age, index=town.index).sample(frac=1, random_state=0)
     for call in (
-        lambda bags: meet(np.full((600, 3), 1 / 3), bags, world.shares),
         lambda bags: ProportionClassifier(**FAST).fit(world.x, bags=bags, proportions=world.shares),
     ):
         with pytest.raises(DataError, match=r"bags\['age'\] has the rows of bags\['town'\] in another order"):
@@ -396,84 +344,6 @@ def test_nothing_is_said_of_totals_that_are_unknown_or_noisy(world, caplog):
         plain(world, proportions=lacking, unlabeled=True)
         plain(world, proportions=world.shares | {"age": world.shares["age"] + 0.02}, noise={"age": 0.05})
     assert not caplog.records
-
-
-def test_meet_takes_noise_by_grouping_and_the_exact_one_is_met(world, caplog):
-    probs = np.exp(scores(world, 0.7))
-    shifted = world.shares["age"] + np.array([0.06, -0.03, -0.03])
-    wrong = world.shares | {"age": shifted}
-    with pytest.raises(DataError, match="pass noise= of those that are inexact"):
-        meet(probs, world.bags, wrong)
-    found = meet(probs, world.bags, wrong, noise={"age": 0.05})
-    means = pd.DataFrame(found).groupby(world.town).mean()
-    np.testing.assert_allclose(means, world.shares["town"], atol=1e-3)
-    near = world.shares | {"age": world.shares["age"] + np.array([0.01, -0.01, 0.0])}
-    with caplog.at_level(logging.WARNING, "apportion"):
-        found = meet(probs, world.bags, near)
-    assert "the first grouping is met" in caplog.text
-    np.testing.assert_allclose(
-        pd.DataFrame(found).groupby(world.town).mean(), world.shares["town"], atol=1e-4
-    )
-    with pytest.raises(DataError, match="noise is that of the grouping 'sex'"):
-        meet(probs, world.bags, wrong, noise={"sex": 0.1})
-
-
-def test_noise_of_one_grouping_draws_predictions_part_of_the_way(world):
-    probs = np.exp(scores(world, 0.3))
-    exact = meet(probs, world.town, world.shares["town"])
-    noisy = meet(probs, world.town, world.shares["town"], noise=0.1)
-    counted = meet(probs, world.town, counts=world.counts["town"], noise=0.1)
-    off = {
-        name: np.abs(pd.DataFrame(each).groupby(world.town).mean() - world.shares["town"]).to_numpy().mean()
-        for name, each in {"as predicted": probs, "noisy": noisy, "counted": counted, "exact": exact}.items()
-    }
-    assert off["exact"] < off["counted"] < off["noisy"] < off["as predicted"]
-    with pytest.raises(DataError, match="noise is {'town': 0.1}, by grouping, and bags are of one"):
-        meet(probs, world.town, world.shares["town"], noise={"town": 0.1})
-
-
-def test_sure_predictions_are_raked_where_shares_are_those_of_one_labeling(caplog):
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        y, guess = rng.integers(3, size=(2, 400))
-        bags = {"a": rng.integers(6, size=400), "b": rng.integers(5, size=400)}
-        shares = {name: pd.crosstab(ids, y, normalize="index") for name, ids in bags.items()}
-        with caplog.at_level(logging.WARNING, "apportion"):
-            found = meet(np.eye(3)[np.where(rng.random(400) < 0.7, y, guess)], bags, shares)
-        for name, ids in bags.items():
-            np.testing.assert_allclose(pd.DataFrame(found).groupby(ids).mean(), shares[name], atol=2e-3)
-    assert not caplog.records
-
-
-def test_predictions_of_nought_are_raked_without_a_word(world):
-    probs = np.tile([1.0, 0.0, 0.0], (600, 1))
-    found = meet(probs, world.bags, world.shares)
-    np.testing.assert_allclose(
-        pd.DataFrame(found).groupby(world.town).mean(), world.shares["town"], atol=1e-3
-    )
-
-
-def test_meet_takes_counts_as_noise_left_them(world):
-    probs, rng = np.exp(scores(world, 0.3)), np.random.default_rng(0)
-    noisy = world.counts["town"] + rng.normal(
-        0, 3, world.counts["town"].shape
-    )  # some below nought, no sum right
-    level = {noise: meet(probs, world.town, counts=noisy, noise=noise) for noise in (3.0, "estimate")}
-    off = [
-        np.abs(pd.DataFrame(each).groupby(world.town).mean() - world.shares["town"]).to_numpy().mean()
-        for each in (probs, level[3.0], level["estimate"])
-    ]
-    assert max(off[1:]) < 0.8 * off[0]
-    with pytest.raises(DataError, match="found from the sums of counts"):
-        meet(probs, world.town, world.shares["town"], noise="estimate")
-
-
-def test_ids_may_be_tuples_of_any_length(world):
-    ids = [("x",) if i % 2 else ("y", i % 3) for i in range(600)]
-    table = {bag: np.bincount(world.y[[each == bag for each in ids]], minlength=3) for bag in set(ids)}
-    probs = np.full((600, 3), 1 / 3)
-    meet(probs, ids, counts=table)
-    meet(probs, {"tuple": ids, "age": world.age}, counts={"tuple": table, "age": world.counts["age"]})
 
 
 def test_classes_that_only_one_grouping_names_are_nought_in_the_other(world):

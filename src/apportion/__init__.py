@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from apportion.bags.bags import Bags
     from apportion.bags.proportions import Proportions
     from apportion.bags.simulate import make_bags
-    from apportion.conditioning import meet
+    from apportion.conditioning import condition_on_proportions
     from apportion.encoding import TableEncoder
     from apportion.errors import ApportionError, ApportionWarning
     from apportion.estimators import ProportionClassifier
@@ -33,7 +33,7 @@ _HOME = {
     "make_bags": "bags.simulate",
     "expand_proportions": "intake.forms",
     "TableEncoder": "encoding",
-    "meet": "conditioning",
+    "condition_on_proportions": "conditioning",
     "diagnose": "selection.diagnosis",
     "BagScore": "selection.scores",
     "BagCorrelation": "selection.scores",
@@ -52,11 +52,11 @@ __all__ = [
     "Proportions",
     "TableEncoder",
     "build_bags",
+    "condition_on_proportions",
     "diagnose",
     "expand_proportions",
     "load",
     "make_bags",
-    "meet",
     "save",
 ]
 

@@ -1,8 +1,13 @@
-"""Predictions of rows whose bags have known shares, which say more than the predictions alone."""
+"""Condition predictions on known proportions: whoever knows how a precinct voted knows more about its voters.
 
-import logging
+The result is the plan of entropic transport with λ = 1. Of all probabilities whose bag means are the known
+proportions it is nearest to the predictions in KL divergence; it also approximates the probability of each
+row's class given the counts of its bag. docs/known-shares.md shows what it gains.
+"""
+
 import math
-from collections.abc import Hashable, Mapping
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,89 +15,116 @@ import torch
 from torch import Tensor
 
 from apportion.bags.bags import Bags
+from apportion.bags.build import BuiltBags, check_row_order, name_grouping, tables_of_groupings
+from apportion.bags.groupings import margin_of, rake
 from apportion.bags.predictions import bags_of_predictions
-from apportion.bags.raking import rake
-from apportion.errors import DataError
-from apportion.intake.gaps import refuse_estimate
-from apportion.intake.given import refuse_another_order
-from apportion.intake.joining import BagOf, margin_of
-from apportion.intake.mending import believed
-from apportion.intake.remedies import MEETING
-from apportion.intake.several import noise_of, refuse_tables, same_classes, tables_of, told_of
-from apportion.intake.weights import Relax
+from apportion.bags.rules import check_same_classes, raise_problem
+from apportion.errors import ApportionWarning, DataError
 from apportion.transport import entropic_plan
 
-TOLD = 0.005  # of a share
-ROUNDING = 0.02  # of a share: groupings whose shares are rounded do not quite agree
+WARNING_GAP = 0.005  # of a proportion that several groupings cannot all have
+ERROR_GAP = 0.02  # larger gaps are no rounding: the groupings contradict each other
 
 
-def meet(
-    probabilities: Any, bags: Any, proportions: Any = None, *, counts: Any = None, classes: Any = None,
-    noise: Any = None,
-) -> np.ndarray:  # fmt: skip
-    """Probabilities (N, k) of any classifier, as they are once the shares of every row's bag are known.
+def condition_on_proportions(
+    probabilities: Any, bags: Any, proportions: Any, *, classes: Sequence[Hashable] | None = None
+) -> np.ndarray:
+    """The predicted probabilities of any classifier, given the class proportions of the bags of their rows.
 
-    The mean of a bag's rows is then its shares. `bags` is the bag of each row, `classes` are those of the
-    columns, such as `model.classes_`; what has names is read by them. A table that names its bags may have
-    more of them than there are rows for. `noise` is the deviation of each number's error, of numbers that are
-    drawn to what was predicted of their bag as far as noise explains the distance, and then met. With
-    {grouping: bags}, {grouping: table} and maybe {grouping: noise} those of all groupings are met at once.
+    Parameters
+    ----------
+    probabilities : array-like (N, k) or data frame
+        The predicted probabilities of each row.
+    bags : array-like (N,) or dict
+        The bag of each row, or `{grouping: bags}` if rows are in bags of several groupings.
+    proportions : table, Proportions or dict
+        The known proportions of the bags, in any form that `ProportionClassifier.fit` accepts, or
+        `{grouping: either}`. The table may have bags without rows. `Proportions(std=...)` are first drawn
+        toward the predictions of their bag as far as their noise explains the distance.
+    classes : sequence, optional
+        The classes of the columns of `probabilities`, such as `model.classes_`. Tables and data frames are
+        aligned by the names of their columns.
+
+    Returns
+    -------
+    array (N, k)
+        Probabilities whose mean over the rows of each bag is the bag's proportions. Rows of bags without
+        known proportions stay as they are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from apportion.conditioning import condition_on_proportions
+    >>> probabilities = np.array([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])
+    >>> condition_on_proportions(probabilities, ["a", "a", "a"], {"a": [1 / 3, 2 / 3]}).round(2)
+    array([[0.7 , 0.3 ],
+           [0.21, 0.79],
+           [0.08, 0.92]])
     """
-    refuse_another_order(probabilities, bags, "probabilities", counted=False)
+    check_row_order(probabilities, bags, "probabilities", counted_index=False)
     if isinstance(bags, Mapping):
-        tables, levels = tables_of(bags, proportions, counts), noise_of(noise, bags)
+        tables: dict[Any, Any] = dict(tables_of_groupings(bags, proportions))
+        ids: dict[Any, Any] = dict(bags)
     else:
-        refuse_tables(bags, proportions if counts is None else counts)
-        tables = dict[Any, Any]({None: {"proportions": proportions, "counts": counts}})
-        bags, levels = dict[Any, Any]({None: bags}), dict[Any, Any]({None: noise})
-    groupings, relax, named = dict[Any, Bags](), dict[Any, Relax](), dict[Hashable, list[Any]]()
+        tables = {None: proportions}
+        ids = {None: bags}
+    groupings: dict[Any, BuiltBags] = {}
     for name, table in tables.items():
-        with told_of(name):
-            refuse_estimate(levels[name], table["counts"])
-            known = table["proportions"], table["counts"], classes, MEETING, levels[name]
-            groupings[name], there, relax[name] = bags_of_predictions(probabilities, bags[name], *known)
-        named |= {} if there is None else {name: list(there)}
-    same_classes(named)
-    first = next(iter(groupings.values()))
-    rows = first.x[first.source.argsort()].double().clamp_min(1e-38).log()
-    values = met_together(rows, groupings, relax).numpy()
+        try:
+            groupings[name] = bags_of_predictions(probabilities, ids[name], table, classes, subset=True)
+        except DataError as error:
+            raise error if name is None else name_grouping(error, name) from None
+    for problem in check_same_classes({name: each.classes.tolist() for name, each in groupings.items()}):
+        raise_problem(problem)
+    first = next(iter(groupings.values())).bags
+    log_probs = first.x[first.source.argsort()].double().clamp_min(1e-38).log()
+    values = condition_groupings(log_probs, {name: each.bags for name, each in groupings.items()}).numpy()
     return values / values.sum(1, keepdims=True)
 
 
-def met_together(
-    log_probs: Tensor, groupings: Mapping[Any, Bags], relax: Mapping[Any, Relax], option: str = "noise="
-) -> Tensor:
-    """`met` with the bags of each grouping, for rows (N, k) in the order of the user's data, by raking.
+def condition_groupings(log_probs: Tensor, groupings: Mapping[Any, Bags]) -> Tensor:
+    """Conditioned probabilities for log-probabilities (N, k) in the order of the user's rows.
 
-    Noisy shares have been drawn to what was predicted of their bags; those of one grouping are then met, and
-    of several they weigh `relax`. Shares that contradict each other are refused, but for those that are
-    noisy; of others the first grouping is met, and it is told.
+    The proportions of several groupings are met at once, by raking. Noisy ones weigh as much as their
+    precision says. Exact ones that contradict each other by more than rounding raise `DataError`.
     """
     if len(groupings) == 1:
         (bags,) = groupings.values()
         values = torch.empty_like(log_probs)
-        values[bags.source] = met(log_probs[bags.source], bags).to(values)
+        values[bags.source] = condition_bags(log_probs[bags.source], bags).to(values)
         return values
-    margins = [margin_of(bags, relax[name]) for name, bags in groupings.items()]
-    plan = rake(log_probs, margins)
-    exact = torch.cat([torch.as_tensor(each.relax).expand(len(each.sizes)) == math.inf for each in margins])
-    error = plan.error.masked_fill(~exact, 0.0)
-    worst, off = int(error.argmax()), float(error.max())
-    if off > TOLD:
-        known = [BagOf(name, each) for name, bags in groupings.items() for each in bags.known().ids]
-        what = f"bag {known[worst]!r} is {off:.3g} off one of its shares once the others are met"
-        if off > ROUNDING:
-            remedy = f"mend their shares, pass {option} of those that are inexact, or meet one of them"
-            raise DataError(f"{what}: the groupings contradict each other; {remedy}")
-        logging.getLogger("apportion").warning("%s: the first grouping is met", what)
+    plan = rake(log_probs, [margin_of(bags) for bags in groupings.values()])
+    _check_agreement(plan.error, groupings)
     return plan.mass
 
 
-def met(log_probs: Tensor, bags: Bags) -> Tensor:
-    """`meet` for log-probabilities in the order of the bags.
+def condition_bags(log_probs: Tensor, bags: Bags) -> Tensor:
+    """Conditioned probabilities for log-probabilities (N, k) in the order of the bags of one grouping."""
+    values = log_probs.exp()
+    known = bags.proportions.isfinite().all(1).cpu()
+    rows = known.repeat_interleave(bags.sizes).to(log_probs.device)
+    if bool(known.any()):
+        plan = entropic_plan(log_probs[rows], bags.sizes[known], bags.proportions.cpu()[known], reg=1.0)
+        values[rows] = plan.mass.to(values)
+    return values
 
-    Entropic transport with λ = 1: of all that have a bag's shares, the nearest to the predictions by KL
-    divergence. Rows of bags without proportions stay as they are.
-    """
-    shares = believed(log_probs, bags.sizes, bags.proportions)
-    return entropic_plan(log_probs, bags.sizes, shares, reg=1.0).mass
+
+def _check_agreement(gaps: Tensor, groupings: Mapping[Any, Bags]) -> None:
+    """Raise or warn if bags with exact proportions (all known ones, grouping after grouping) miss them."""
+    names: list[tuple[str, Hashable]] = []
+    exact: list[bool] = []
+    for grouping, bags in groupings.items():
+        for i in bags.proportions.isfinite().all(1).nonzero().flatten().tolist():
+            names.append((f"bag {bags.ids[i]!r} of grouping {grouping!r}", bags.ids[i]))
+            exact.append(bags.precision is None or float(bags.precision[i]) == math.inf)
+    gaps = gaps.masked_fill(~torch.tensor(exact), 0.0)
+    worst = int(gaps.argmax())
+    gap = float(gaps[worst])
+    if gap <= WARNING_GAP:
+        return
+    name, bag = names[worst]
+    what = f"{name} misses one of its proportions by {gap:.3g} if all groupings are met"
+    if gap > ERROR_GAP:
+        hint = "correct them, pass Proportions(..., std=...) for inexact ones, or condition on one grouping"
+        raise DataError(f"{what}: the groupings contradict each other; {hint}", bag=bag, value=gap)
+    warnings.warn(f"{what}; the first grouping is met", ApportionWarning, stacklevel=4)

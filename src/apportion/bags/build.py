@@ -140,7 +140,7 @@ def _build_grouping(
     else:
         if ids is None:
             raise DataError("y has proportions of bags; pass bags=, the bag id of every row")
-        shares, precision, classes = read_shares(_table_from_rows(y, groups), groups.names, groups.sizes,
+        shares, precision, classes = read_shares(table_from_rows(y, groups), groups.names, groups.sizes,
                                                  unavailable=NOT_ROW_BY_ROW)  # fmt: skip
     bags = _bags_of(groups, shares, precision)
     if known_labels:
@@ -177,7 +177,7 @@ def _count_labels(y: np.ndarray, groups: "Groups") -> tuple[np.ndarray, np.ndarr
     return counts.reshape(-1, k) / groups.sizes[:, None], classes
 
 
-def _table_from_rows(y: Any, groups: "Groups") -> Proportions:
+def table_from_rows(y: Any, groups: "Groups") -> Proportions:
     """A table from proportions row by row; all rows of a bag must agree."""
     names = column_names(y)
     rows = np.asarray(refuse_masked_values(y), dtype=np.float64)

@@ -1,61 +1,98 @@
 """Predicted probabilities in bags with known proportions: `Bags` whose instances are predictions."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from narwhals.dependencies import is_pandas_dataframe, is_polars_dataframe
 from torch import Tensor
 
+from apportion.bags.arrays import as_tensor
 from apportion.bags.bags import Bags
+from apportion.bags.build import BuiltBags, check_row_order, column_names, group_rows
+from apportion.bags.denoise import predicted_proportions
+from apportion.bags.proportions import Proportions, as_proportions
+from apportion.bags.rules import read_shares
 from apportion.errors import DataError
-from apportion.intake.filling import foretold
-from apportion.intake.forms import by_columns
-from apportion.intake.given import refuse_another_order
-from apportion.intake.grouping import bags_of, table_rows
-from apportion.intake.ids import groups_of
-from apportion.intake.instances import as_instances
-from apportion.intake.mending import mended_shares
-from apportion.intake.remedies import JUDGING, Way
-from apportion.intake.sound import checked_shares
-from apportion.intake.weights import Relax
 
 
 def bags_of_predictions(
     probabilities: Any,
-    ids: Any,
+    bags: Any,
     proportions: Any,
-    counts: Any,
-    classes: Any,
-    way: Way = JUDGING,
-    noise: float | str | None = None,
-) -> tuple[Bags, list[Any] | None, Relax]:
-    """Bags whose instances are predictions (N, k), the names of their classes, and what noisy proportions
-    weigh against predictions. Noisy proportions are drawn to the mean prediction of their bag.
+    classes: Sequence[Hashable] | None = None,
+    *,
+    subset: bool = False,
+    unavailable: frozenset[str] = frozenset(),
+) -> BuiltBags:
+    """Bags whose instances are predicted probabilities (N, k), and the classes of their columns.
+
+    `classes` names the columns of the predictions; None: the names of a frame, or the sorted classes of the
+    table, as in `classes_` of an estimator. Noisy proportions are drawn toward the mean prediction of their
+    bag. `subset` and `unavailable` are those of `read_shares`.
     """
-    refuse_another_order(probabilities, ids, "probabilities", counted=False)
-    probabilities, classes = by_columns(probabilities, classes, "the frame of predictions")
-    x = as_instances(probabilities)
-    groups = groups_of(ids, len(x))
-    names, bag_of_row, sizes = groups
-    rows, table_classes = table_rows(proportions, counts, groups, classes, scaled=noise is None, way=way)
-    if classes is None and table_classes is not None and not _is_sorted(table_classes):
+    check_row_order(probabilities, bags, "probabilities", counted_index=False)
+    probabilities, classes = _align_columns(probabilities, classes)
+    x = as_tensor(probabilities)
+    groups = group_rows(bags, len(x))
+    table = as_proportions(proportions)
+    if classes is None:
+        _check_column_order(table)
+    elif table.classes is None:
+        table = replace(table, classes=classes)
+    # `read_shares` sorts the classes: rank[j] is the place of column j of the predictions among them
+    rank = np.argsort(np.argsort(np.asarray(classes if classes is not None else range(x.shape[1]))))
+    predicted = None
+    if table.std is not None:
+        check_probabilities(x)
+        predicted = predicted_proportions(
+            x.double().numpy()[:, np.argsort(rank)], groups.number, groups.sizes
+        )
+    shares, precision, known = read_shares(
+        table, groups.names, groups.sizes, predicted=predicted, subset=subset, unavailable=unavailable
+    )
+    check_probabilities(x, len(known))
+    _check_same_classes(classes, known)
+    order = torch.from_numpy(np.argsort(groups.number, kind="stable"))
+    found = Bags(
+        x[order],
+        torch.from_numpy(groups.sizes),
+        torch.from_numpy(shares[:, rank]).float(),
+        order,
+        groups.names,
+        precision=torch.from_numpy(precision) if np.isfinite(precision).any() else None,
+    )
+    return BuiltBags(found, known[rank])
+
+
+def _align_columns(probabilities: Any, classes: Sequence[Hashable] | None) -> tuple[Any, Any]:
+    """A frame of predictions with its columns in the order of the classes; by default these are its names."""
+    names = column_names(probabilities)
+    if names is None:
+        return probabilities, None if classes is None else list(classes)
+    wanted = names if classes is None else np.asarray(classes, dtype=object).tolist()
+    if len(set(names)) < len(names) or set(wanted) != set(names):
+        hint = "name the same classes, each once, or pass an array with one column per class"
+        raise DataError(f"the frame of predictions has the columns {names}, the classes are {wanted}; {hint}")
+    places = [names.index(name) for name in wanted]
+    is_pandas = is_pandas_dataframe(probabilities)
+    return probabilities.iloc[:, places] if is_pandas else probabilities[:, places], wanted
+
+
+def _check_column_order(table: Proportions) -> None:
+    """Predictions without names follow the sorted classes. A table in another order may mean another one."""
+    if not (is_pandas_dataframe(table.table) or is_polars_dataframe(table.table)):
+        return
+    names = list(table.classes or table.table.columns)
+    names = [name for name in names if name != table.key]
+    if not _is_sorted(names):
         raise DataError(
-            f"the table has the classes {table_classes}, predictions may have another order; pass classes="
-            " in the order of the predictions' columns (model.classes_)"
+            f"the table has the columns {names}, predictions may have another order; pass classes=, in the"
+            " order of the predictions' columns (model.classes_)"
         )
-    relax: Relax = math.inf
-    if noise is not None:
-        check_probabilities(x, rows.shape[-1])
-        predicted = foretold(x.double().numpy(), bag_of_row, sizes)
-        whole = counts is not None
-        rows, relax = mended_shares(
-            rows, sizes, names, noise, table_classes, normalize=False, whole=whole, told=predicted
-        )
-    bags = bags_of(x, groups, checked_shares(rows, groups, False, table_classes, way))
-    check_probabilities(bags.x, bags.n_classes)
-    return bags, table_classes, relax
 
 
 def _is_sorted(names: Sequence[Any]) -> bool:
@@ -66,11 +103,20 @@ def _is_sorted(names: Sequence[Any]) -> bool:
         return False
 
 
-def check_probabilities(x: Tensor, n_classes: int) -> None:
+def _check_same_classes(classes: Sequence[Hashable] | None, known: np.ndarray) -> None:
+    if classes is None:
+        return
+    there = np.unique(np.asarray(classes))
+    if len(there) != len(known) or (there != known).any():
+        what = f"the predictions have the classes {there.tolist()}, the table has {known.tolist()}"
+        raise DataError(f"{what}; pass the same")
+
+
+def check_probabilities(x: Tensor, n_classes: int | None = None) -> None:
     """Raise `DataError` unless x holds probabilities (N, n_classes); the message says what it looks like."""
-    if x.shape[1:] != (n_classes,):
-        what = f"predictions have shape {tuple(x.shape)}"
-        raise DataError(f"{what}; pass shape ({len(x)}, {n_classes}), one column per class")
+    if x.ndim != 2 or (n_classes is not None and x.shape[1] != n_classes):
+        wanted = "one column per class" if n_classes is None else f"{n_classes} columns, one per class"
+        raise DataError(f"predictions have shape {tuple(x.shape)}; pass {wanted}", value=tuple(x.shape))
     x = x.double()
     low, high = (float(end) for end in torch.aminmax(x))
     off = float((x.sum(1) - 1).abs().max())
@@ -84,4 +130,4 @@ def check_probabilities(x: Tensor, n_classes: int) -> None:
     elif low < 0:
         hint = "if these are logits, pass their softmax"
     what = f"predictions range from {low:g} to {high:g}, and rows miss a sum of one by up to {off:g}"
-    raise DataError(f"{what}; {hint}")
+    raise DataError(f"{what}; {hint}", value=off)

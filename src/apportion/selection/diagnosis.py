@@ -19,7 +19,7 @@ from torch import Tensor
 
 from apportion.bags.bags import Bags, bag_means
 from apportion.bags.predictions import bags_of_predictions
-from apportion.errors import SettingsError
+from apportion.errors import DataError, SettingsError
 from apportion.evaluate import entropy
 from apportion.transport import assign_with_duals, round_to_counts
 
@@ -87,9 +87,8 @@ class Diagnosis:
 def diagnose(
     probabilities: Any,
     bags: Any,
-    proportions: Any = None,
+    proportions: Any,
     *,
-    counts: Any = None,
     classes: Any = None,
     cross_validated: bool = False,
     n_permutations: int = 1999,
@@ -102,8 +101,9 @@ def diagnose(
         The predicted probabilities of the rows, from held-out bags or from cross-validation by bag.
     bags : array-like (N,)
         The bag of each row.
-    proportions : table
-        The known proportions of the bags, in any form that `ProportionClassifier.fit` accepts.
+    proportions : table or Proportions
+        The known proportions of the bags, in any form that `ProportionClassifier.fit` accepts. All bags need
+        them. `Proportions(std=...)` are denoised first.
     classes : sequence, optional
         The classes of the columns of `probabilities`, such as `model.classes_`. A table and a data frame of
         predictions are aligned by the names of their columns.
@@ -128,12 +128,17 @@ def diagnose(
     >>> found.supported, round(found.correlation, 2)
     (True, 1.0)
     """
-    found, *_ = bags_of_predictions(probabilities, bags, proportions, counts, classes)
-    log_probs = found.x.double().clamp_min(1e-38).log()
+    built = bags_of_predictions(
+        probabilities, bags, proportions, classes, unavailable=frozenset(["missing_bags"])
+    ).bags
+    for i in built.proportions.isnan().any(1).nonzero().flatten().tolist():
+        raise DataError(f"{built.name(i)} has no proportions; leave its rows out", bag=built.ids[i])
+    log_probs = built.x.double().clamp_min(1e-38).log()
+    noisy = built.precision is not None
     diagnosis = diagnose_bags(
-        log_probs, found, cross_validated=cross_validated, n_permutations=n_permutations
+        log_probs, built, cross_validated=cross_validated, n_permutations=n_permutations, noisy=noisy
     )
-    original_order = found.source.argsort()
+    original_order = built.source.argsort()
     return replace(
         diagnosis, classes=diagnosis.classes[original_order], margins=diagnosis.margins[original_order]
     )

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from narwhals.dependencies import is_pandas_dataframe, is_polars_dataframe
 from sklearn.utils.metadata_routing import MetadataRequest
 from torch import Tensor
 
 from apportion.bags.bags import Bags, bag_means, exact_bag_means
+from apportion.bags.build import Groups, check_row_order, group_rows, table_from_rows
+from apportion.bags.predictions import bags_of_predictions
+from apportion.bags.proportions import Proportions
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import bag_correlation, entropy, proportion_error
-from apportion.intake.forms import bags_from
-from apportion.intake.given import refuse_another_order
-from apportion.intake.ids import groups_of
-from apportion.intake.instances import library_of
-from apportion.intake.remedies import SCORING
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.selection.diagnosis import estimate_accuracy, label_margins
 from apportion.transport import assign, assign_with_duals, round_to_counts
@@ -176,26 +175,45 @@ def _held_out_bags(estimator: Any, probabilities: np.ndarray, X: Any, y: Any, ba
             "a score of bags needs the bag of each row; call sklearn.set_config(enable_metadata_routing=True)"
             " and pass bags= to the search's fit, or to the scorer"
         )
-    refuse_another_order(X, bags)
+    check_row_order(X, bags)
     classes = estimator.classes_
-    if _has_one_row_per_bag(y, bags, len(probabilities)):
-        return bags_from(probabilities, None, bags, proportions=y, classes=classes, way=SCORING)[0]
-    return bags_from(probabilities, y, bags, classes=classes, way=SCORING)[0]
+    groups = group_rows(bags, len(probabilities))
+    if _has_one_row_per_bag(y, groups):
+        table = y
+    elif np.ndim(y) == 1:
+        table = _count_labels(np.asarray(y), groups, np.asarray(classes))
+    else:
+        table = table_from_rows(y, groups)
+    return bags_of_predictions(probabilities, bags, table, classes).bags
 
 
-def _has_one_row_per_bag(y: Any, bags: Any, n_rows: int) -> bool:
+def _count_labels(y: np.ndarray, groups: Groups, classes: np.ndarray) -> Proportions:
+    """The counts of the labels (n,) in every bag; a fold may lack some of the classes."""
+    if len(y) != len(groups.number):
+        raise DataError(f"there are {len(groups.number)} rows but {len(y)} labels; pass one label per row")
+    one_hot = y[:, None] == classes
+    unknown = np.flatnonzero(~one_hot.any(1))
+    if len(unknown):
+        label = y[unknown[0]]
+        raise DataError(f"the label {label!r} is not among the classes {classes.tolist()}", value=label)
+    counts = np.zeros((len(groups.names), len(classes)))
+    np.add.at(counts, groups.number, one_hot)
+    return Proportions(dict(zip(groups.names, counts, strict=True)), "counts")
+
+
+def _has_one_row_per_bag(y: Any, groups: Groups) -> bool:
     """Whether `y` is a table of bags: a dict, a frame whose index names the bags, or one row per bag."""
-    if isinstance(y, Mapping):
+    if isinstance(y, Mapping | Proportions):
         return True
-    has_index = library_of(y) == "pandas" and type(getattr(y, "index", None)).__name__ != "RangeIndex"
+    n_rows = len(groups.number)
+    has_index = is_pandas_dataframe(y) and type(y.index).__name__ != "RangeIndex"
     if np.ndim(y) != 2 or (len(y) == n_rows and not has_index):
         return False
-    names, bag_of_row, _ = groups_of(bags, n_rows)
     if not has_index:
-        return len(y) == len(names) or library_of(y) == "polars"
-    if not set(names) <= set(y.index):
+        return len(y) == len(groups.names) or is_polars_dataframe(y)
+    if not set(groups.names) <= set(y.index):
         return False
-    return len(y) != n_rows or not _is_constant_in_bags(y.to_numpy(), bag_of_row)
+    return len(y) != n_rows or not _is_constant_in_bags(y.to_numpy(), groups.number)
 
 
 def _is_constant_in_bags(y: np.ndarray, bag_of_row: np.ndarray) -> bool:

@@ -1,14 +1,17 @@
 """Rows of a table whose bags have known shares: their probabilities given these."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+import torch
 
 from apportion._device import resolve_device
-from apportion.conditioning import met_together
+from apportion.conditioning import condition_groupings
 from apportion.errors import DataError
 from apportion.evaluate import predict_log_proba_on
 from apportion.intake.instances import as_floats
+from apportion.intake.weights import weights_of
 from apportion.models import Model
 from apportion.tables.asking import Asked
 from apportion.tables.checking import refuse
@@ -35,5 +38,8 @@ def given_shares(
         raise DataError(f"{where}, has no probabilities: a number in it, or in the model, is too large")
     rows, theirs = log_probs[first.source.argsort()], zip(asked, (first, *others), strict=True)
     made = {each.bag: mended(bags, each, rows[bags.source]) for each, bags in theirs}
-    groupings, relax = {name: bags for name, (bags, _) in made.items()}, {n: w for n, (_, w) in made.items()}
-    return met_together(rows, groupings, relax, "--noise").float().numpy()
+    groupings = {
+        name: replace(bags, precision=torch.as_tensor(weights_of(bags, relax)).expand(len(bags.sizes)))
+        for name, (bags, relax) in made.items()
+    }
+    return condition_groupings(rows, groupings).float().numpy()

@@ -1,6 +1,6 @@
 """What the shares of new bags are worth: predictions for their rows before and after they meet them.
 
-python benchmarks/meet.py [--data FOLDER] [--sizes 4 16 64 512] [--seeds 1 2 3]
+python benchmarks/conditioning.py [--data FOLDER] [--sizes 4 16 64 512] [--seeds 1 2 3]
 
 The default estimator learns from one half of the bags; rows of the other half are predicted, once as they are
 and once given the shares of their bags. Log-loss (less is better; of probabilities of 1e-7 at least) and
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from sklearn.metrics import log_loss
 
-from apportion import ProportionClassifier, make_bags, meet
+from apportion import ProportionClassifier, condition_on_proportions, make_bags
 from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import dirichlet_bag_ids, random_bag_ids
@@ -38,12 +38,12 @@ def bag_of(bags: Bags) -> np.ndarray:
 
 
 def judged(data: Instances, size: int, kind: str, seed: int) -> list[tuple[float, float]]:
-    """(log-loss, accuracy) of predictions as they are, and of `meet`."""
+    """(log-loss, accuracy) of predictions as they are, and of `condition_on_proportions`."""
     learned, new = halves(data, size, kind, seed)
     model = ProportionClassifier(random_state=seed)
     model.fit(learned.x.numpy(), bags=bag_of(learned), proportions=learned.proportions.numpy())
     before, truth = model.predict_proba(new.x.numpy()), data.y[new.source].numpy()
-    found = before, meet(before, bag_of(new), new.proportions.numpy())
+    found = before, condition_on_proportions(before, bag_of(new), new.proportions.numpy())
     return [
         (
             log_loss(truth, shares.clip(1e-7) / shares.clip(1e-7).sum(1, keepdims=True), labels=range(2)),
@@ -63,7 +63,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     name, data = ("Adult", adult(asked.data)) if asked.data else ("moons", moons(1, 16000, noise=0.4))
-    print(f"| {name} | as predicted | `meet` |")
+    print(f"| {name} | as predicted | `condition_on_proportions` |")
     print("|---|---|---|")
     for kind in KINDS:
         for size in asked.sizes:

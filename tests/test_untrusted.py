@@ -105,6 +105,20 @@ def test_only_regular_files_are_read_and_nothing_is_waited_for(tmp_path, kind):
             read_bytes(path, 100, error=RunError, follow_symlinks=True)
 
 
+@posix
+def test_arrays_and_weights_are_read_from_links_only_where_that_is_asked_for(tmp_path):
+    np.save(tmp_path / "real.npy", np.ones(2))
+    (tmp_path / "link.npy").symlink_to(tmp_path / "real.npy")
+    (tmp_path / "link.npz").symlink_to(tmp_path / "real.npy")
+    with pytest.raises(RunError, match="symbolic link"):
+        read_npy(tmp_path / "link.npy", error=RunError)
+    with pytest.raises(RunError, match="symbolic link"):
+        read_npz(tmp_path / "link.npz", 100, error=RunError)
+    with pytest.raises(RunError, match="symbolic link"):
+        read_tensors(tmp_path / "link.npz", {}, error=RunError)
+    assert read_npy(tmp_path / "link.npy", error=RunError, follow_symlinks=True).tolist() == [1, 1]
+
+
 def test_a_file_is_read_up_to_its_limit(tmp_path):
     path = tmp_path / "it"
     path.write_bytes(b"12345")

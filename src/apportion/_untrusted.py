@@ -305,9 +305,9 @@ _NPY_HEADER = re.compile(
 )
 
 
-def read_npy(path: Path, *, error: type[ApportionError]) -> np.ndarray:
+def read_npy(path: Path, *, error: type[ApportionError], follow_symlinks: bool = False) -> np.ndarray:
     """The numbers of a .npy file, mapped from the disk; changing them leaves the file as it is."""
-    with open_regular_file(path, error=error, follow_symlinks=True) as file:
+    with open_regular_file(path, error=error, follow_symlinks=follow_symlinks) as file:
         dtype, shape, offset = _npy_header(file.read(_NPY_START), str(path), error)
         size = os.fstat(file.fileno()).st_size
         if size != offset + dtype.itemsize * math.prod(shape):
@@ -343,7 +343,7 @@ def _npy_header(
 def read_npz(path: Path, limit: int, *, error: type[ApportionError]) -> dict[str, np.ndarray]:
     """The arrays of a .npz file, by name; more than `limit` bytes are refused before they are unpacked."""
     arrays: dict[str, np.ndarray] = {}
-    with open_regular_file(path, error=error, follow_symlinks=True) as file:
+    with open_regular_file(path, error=error) as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 members = archive.infolist()

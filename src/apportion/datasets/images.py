@@ -99,13 +99,15 @@ def _read_npy(images: ImageSet, path: Path) -> Arrays:
     """A folder with train_images.npy, train_labels.npy, test_images.npy and test_labels.npy."""
     arrays = {}
     for part in images.counts:
-        arrays[f"{part}_images"] = read_npy(path.with_name(f"{part}_images.npy"), error=DataError)
+        arrays[f"{part}_images"] = read_npy(
+            path.with_name(f"{part}_images.npy"), error=DataError, follow_symlinks=True
+        )
         arrays[f"{part}_labels"] = _integers(path.with_name(f"{part}_labels.npy"))
     return arrays
 
 
 def _integers(path: Path) -> np.ndarray:
-    array = read_npy(path, error=DataError)
+    array = read_npy(path, error=DataError, follow_symlinks=True)
     if array.dtype.kind not in "iu":
         raise DataError(f"{path} does not hold whole numbers")
     return array.astype(np.int64)

@@ -18,12 +18,11 @@ from sklearn.metrics import log_loss
 from apportion import ProportionClassifier, condition_on_proportions, make_bags
 from apportion._random import stream
 from apportion.bags.bags import Bags
-from apportion.bags.simulate import dirichlet_bag_ids, random_bag_ids
 from apportion.datasets import Instances
 from apportion.datasets.adult import adult
 from apportion.datasets.synthetic import moons
 
-KINDS = {"random bags": random_bag_ids, "skewed bags": dirichlet_bag_ids}
+KINDS = {"random bags": "random", "skewed bags": "dirichlet"}
 
 
 def halves(data: Instances, size: int, kind: str, seed: int) -> tuple[Bags, Bags]:

@@ -21,7 +21,7 @@ from apportion.bags.bags import bag_means
 from apportion.bags.simulate import make_bags
 from apportion.datasets import load_dataset
 from apportion.losses import proportion_loss
-from apportion.methods.count_likelihood import TINY, count_loss, covariances, drawn_count_loss
+from apportion.methods.count_likelihood import TINY, count_covariance, count_loss, drawn_count_loss
 from apportion.networks import mlp
 from apportion.optim import make_optimizer, one_cycle
 from apportion.training import train
@@ -46,7 +46,7 @@ def posterior(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
     plan = entropic_plan(log_probs, sizes, proportions, reg=1.0).mass.double()
     n, k = sizes.double().view(-1, 1, 1), plan.shape[1]
     ground = 1 / k + LEAST * torch.eye(k, dtype=plan.dtype)  # where the others have no room at all
-    inverse = torch.linalg.inv_ex(covariances(plan, sizes) * (n - 1) / n + ground)[0]
+    inverse = torch.linalg.inv_ex(count_covariance(plan, sizes) * (n - 1) / n + ground)[0]
     bag = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
     parts = zip(plan.split(CELLS // k**2 + 1), bag.split(CELLS // k**2 + 1), strict=True)
     # (e_c - q)' inverse (e_c - q), less what is the same for all c

@@ -10,6 +10,7 @@ from torch import nn
 
 from apportion._random import stream
 from apportion.augment import AUGMENTATIONS, PAIRS
+from apportion.bags.simulate import BAG_KINDS
 from apportion.datasets import DATASETS
 from apportion.errors import SettingsError
 from apportion.losses import cross_entropy, symmetric_cross_entropy
@@ -26,12 +27,12 @@ from apportion.recipes.building import (
     build_optimizers,
     build_schedule,
 )
-from apportion.recipes.checks import BAGGINGS, LABELS, check
+from apportion.recipes.checks import LABELS, check
 from apportion.recipes.ranges import OPTIONS, RANGES, numbers
 
 NAMES = {
     "data.name": DATASETS,
-    "data.bagging": BAGGINGS,
+    "data.bagging": BAG_KINDS,
     "network.name": NETWORKS,
     "first.method": METHODS,
     "first.optimizer": ("adam", "sgd", "muon"),

@@ -15,10 +15,12 @@ from apportion.evaluate import accuracy, predict_log_proba
 from apportion.losses import proportion_loss
 from apportion.methods import DLLP, CountLikelihood
 from apportion.methods.count_likelihood import (
-    CELL,
+    CELL_VARIANCE as CELL,
+)
+from apportion.methods.count_likelihood import (
+    count_covariance,
     count_log_likelihood,
     count_loss,
-    covariances,
     drawn_count_loss,
 )
 
@@ -132,7 +134,7 @@ def test_the_covariance_of_counts_is_the_sum_over_the_rows_of_a_bag(lengths):
     probs = torch.randn(sum(lengths), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     probs = probs.softmax(1)
     expected = [sum(torch.diag(p) - torch.outer(p, p) for p in part) for part in probs.split(lengths)]
-    torch.testing.assert_close(covariances(probs, torch.tensor(lengths)), torch.stack(expected))
+    torch.testing.assert_close(count_covariance(probs, torch.tensor(lengths)), torch.stack(expected))
 
 
 def test_sure_and_wrong_predictions_keep_a_gradient_and_a_finite_loss():

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 from apportion import diagnose
 from apportion.bags.bags import Bags, bag_means
-from apportion.bags.simulate import dirichlet_bag_ids, make_bags
+from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import blobs, digits, moons
 from apportion.errors import DataError, SettingsError
 from apportion.intake.mending import denoised
@@ -44,7 +44,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def bagged(
-    y: torch.Tensor, size: int, k: int, seed: int = 0, groups: Any = None
+    y: torch.Tensor, size: int, k: int, seed: int = 0, groups: str = "random"
 ) -> tuple[Bags, torch.Tensor]:
     return make_bags(torch.arange(len(y)).float()[:, None], y, size, k, seeded(seed), groups)
 
@@ -64,7 +64,7 @@ CONFUSION = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.0, 0.4, 0.6]])
 # --- the estimate of accuracy
 
 
-@pytest.mark.parametrize("groups", [None, dirichlet_bag_ids], ids=["random", "dirichlet"])
+@pytest.mark.parametrize("groups", ["random", "dirichlet"])
 def test_the_accuracy_of_many_bags_is_found_without_labels(groups):
     y = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 200_000, True, generator=seeded())
     bags, hidden = bagged(y, 20, 3, groups=groups)
@@ -111,7 +111,7 @@ def test_mistakes_that_differ_from_bag_to_bag_widen_the_interval():
 
 def test_nothing_is_added_in_random_bags_and_little_where_classes_are_mistaken_alike():
     y = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 4000, True, generator=seeded())
-    for groups, most in ((None, 0.0), (dirichlet_bag_ids, 0.03)):
+    for groups, most in (("random", 0.0), ("dirichlet", 0.03)):
         bags, hidden = bagged(y, 40, 3, groups=groups)
         guess = torch.nn.functional.one_hot(mistaken(hidden, CONFUSION), 3).double()
         assert varying_confusion(bag_means(guess, bags.sizes), bags.proportions.double(), bags.sizes) <= most
@@ -187,7 +187,7 @@ def test_random_bags_have_the_spread_of_chance_and_others_have_not():
     bags, _ = bagged(y, 50, 3)
     spread, chance = bag_spread(bags.proportions, bags.sizes)
     assert abs(spread - 1) < chance < 0.2
-    skewed, _ = bagged(y, 50, 3, groups=dirichlet_bag_ids)
+    skewed, _ = bagged(y, 50, 3, groups="dirichlet")
     assert bag_spread(skewed.proportions, skewed.sizes)[0] > 5
     assert bag_spread(bags.proportions.mean(0).expand(400, 3), bags.sizes)[0] < 1e-10
 
@@ -364,7 +364,7 @@ def test_the_verdict_follows_from_the_figures(changes, supported, phrases):
 
 def test_bags_that_differ_for_a_reason_come_with_a_warning():
     y = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 2000, True, generator=seeded())
-    for groups, n_reasons in ((None, 1), (dirichlet_bag_ids, 2)):
+    for groups, n_reasons in (("random", 1), ("dirichlet", 2)):
         bags, hidden = bagged(y, 20, 3, groups=groups)
         assert len(diagnose_bags(sure(mistaken(hidden, CONFUSION), 3), bags).reasons) == n_reasons
 
@@ -525,7 +525,7 @@ def test_predictions_with_names_are_aligned_by_them(library, order, classes):
 def test_names_of_predictions_that_are_not_those_of_the_classes_are_refused():
     table, ids = pd.DataFrame({"no": [0.25, 0.5], "yes": [0.75, 0.5]}), np.arange(4) % 2
     predictions = pd.DataFrame(np.full((4, 2), 0.5), columns=["no", "maybe"])
-    for classes in (None, ["no", "yes"]):
+    for classes in ("random", ["no", "yes"]):
         with pytest.raises(DataError):
             diagnose(predictions, ids, table, classes=classes)
     with pytest.raises(DataError):  # percentages

@@ -13,7 +13,7 @@ import torch
 from conftest import ONE_VIEW, same_bits
 
 from apportion import runs
-from apportion.bags.simulate import make_bags
+from apportion.bags.simulate import BAG_KINDS, make_bags
 from apportion.datasets import SYNTHETIC
 from apportion.errors import RunError, SettingsError, TrainingError
 from apportion.experiment import run as experiment
@@ -22,7 +22,7 @@ from apportion.experiment.stages import find_run, run_with_teacher
 from apportion.experiment.task import load_task
 from apportion.grid import RECIPES
 from apportion.recipes import Data, First, Network, Recipe, Second, changed
-from apportion.recipes.checks import BAGGINGS, LABELS
+from apportion.recipes.checks import LABELS
 from apportion.report.collect import collect
 from apportion.runs.checkpoints import unpack
 
@@ -264,7 +264,7 @@ def test_predictions_of_as_many_other_rows_or_bags_do_not_teach(tmp_path, teache
     with pytest.raises(runs.RunError, match=words):
         all_of(TINY_SECOND, tmp_path / "data", teacher)
     monkeypatch.undo()
-    monkeypatch.setitem(BAGGINGS, "random", lambda x, y, size, generator: np.arange(len(x)) // size)
+    monkeypatch.setitem(BAG_KINDS, "random", lambda x, y, size, generator: np.arange(len(x)) // size)
     with pytest.raises(runs.RunError, match=words):
         all_of(TINY_SECOND, tmp_path / "bags", teacher)
     assert list(tmp_path.iterdir()) == []

@@ -26,11 +26,11 @@ from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import blobs, moons
 from apportion.evaluate import accuracy, predict_log_proba
-from apportion.losses import cross_entropy, divergence, proportion_loss
+from apportion.losses import cross_entropy, kl_divergence, proportion_loss
 from apportion.methods import DLLP, LLPGAN, LLPVAT, METHODS, ROT
 from apportion.methods.count_likelihood import count_loss
 from apportion.methods.llp_gan import make_generator as generator
-from apportion.methods.llp_vat import ramp_up, scaled
+from apportion.methods.llp_vat import ramp_up, rescale
 from apportion.methods.protocol import frozen, frozen_batch_norm
 from apportion.optim import make_optimizer
 from apportion.pseudo_labels import soft_labels
@@ -180,7 +180,7 @@ def test_the_attack_leaves_statistics_and_weight_gradients_alone():
     logits = classifier(x)
     before = weights_of(classifier)
     with frozen_batch_norm(classifier):
-        learner.attack(x, logits)
+        learner.perturbation(x, logits)
     assert same_bits(before, weights_of(classifier))
     assert all(p.grad is None for p in classifier.parameters())
 
@@ -223,10 +223,10 @@ def test_a_frozen_network_hands_gradients_to_its_inputs_alone_and_thaws_even_whe
 def test_the_attack_has_the_radius_asked_for_on_every_instance():
     classifier = network(2, (3, 4, 4))
     x = torch.randn(5, 3, 4, 4, generator=stream(0))
-    attack = LLPVAT(classifier, radius=0.25).attack(x, classifier(x))
+    attack = LLPVAT(classifier, radius=0.25).perturbation(x, classifier(x))
     rms = attack.flatten(1).square().mean(1).sqrt()
     torch.testing.assert_close(rms, torch.full((5,), 0.25))
-    assert scaled(torch.zeros(2, 3), 1.0).isfinite().all()
+    assert rescale(torch.zeros(2, 3), 1.0).isfinite().all()
 
 
 def test_the_attack_on_a_linear_classifier_is_one_power_iteration_with_its_fisher_matrix():
@@ -236,7 +236,7 @@ def test_the_attack_on_a_linear_classifier_is_one_power_iteration_with_its_fishe
     reseed(0, "direction")
     start = torch.randn_like(x)
     reseed(0, "direction")
-    attack = LLPVAT(classifier, probe=1e-3).attack(x, logits)
+    attack = LLPVAT(classifier, probe=1e-3).perturbation(x, logits)
     for i in range(4):
         p = logits[i].softmax(0)
         fisher = weight.T @ (p.diag() - p.outer(p)) @ weight
@@ -248,8 +248,8 @@ def test_the_attack_changes_predictions_more_than_a_random_direction_of_its_leng
     x = torch.randn(50, 10, generator=stream(0))
     logits = classifier(x)
     learner = LLPVAT(classifier, radius=0.3)
-    worst = divergence(logits, classifier(x + learner.attack(x, logits)))
-    other = divergence(logits, classifier(x + scaled(torch.randn(50, 10, generator=stream(1)), 0.3)))
+    worst = kl_divergence(logits, classifier(x + learner.perturbation(x, logits)))
+    other = kl_divergence(logits, classifier(x + rescale(torch.randn(50, 10, generator=stream(1)), 0.3)))
     assert worst > 1.5 * other
 
 

@@ -23,9 +23,9 @@ from torch.optim import Optimizer
 
 from apportion._device import plain_network
 from apportion.augment import crop_flip, weak_and_strong
+from apportion.bags.arrays import as_floats, center_pixels, is_images
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
-from apportion.intake.instances import as_floats, centered
 from apportion.methods import METHODS, ROW_METHODS
 from apportion.methods.network_checks import MakeNetwork
 from apportion.networks import NETWORKS, resnet9
@@ -43,7 +43,7 @@ LARGEST_WHOLE_BAG = 4096  # rows; a batch grows up to this size to hold the larg
 
 def kind_of_data(x: Tensor, device: torch.device) -> DataKind:
     """Images are bytes of shape (n, channels, height, width). All else is a table."""
-    if x.ndim != 4 or x.dtype != torch.uint8:
+    if not is_images(x):
         return "table"
     return "cpu_images" if device.type == "cpu" else "images"
 
@@ -316,10 +316,10 @@ def default_view(kind: DataKind, method: str, horizontal_flip: bool) -> View:
     """What training sees of the instances: rows as they are, images shifted and flipped, or two views."""
     if method == "two_views":
         pairs = partial(weak_and_strong, mirror=horizontal_flip)
-        return pairs if kind == "table" else lambda x: centered(pairs(x))
+        return pairs if kind == "table" else lambda x: center_pixels(pairs(x))
     if kind == "table":
         return as_floats
-    return lambda x: centered(crop_flip(x, mirror=horizontal_flip))
+    return lambda x: center_pixels(crop_flip(x, mirror=horizontal_flip))
 
 
 def initial_proportions(bags: Bags) -> Tensor:

@@ -1,7 +1,4 @@
-"""Losses: pure functions of logits, in float32 whatever the network computes in.
-
-Bags too large for a batch, whose rows are drawn anew at every step: what drawing does to their mean.
-"""
+"""Losses: pure functions of logits, computed in float32 whatever the network computes in."""
 
 import math
 
@@ -9,28 +6,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from apportion.bags.bags import bag_means
+from apportion.errors import SettingsError
 
-# (alpha, beta) of symmetric cross-entropy: Wang et al.'s code by data set, and the paper's eq. (9)
+LOG_ZERO = math.log(1e-4)  # what the code of Wang et al. puts for log 0; the text of their paper says -4
+# (α, β) of symmetric cross-entropy: the code of Wang et al. by data set, and eq. (9) of the paper
 SCE_WEIGHTS = {"mnist": (0.01, 1.0), "cifar10": (0.1, 1.0), "cifar100": (6.0, 0.1), "eq9": (1.0, 1.0)}
-LOG_ZERO = math.log(1e-4)  # what Wang et al.'s code puts for log 0; their paper's text says -4
 
 
 def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float = 0.0) -> Tensor:
-    """Cross-entropy between known and predicted bag proportions, mean over rows; `left` is a BagBatch's.
+    """Cross-entropy of known (m, k) and predicted bag proportions, mean over rows.
 
-    It differs from the KL divergence of DLLP only by the entropy of the known proportions, which no
-    parameter can change. The probabilities of a bag are averaged before the logarithm, never after.
+    It differs from the KL divergence of DLLP by the entropy of the known proportions, a constant. The
+    probabilities of a bag are averaged before the logarithm, never after. `left` is a BagBatch's: the
+    fraction of a bag that was not drawn.
     """
     if logits.shape[1:] != proportions.shape[1:]:
-        remedy = "the last layer of the network must give one for each class"
-        raise ValueError(f"scores are {tuple(logits.shape)}, not (n, {proportions.shape[1]}); {remedy}")
+        raise SettingsError(
+            f"the network returns shape {tuple(logits.shape)}, but there are {proportions.shape[1]} classes; "
+            "its last layer must return one logit per class"
+        )
     probabilities = logits.float().softmax(1)
     predicted = bag_means(probabilities, sizes)
     if left:
         predicted = sampling_corrected_mean(predicted, bag_means(probabilities.square(), sizes), sizes, left)
-    # 1e-38, float32's least, not 1e-7: a sure but wrong prediction must keep its gradient
-    each = -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1)
-    return mean_over_rows(each, sizes)  # P26
+    # clamped at the smallest normal float32: a confident wrong prediction must keep its gradient
+    losses = -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1)
+    return mean_over_rows(losses, sizes)  # P26 in docs/paper.md
 
 
 def mean_over_rows(values: Tensor, sizes: Tensor) -> Tensor:
@@ -38,8 +39,21 @@ def mean_over_rows(values: Tensor, sizes: Tensor) -> Tensor:
     return (values * sizes).sum() / sizes.sum()
 
 
+def sampling_corrected_mean(mean: Tensor, mean_square: Tensor, sizes: Tensor, left: float) -> Tensor:
+    """What to take the logarithm of, (b, k), so that on average it is the logarithm of the whole bag's mean.
+
+    `mean` and `mean_square` (b, k) are over the drawn rows, `left` is the fraction that was not drawn. The
+    mean of m of n rows has variance V = (1 - m/n) S²/m (for certain predictions the hypergeometric one). The
+    logarithm is concave, so it is too small by about V / (2 mean²), and the loss would favor uncertain
+    predictions, which vary less. The root of mean² + V corrects this.
+    """
+    variance_of_mean = (mean_square - mean.square()).clamp_min(0) / (sizes - 1).clamp_min(1).unsqueeze(1)
+    variance = left * variance_of_mean
+    return mean * (1 + variance / mean.clamp_min(1e-12).square()).sqrt()
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """H(labels, prediction) of each instance, (n,)."""
+    """H(labels, prediction) of each instance, (n,); labels (n, k) may be soft."""
     return -(labels * logits.float().log_softmax(1)).sum(1)
 
 
@@ -51,24 +65,15 @@ def reverse_cross_entropy(logits: Tensor, labels: Tensor, log_zero: float = LOG_
 def symmetric_cross_entropy(
     logits: Tensor, labels: Tensor, alpha: float = 0.1, beta: float = 1.0, log_zero: float = LOG_ZERO
 ) -> Tensor:
-    """Cross-entropy in both directions, eq. (9), with the weights of Wang et al., (n,)."""
+    """α · cross-entropy + β · reverse cross-entropy of each instance, eq. (9), (n,).
+
+    Wang et al., "Symmetric cross entropy for robust learning with noisy labels", ICCV 2019. The defaults are
+    their weights for CIFAR-10.
+    """
     return alpha * cross_entropy(logits, labels) + beta * reverse_cross_entropy(logits, labels, log_zero)
 
 
-def divergence(clean: Tensor, moved: Tensor) -> Tensor:
-    """KL(clean ‖ moved) of two sets of logits, mean over instances; no gradient flows to the clean ones."""
-    known = clean.detach().float().log_softmax(1)
-    return F.kl_div(moved.float().log_softmax(1), known, log_target=True, reduction="batchmean")
-
-
-def sampling_corrected_mean(mean: Tensor, square: Tensor, sizes: Tensor, left: float) -> Tensor:
-    """(b, k) what to take the logarithm of, so that a sample's is that of the whole bag's mean on average.
-
-    `mean` and `square` (b, k) are means of the drawn rows' values and of their squares, `left` the share of
-    a bag that was not drawn. The mean of m of n rows has the variance V = (1 - m/n) S²/m (of sure
-    predictions this is the hypergeometric one), and the logarithm, being concave, is then too small by about
-    V / 2 mean²: a loss would prefer vague rows, which vary less. The root of mean² + V makes that good.
-    """
-    spread = (square - mean.square()).clamp_min(0) / (sizes - 1).clamp_min(1).unsqueeze(1)  # S²/m
-    variance = left * spread
-    return mean * (1 + variance / mean.clamp_min(1e-12).square()).sqrt()
+def kl_divergence(logits: Tensor, other: Tensor) -> Tensor:
+    """KL(softmax(logits) ‖ softmax(other)), mean over instances; no gradient flows to `logits`."""
+    target = logits.detach().float().log_softmax(1)
+    return F.kl_div(other.float().log_softmax(1), target, log_target=True, reduction="batchmean")

@@ -21,10 +21,10 @@ from torch.optim import Optimizer
 from apportion import defaults
 from apportion._device import compile_for, usual_batch_lengths
 from apportion._random import reseed
+from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
 from apportion.evaluate import predict_log_proba
-from apportion.intake.instances import as_floats
 from apportion.losses import cross_entropy
 from apportion.methods import make_learner
 from apportion.methods.network_checks import check_network, check_shares_no_weights

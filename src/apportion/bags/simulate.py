@@ -1,4 +1,4 @@
-"""Bags made from labeled data, as experiments need them; the labels part company with the bags here."""
+"""Bags made from labeled data, as experiments need them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,42 +7,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apportion.bags.arrays import as_tensor
 from apportion.bags.bags import Bags
-from apportion.errors import DataError
-from apportion.intake.instances import as_instances, as_labels
-
-# (x, y, size, generator) -> the bag of each
-Groups = Callable[[Tensor, Tensor, int, torch.Generator], np.ndarray]
+from apportion.errors import DataError, SettingsError
 
 
 def make_bags(
-    x: Any, y: Any, size: int, n_classes: int, generator: torch.Generator, groups: Groups | None = None
+    x: Any, y: Any, size: int, n_classes: int, generator: torch.Generator, kind: str = "random"
 ) -> tuple[Bags, Tensor]:
-    """Disjoint bags of labeled instances and, apart from them, the hidden labels in the bags' order.
+    """Disjoint bags of labeled instances and, apart from them, the hidden labels in the order of `bags.x`.
 
-    The proportions are counted from the labels. Random bags by default; `dirichlet_bag_ids` and
-    `cluster_bag_ids` skew them. Where the bag size does not divide the number of instances, the remainder is
-    one smaller bag: no instance is dropped (P13).
+    `kind` is "random", "dirichlet" (skewed proportions) or "cluster" (similar instances share a bag). If the
+    size does not divide the number of instances, the remainder is one smaller bag: no instance is dropped
+    (P13 in docs/paper.md).
     """
     if size < 1:
-        raise DataError(f"a bag size of {size} is not possible; it must be at least 1")
-    x = as_instances(x)
-    y = as_labels(y, len(x), n_classes)
-    number = torch.from_numpy((groups or random_bag_ids)(x, y, size, generator))
-    order = number.argsort(stable=True)
-    sizes = torch.bincount(number)
-    hidden = y[order]
+        raise SettingsError(f"the bag size is {size}; pass at least 1")
+    if kind not in BAG_KINDS:
+        raise SettingsError(f"kind is {kind!r}; pass one of {', '.join(BAG_KINDS)}")
+    x = as_tensor(x)
+    y = _as_labels(y, len(x), n_classes)
+    bag = torch.from_numpy(BAG_KINDS[kind](x, y, size, generator))
+    order = bag.argsort(stable=True)
+    sizes = torch.bincount(bag)
     counts = torch.zeros(len(sizes), n_classes, dtype=torch.float64)
-    counts.index_put_((number, y), torch.ones(len(y), dtype=torch.float64), accumulate=True)
-    shares = (counts / sizes.unsqueeze(1)).float()
-    return Bags(x[order], sizes, shares, order, list(range(len(sizes)))), hidden
+    counts.index_put_((bag, y), torch.ones(len(y), dtype=torch.float64), accumulate=True)
+    proportions = (counts / sizes.unsqueeze(1)).float()
+    return Bags(x[order], sizes, proportions, order, list(range(len(sizes)))), y[order]
 
 
 def random_bag_ids(x: Tensor, y: Tensor, size: int, generator: torch.Generator) -> np.ndarray:
-    """Instances shuffled and cut into bags: the paper's bags."""
-    number = torch.empty(len(x), dtype=torch.int64)
-    number[torch.randperm(len(x), generator=generator)] = torch.arange(len(x)) // size
-    return number.numpy()
+    """The bag of each instance, shuffled and cut: the bags of the paper."""
+    bag = torch.empty(len(x), dtype=torch.int64)
+    bag[torch.randperm(len(x), generator=generator)] = torch.arange(len(x)) // size
+    return bag.numpy()
 
 
 def dirichlet_bag_ids(
@@ -53,23 +51,24 @@ def dirichlet_bag_ids(
     classes, label = np.unique(y.numpy(), return_inverse=True)
     pools = [random.permutation(np.flatnonzero(label == c)) for c in range(len(classes))]
     left = np.array([len(pool) for pool in pools])
-    number = np.empty(len(y), dtype=np.int64)
-    for bag in range(-(-len(y) // size)):
+    bag_of_row = np.empty(len(y), dtype=np.int64)
+    n_bags = -(-len(y) // size)
+    for bag in range(n_bags):
         weights = random.dirichlet(np.full(len(classes), concentration))
-        take = np.minimum(random.multinomial(min(size, left.sum()), weights), left)
-        short = min(size, left.sum()) - take.sum()  # classes that ran out: the rest comes from what is left
-        if short:
-            take += random.multivariate_hypergeometric(left - take, short)
-        for c, n in enumerate(take):
-            number[pools[c][left[c] - n : left[c]]] = bag
-        left -= take
-    return number
+        taken = np.minimum(random.multinomial(min(size, left.sum()), weights), left)
+        missing = min(size, left.sum()) - taken.sum()  # of classes that ran out
+        if missing:
+            taken += random.multivariate_hypergeometric(left - taken, missing)
+        for c, n in enumerate(taken):
+            bag_of_row[pools[c][left[c] - n : left[c]]] = bag
+        left -= taken
+    return bag_of_row
 
 
 def cluster_bag_ids(
     x: Tensor, y: Tensor, size: int, generator: torch.Generator, n_clusters: int = 10
 ) -> np.ndarray:
-    """Bags skewed towards k-means clusters: alike instances share a bag, as neighbors do."""
+    """Bags skewed towards k-means clusters: similar instances share a bag, as neighbors do."""
     from sklearn.cluster import MiniBatchKMeans
     from sklearn.decomposition import PCA
 
@@ -77,5 +76,35 @@ def cluster_bag_ids(
     flat = x.reshape(len(x), -1).float().numpy()
     if flat.shape[1] > 50:
         flat = PCA(50, random_state=state).fit_transform(flat)
-    found = MiniBatchKMeans(n_clusters, random_state=state, n_init=3).fit_predict(flat)
-    return dirichlet_bag_ids(x, torch.from_numpy(found), size, generator)
+    cluster = MiniBatchKMeans(n_clusters, random_state=state, n_init=3).fit_predict(flat)
+    return dirichlet_bag_ids(x, torch.from_numpy(cluster), size, generator)
+
+
+# (x, y, size, generator) -> (N,) the bag of each instance
+BAG_KINDS: dict[str, Callable[[Tensor, Tensor, int, torch.Generator], np.ndarray]] = {
+    "random": random_bag_ids,
+    "dirichlet": dirichlet_bag_ids,
+    "cluster": cluster_bag_ids,
+}
+
+
+def _as_labels(y: Any, n: int, n_classes: int) -> Tensor:
+    """Labels (n,) int64 from whole numbers of any type, checked to be classes."""
+    labels = y if isinstance(y, Tensor) else torch.from_numpy(np.array(y))
+    if labels.shape != (n,):
+        raise DataError(f"y has shape {tuple(labels.shape)} for {n} instances; pass one label per instance")
+    if n_classes < 2:
+        raise SettingsError(f"n_classes is {n_classes}; pass at least 2")
+    not_whole = (labels != labels.long()).nonzero().flatten()
+    if len(not_whole):
+        row = int(not_whole[0])
+        raise DataError(f"y has {labels[row].item()} in row {row}; pass whole numbers from 0")
+    labels = labels.long()
+    outside = ((labels < 0) | (labels >= n_classes)).nonzero().flatten()
+    if len(outside):
+        row = int(outside[0])
+        raise DataError(
+            f"y has {int(labels[row])} in row {row}; with n_classes={n_classes}, pass labels from 0 to "
+            f"{n_classes - 1}"
+        )
+    return labels

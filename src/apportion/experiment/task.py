@@ -14,7 +14,6 @@ from apportion.bags.simulate import make_bags
 from apportion.datasets import Instances, load_dataset
 from apportion.errors import SettingsError
 from apportion.recipes import Recipe
-from apportion.recipes.checks import BAGGINGS
 from apportion.training import View
 
 
@@ -41,8 +40,9 @@ def load_task(recipe: Recipe, device: torch.device, folder: Path | None = None) 
     """The data on its device, in bags that depend on the data, the bag size and the seed only."""
     data = load_dataset(recipe.data.name, folder, recipe.seed)
     generator = stream(recipe.seed, "bags", recipe.data.bagging, recipe.data.bag_size)
-    groups = BAGGINGS[recipe.data.bagging]
-    bags, hidden = make_bags(data.x, data.y, recipe.data.bag_size, data.n_classes, generator, groups)
+    bags, hidden = make_bags(
+        data.x, data.y, recipe.data.bag_size, data.n_classes, generator, recipe.data.bagging
+    )
     kept_out = None
     if recipe.data.held_out:
         order = torch.randperm(len(bags.sizes), generator=generator)

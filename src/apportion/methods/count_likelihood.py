@@ -1,9 +1,11 @@
-"""How likely the counts of bags are, if rows are independent and have the predicted probabilities.
+"""Count likelihood: maximize the probability of the class counts of every bag.
 
-CountLikelihood: the likelihood of every bag's counts, where DLLP has a cross-entropy of its proportions.
+    L = - 1/N Σ_bags log P(counts of the bag),   rows independent, row j of class c with probability f_c(x_j)
 
-DLLP takes every row for a draw from the mean prediction of its bag. Here each row has its own: a bag of sure
-predictions has little room, and one of vague ones much, so that no bag is fitted better than chance allows.
+DLLP treats every row as a draw from the mean prediction of its bag. Here each row has its own probabilities:
+counts of a bag of certain predictions vary little, those of uncertain ones much, so that no bag is fitted
+more closely than chance allows. The exact sum over all labelings, a Poisson multinomial distribution, is
+approximated by a saddlepoint. This method is our own; docs/methods/counts.md derives it.
 """
 
 import math
@@ -18,113 +20,8 @@ from apportion.losses import mean_over_rows
 from apportion.methods.protocol import LossTerms
 from apportion.transport import entropic_plan
 
-TINY = 1e-30  # whose logarithm float32 still holds
-CELL = 1 / 12  # variance of a number spread over the width of one: counts are whole
-
-
-def count_log_likelihood(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-    """(m,) the logarithm of the probability of each bag's counts (n times its shares), by the normal law.
-
-    The counts of n independent rows have the sum of their probabilities as mean, and the sum of their
-    covariances diag(p) - pp' as covariance. So probabilities that are surer are expected to be nearer: the
-    same shares from sure predictions are worth more than from vague ones, and being sure and wrong is dear.
-    """
-    probs, n = log_probs.double().exp(), sizes.double().unsqueeze(1)
-    return normal_log_density(n * (proportions.double() - bag_means(probs, sizes)), covariances(probs, sizes))
-
-
-def count_loss(
-    logits: Tensor,
-    sizes: Tensor,
-    proportions: Tensor,
-    left: float = 0.0,
-    on_host: Callable[[], Sequence[Tensor]] | None = None,
-) -> Tensor:
-    """Minus the log-likelihood of a bag's counts but for a constant, mean over rows.
-
-    By the saddlepoint, which holds for bags of any size: of a bag of one it is cross-entropy. The point is
-    where predictions, each class raised by a potential, have the counts: entropic transport with λ = 1. How
-    far they are moved, KL(plan | predictions), and how much room there is, the covariance of the plan, are
-    the likelihood. Of a bag of which only a share was drawn, the normal law takes its place. Transport
-    is the host's: `on_host` gives logits, sizes and proportions there, if they are on their way already.
-    `left` is a BagBatch's.
-    """
-    if left:
-        return drawn_count_loss(logits, sizes, proportions, left)
-    there, host, shares = (on_host or start_copy_to_host(logits.float(), sizes, proportions))()
-    log_probs = logits.float().log_softmax(1)
-    fixed = send_to_device(entropic_plan(there, host, shares, reg=1.0).mass.float(), logits.device)
-    moved = (fixed * (fixed.clamp_min(TINY).log() - log_probs)).sum(1)  # the plan is where this is least
-    plan = following(fixed, log_probs, sizes, proportions, host)
-    k, room = plan.shape[1], 2 * math.pi * covariances(plan, host)
-    # a cell of width one is the least room that there is
-    factor = torch.linalg.cholesky_ex(torch.eye(k, device=room.device) + room)[0]
-    volume = factor.diagonal(dim1=1, dim2=2).log().sum(1)
-    return (moved.sum() + volume.sum()) / sizes.sum()
-
-
-def following(fixed: Tensor, log_probs: Tensor, sizes: Tensor, proportions: Tensor, host: Tensor) -> Tensor:
-    """The plan, now with its gradient: one step of Newton's method from where it is solved already."""
-    change = log_probs - log_probs.detach()
-    scores = fixed.clamp_min(TINY).log() + change
-    off = sizes.unsqueeze(1) * (bag_means(scores.softmax(1), sizes) - proportions)
-    # all potentials raised alike change nothing, nor does that of a class without mass
-    room = covariances(fixed, host)
-    ground = 1 / len(room[0]) + 1e-4 * torch.eye(len(room[0]), device=room.device)
-    potentials = torch.linalg.solve_ex(room + ground, off.unsqueeze(2))[0].squeeze(2)
-    raised = torch.repeat_interleave(potentials, sizes, 0, output_size=len(scores))
-    return (scores - raised).softmax(1)
-
-
-def covariances(probs: Tensor, sizes: Tensor) -> Tensor:
-    """(m, k, k) of the counts of each bag: the sum of diag(p) - pp' over its rows; lengths are the host's."""
-    sizes = sizes.cpu()
-    if bool((sizes == sizes[0]).all()):
-        return spread(probs.view(len(sizes), -1, probs.shape[1]))
-    # bags within a factor of two are filled up with zeros to one size, which is up to fifty times as fast as
-    # one bag after the other, and takes no more than twice the rows
-    start, octave = sizes.cumsum(0) - sizes, sizes.log2().floor()
-    parts, order = [], []
-    for which in [(octave == one).nonzero().squeeze(1) for one in octave.unique()]:
-        place = torch.arange(int(sizes[which].max()))
-        row = (start[which].unsqueeze(1) + place).clamp_max(len(probs) - 1).to(probs.device)
-        there = (place < sizes[which].unsqueeze(1)).to(probs)
-        rows = probs.index_select(0, row.flatten()).view(*row.shape, -1)
-        parts.append(spread(rows * there.unsqueeze(2)))
-        order.append(which)
-    return torch.cat(parts)[torch.cat(order).argsort().to(probs.device)]
-
-
-def spread(rows: Tensor) -> Tensor:
-    """(m, k, k) the sum of diag(p) - pp' over each bag's rows (m, n, k); rows of zeros add nothing."""
-    return torch.diag_embed(rows.sum(1)) - rows.mT @ rows
-
-
-def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float) -> Tensor:
-    """The same by the normal law, for bags of which a share `left` was not drawn.
-
-    The counts of what was drawn are not known: they spread about n times the shares as draws without
-    replacement do, which is added to the covariance. A lone row beside the bag is whole: cross-entropy.
-    """
-    probs, n = logits.float().softmax(1), sizes.float().view(-1, 1, 1)
-    drawn = torch.diag_embed(proportions) - proportions.unsqueeze(2) * proportions.unsqueeze(1)
-    covariance = covariances(probs, sizes.cpu()) + n * left * drawn
-    predicted = bag_means(probs, sizes)
-    drawn_loss = -normal_log_density(n.squeeze(2) * (proportions - predicted), covariance) / n.flatten()
-    row_loss = -(proportions * predicted.clamp_min(TINY).log()).sum(1)
-    return mean_over_rows(torch.where((sizes == 1) & (len(sizes) > 1), row_loss, drawn_loss), sizes)
-
-
-def normal_log_density(off: Tensor, covariance: Tensor) -> Tensor:
-    """(m,) of counts that are `off` (m, k) their means, each a cell of width one, of a fixed total."""
-    k = off.shape[1]
-    cell = CELL * torch.eye(k, dtype=off.dtype, device=off.device)
-    factor = torch.linalg.cholesky_ex(covariance + cell)[0]  # unchecked: a check would wait for the device
-    distance = torch.linalg.solve_triangular(factor, off.unsqueeze(2), upper=False).square().sum((1, 2))
-    # all classes together never differ from n: that direction, whose variance is the cell's, is left out, and
-    # across it a cell of whole counts is as wide as the root of k
-    volume = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1) - math.log(CELL) - math.log(k)
-    return -(distance + volume + (k - 1) * math.log(2 * math.pi)) / 2
+TINY = 1e-30  # float32 still has its logarithm
+CELL_VARIANCE = 1 / 12  # of a uniform distribution over the width of one whole count
 
 
 class CountLikelihood:
@@ -137,3 +34,128 @@ class CountLikelihood:
     def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         logits = self.classifier(batch.x)
         yield {"counts": count_loss(logits, batch.sizes, batch.proportions, batch.left)}
+
+
+def count_loss(
+    logits: Tensor,
+    sizes: Tensor,
+    proportions: Tensor,
+    left: float = 0.0,
+    on_host: Callable[[], Sequence[Tensor]] | None = None,
+) -> Tensor:
+    """Minus the log-likelihood of the counts up to a constant, mean over rows.
+
+    The saddlepoint approximation holds for bags of any size; for a bag of one row it is cross-entropy. The
+    saddlepoint is where predictions, shifted by one potential per class, have the observed counts: entropic
+    transport with λ = 1. The likelihood is how far they are shifted, KL(plan ‖ predictions), and the volume
+    of the counts around it, by the covariance of the plan. `left` is a BagBatch's: if only part of a bag was
+    drawn, the normal approximation takes over.
+
+    Transport is solved on the CPU. `on_host` waits for copies of logits, sizes and proportions there that
+    were started earlier.
+    """
+    if left:
+        return drawn_count_loss(logits, sizes, proportions, left)
+    if on_host is None:
+        on_host = start_copy_to_host(logits.float(), sizes, proportions)
+    host_logits, host_sizes, host_proportions = on_host()
+    log_probs = logits.float().log_softmax(1)
+    plan = entropic_plan(host_logits, host_sizes, host_proportions, reg=1.0).mass.float()
+    plan = send_to_device(plan, logits.device)
+    # the plan is the minimum of this divergence, so its own gradient does not matter here
+    divergence = (plan * (plan.clamp_min(TINY).log() - log_probs)).sum(1)
+    plan = differentiable_plan(plan, log_probs, sizes, proportions, host_sizes)
+    covariance = 2 * math.pi * count_covariance(plan, host_sizes)
+    # a cell of width one is the least volume
+    cell = torch.eye(plan.shape[1], device=covariance.device)
+    factor = torch.linalg.cholesky_ex(cell + covariance)[0]
+    log_volume = factor.diagonal(dim1=1, dim2=2).log().sum(1)
+    return (divergence.sum() + log_volume.sum()) / sizes.sum()
+
+
+def differentiable_plan(
+    plan: Tensor, log_probs: Tensor, sizes: Tensor, proportions: Tensor, host_sizes: Tensor
+) -> Tensor:
+    """The same plan (N, k), as a function of `log_probs`: one Newton step from where it is solved already."""
+    scores = plan.clamp_min(TINY).log() + (log_probs - log_probs.detach())
+    excess = sizes.unsqueeze(1) * (bag_means(scores.softmax(1), sizes) - proportions)
+    covariance = count_covariance(plan, host_sizes)
+    # equal potentials for all classes change nothing, nor does that of a class without mass: both make the
+    # covariance singular, which the two added terms repair
+    k = plan.shape[1]
+    regularizer = 1 / k + 1e-4 * torch.eye(k, device=covariance.device)
+    potentials = torch.linalg.solve_ex(covariance + regularizer, excess.unsqueeze(2))[0].squeeze(2)
+    per_row = torch.repeat_interleave(potentials, sizes, 0, output_size=len(scores))
+    return (scores - per_row).softmax(1)
+
+
+def count_covariance(probs: Tensor, sizes: Tensor) -> Tensor:
+    """The covariance matrix of the counts of each bag, (m, k, k): Σ_j diag(p_j) - p_j p_j'. Sizes: CPU."""
+    sizes = sizes.cpu()
+    if bool((sizes == sizes[0]).all()):
+        return _covariance_of_equal_bags(probs.view(len(sizes), -1, probs.shape[1]))
+    # Bags within a factor of two of each other are padded with zeros to one size. This takes at most twice
+    # the rows and up to a fiftieth of the time of one bag after the other.
+    start = sizes.cumsum(0) - sizes
+    octave = sizes.log2().floor()
+    matrices = []
+    order = []
+    for each in octave.unique():
+        which = (octave == each).nonzero().squeeze(1)
+        place = torch.arange(int(sizes[which].max()))
+        row = (start[which].unsqueeze(1) + place).clamp_max(len(probs) - 1).to(probs.device)
+        inside = (place < sizes[which].unsqueeze(1)).to(probs)
+        rows = probs.index_select(0, row.flatten()).view(*row.shape, -1)
+        matrices.append(_covariance_of_equal_bags(rows * inside.unsqueeze(2)))
+        order.append(which)
+    return torch.cat(matrices)[torch.cat(order).argsort().to(probs.device)]
+
+
+def _covariance_of_equal_bags(rows: Tensor) -> Tensor:
+    """(m, k, k) from the probabilities of bags of one size, (m, n, k); rows of zeros add nothing."""
+    return torch.diag_embed(rows.sum(1)) - rows.mT @ rows
+
+
+def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float) -> Tensor:
+    """`count_loss` by the normal approximation, for bags of which a fraction `left` was not drawn.
+
+    The counts of the drawn rows are unknown. They vary about n times the proportions as draws without
+    replacement do, which adds to the covariance. A single row beside the bag is whole: cross-entropy.
+    """
+    probs = logits.float().softmax(1)
+    n = sizes.float().view(-1, 1, 1)
+    draws = torch.diag_embed(proportions) - proportions.unsqueeze(2) * proportions.unsqueeze(1)
+    covariance = count_covariance(probs, sizes.cpu()) + n * left * draws
+    predicted = bag_means(probs, sizes)
+    bag_loss = -normal_log_density(n.squeeze(2) * (proportions - predicted), covariance) / n.flatten()
+    row_loss = -(proportions * predicted.clamp_min(TINY).log()).sum(1)
+    single_row = (sizes == 1) & (len(sizes) > 1)
+    return mean_over_rows(torch.where(single_row, row_loss, bag_loss), sizes)
+
+
+def count_log_likelihood(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
+    """The log-probability of the counts of each bag, (m,) float64, by the normal approximation.
+
+    The counts of n independent rows have the sum of their probabilities as mean and the sum of their
+    covariances diag(p) - pp' as covariance.
+    """
+    probs = log_probs.double().exp()
+    n = sizes.double().unsqueeze(1)
+    difference = n * (proportions.double() - bag_means(probs, sizes))
+    return normal_log_density(difference, count_covariance(probs, sizes))
+
+
+def normal_log_density(difference: Tensor, covariance: Tensor) -> Tensor:
+    """The log-probability (m,) of counts that differ from their means by `difference` (m, k).
+
+    Each count is a cell of width one, and the total of the counts is fixed.
+    """
+    k = difference.shape[1]
+    cell = CELL_VARIANCE * torch.eye(k, dtype=difference.dtype, device=difference.device)
+    factor = torch.linalg.cholesky_ex(covariance + cell)[0]  # checking it would wait for the device
+    solved = torch.linalg.solve_triangular(factor, difference.unsqueeze(2), upper=False)
+    distance = solved.square().sum((1, 2))
+    # The counts always sum to n: the direction of all classes together, whose variance is the cell's, is left
+    # out. Across it, a cell of whole counts is √k wide.
+    log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1) - math.log(CELL_VARIANCE) - math.log(k)
+    return -(distance + log_det + (k - 1) * math.log(2 * math.pi)) / 2

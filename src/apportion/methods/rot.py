@@ -1,4 +1,9 @@
-"""ROT (Dulac-Arnold et al., 2019): train on relaxed transport labels of each batch, beside the bag loss."""
+"""ROT: train on relaxed transport labels of each batch, beside the proportion loss.
+
+    L = α · proportion loss + (1 - α) · 1/N Σ_j CE(q_j, f(x_j)),   q: entropic transport, proportions relaxed
+
+Dulac-Arnold, Zeghidour, Cuturi, Beyer & Vert, "Deep multi-class learning from label proportions", 2019.
+"""
 
 from collections.abc import Iterator
 
@@ -11,7 +16,7 @@ from apportion.pseudo_labels import SoftLabels
 
 
 class ROT:
-    """`alpha` is the bag loss's weight, the rest is the labels'; `relax` is the KL weight."""
+    """`reg` is the entropy's weight 1/λ, `relax` the weight of KL(class masses ‖ proportions)."""
 
     def __init__(
         self, classifier: nn.Module, alpha: float = 0.6, reg: float = 1.0, relax: float = 1.0

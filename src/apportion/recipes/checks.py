@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from apportion.augment import AUGMENTATIONS, PAIRS
-from apportion.bags.simulate import cluster_bag_ids, dirichlet_bag_ids, random_bag_ids
+from apportion.bags.simulate import BAG_KINDS
 from apportion.datasets import DATASETS, IMAGE_SETS
 from apportion.errors import SettingsError
 from apportion.losses import SCE_WEIGHTS
@@ -16,7 +16,6 @@ from apportion.pseudo_labels import PSEUDO_LABELS
 from apportion.recipes import First, Network, Recipe
 from apportion.recipes.ranges import check_ranges
 
-BAGGINGS = {"random": random_bag_ids, "dirichlet": dirichlet_bag_ids, "cluster": cluster_bag_ids}
 LABELS = PSEUDO_LABELS
 LOSSES = ("ce", "sce", *(f"sce-{preset}" for preset in SCE_WEIGHTS))
 
@@ -26,7 +25,7 @@ def check(recipe: Recipe) -> None:
     stages = [("first", recipe.first), ("second", recipe.second)]
     names: list[tuple[str, str, Any]] = [
         ("data.name", recipe.data.name, DATASETS),
-        ("data.bagging", recipe.data.bagging, BAGGINGS),
+        ("data.bagging", recipe.data.bagging, BAG_KINDS),
         ("first.method", recipe.first.method, METHODS),
         ("augment", recipe.augment, AUGMENTATIONS),
     ]

@@ -46,7 +46,7 @@ def parted(x: Tensor, y: Tensor, seed: int, asked: argparse.Namespace) -> tuple[
 def taught(bags: Bags, method: str, epochs: int, seed: int, asked: argparse.Namespace) -> nn.Module:
     reseed(seed, "first", "weights")
     network = mlp(tuple(bags.x.shape[1:]), bags.n_classes)
-    optimizer = make_optimizer(network, "adam", 2e-3, decay=asked.decay)
+    optimizer = make_optimizer(network, "adam", 2e-3, weight_decay=asked.decay)
     size = asked.rows_per_batch or default_batch_size("table", bags, "bag")
     settings: dict[str, Any] = {"schedule": one_cycle, "seed": seed, "stage": "first"}
     learner = METHODS[method](network)

@@ -244,12 +244,12 @@ def test_each_player_gets_an_optimiser_of_its_own_and_the_generators_is_adam_wit
     first = First(optimizer="sgd", rate=0.5, decay=0.1, momentum=0.7, generator_rate=0.25)
     own, other = build_optimizers([network(), network()], first)
     assert isinstance(own, torch.optim.SGD)
-    assert {g["peak"] for g in own.param_groups} == {0.5}
+    assert {g["peak_lr"] for g in own.param_groups} == {0.5}
     assert own.param_groups[0]["weight_decay"] == 0.1
     assert isinstance(other, torch.optim.Adam)
-    assert {(g["peak"], g["betas"]) for g in other.param_groups} == {(0.25, (0.5, 0.999))}
+    assert {(g["peak_lr"], g["betas"]) for g in other.param_groups} == {(0.25, (0.5, 0.999))}
     (student,) = build_optimizers([network()], Second(rate=0.125))
-    assert {g["peak"] for g in student.param_groups} == {0.125}
+    assert {g["peak_lr"] for g in student.param_groups} == {0.125}
 
 
 def test_the_rate_knows_the_number_of_epochs():

@@ -33,7 +33,7 @@ from apportion.errors import SettingsError
 from apportion.evaluate import predict_log_proba_on
 from apportion.methods.protocol import frozen, frozen_batch_norm
 from apportion.networks import conv13, mlp
-from apportion.optim import orthogonal
+from apportion.optim import orthogonalize
 from apportion.selection.crossfit import out_of_fold_log_proba
 
 # importing torch's compiler warns about torch's own use of torch.jit
@@ -186,7 +186,7 @@ def test_muon_multiplies_in_bfloat16_where_the_device_has_it(monkeypatch):
     matrices, found = torch.randn(1, 3, 5, generator=stream(0)), []
     for able in (False, True):
         monkeypatch.setattr("apportion.optim.has_bfloat16", lambda device, able=able: able)
-        found.append(orthogonal(matrices).dtype)
+        found.append(orthogonalize(matrices).dtype)
     assert found == [torch.float32, torch.bfloat16]
 
 

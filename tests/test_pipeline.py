@@ -29,7 +29,7 @@ from apportion.intake.grouping import build_bags
 from apportion.losses import cross_entropy, symmetric_cross_entropy
 from apportion.methods import DLLP
 from apportion.methods.plot import bag_weights
-from apportion.optim import make_optimizer, set_learning_rate
+from apportion.optim import make_optimizer
 from apportion.pipeline import EpochState, first_stage, second_stage
 from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels, soft_labels
 
@@ -445,25 +445,3 @@ def test_batches_of_no_instance_and_a_mixup_below_nought_are_refused():
         next(first_stage(learner_of("dllp", net), bags, [optimizer], **steps(batch_size=0)))
     with pytest.raises(ValueError, match="mixup is -1.0"):
         next(second_stage(torch.zeros(len(bags.x), 2), net, bags, [optimizer], **steps(mixup=-1.0)))
-
-
-def test_a_rate_that_somebody_else_sets_is_the_new_peak():
-    weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    falling, rates = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), []
-    for _ in range(3):
-        for share in (1.0, 0.5):
-            set_learning_rate([optimizer], share)
-            rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        falling.step()
-    assert rates == pytest.approx([0.1, 0.05, 0.05, 0.025, 0.025, 0.0125])  # the share counts once
-    again = torch.optim.SGD([weight], lr=1.0)
-    again.load_state_dict(optimizer.state_dict())
-    set_learning_rate([again], 1.0)
-    assert again.param_groups[0]["lr"] == pytest.approx(0.0125)  # the scheduler's last
-    again.param_groups[0]["lr"] = 1e-6
-    set_learning_rate([again], 0.0)
-    again.param_groups[0]["lr"] = 0.3  # by hand, where the share was nought
-    set_learning_rate([again], 0.5)
-    assert again.param_groups[0]["lr"] == pytest.approx(0.15)

@@ -249,7 +249,7 @@ def views_learner(bags: Bags) -> TwoViews:
 
 
 def epoch_states(method, bags, epochs=4, resume=None):
-    optimizers = [make_optimizer(p, "sgd", 0.05, decay=5e-4, clip=5.0) for p in method.networks()]
+    optimizers = [make_optimizer(p, "sgd", 0.05, weight_decay=5e-4, clip=5.0) for p in method.networks()]
     return first_stage(
         method, bags, optimizers, by="row", epochs=epochs, schedule=steady, seed=0, batch_size=64,
         augment=two_views, resume=resume,

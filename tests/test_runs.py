@@ -242,7 +242,7 @@ def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path):
 
 def everywhere(epoch: int = 1) -> tuple[dict, torch.nn.Module, torch.optim.Optimizer]:
     net = network()
-    optimizer = make_optimizer(net, "adam", 1e-3, decay=0.1)
+    optimizer = make_optimizer(net, "adam", 1e-3, weight_decay=0.1)
     net(torch.ones(3, 2)).sum().backward()
     optimizer.step()
     table = torch.rand(6, 2, generator=stream(0))

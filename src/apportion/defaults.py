@@ -271,7 +271,7 @@ def make_optimizers(
         classifier,
         settings.optimizer,
         settings.learning_rate,
-        decay=settings.weight_decay,
+        weight_decay=settings.weight_decay,
         momentum=settings.momentum,
         clip=settings.clip,
     )

@@ -17,7 +17,7 @@ from apportion.intake.gaps import refuse_alike
 from apportion.intake.given import GivenBag
 from apportion.intake.instances import as_floats
 from apportion.intake.joining import BagOf
-from apportion.optim import words_of
+from apportion.optim import describe_optimizer
 from apportion.pipeline import EpochState
 from apportion.selection.calibration import fit_temperature, scale_temperature
 from apportion.selection.diagnosis import MIN_BAGS
@@ -121,7 +121,7 @@ class EpochSelector:
         """Take note of an epoch. Returns its score as an entry of the history, or nothing."""
         network = state.learner.classifier
         if state.optimizers:  # the first of them is the classifier's
-            self.optimizers[state.stage] = words_of(state.optimizers[0])
+            self.optimizers[state.stage] = describe_optimizer(state.optimizers[0])
         if self.validation_bags is None or self.select_by is None:
             self._keep(state)
             return {}

@@ -491,7 +491,7 @@ def test_a_lock_is_free_once_its_process_was_killed(tmp_path):
 
 
 @posix
-@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder", "file"])
 def test_what_stands_in_the_place_of_a_lock_is_refused_and_kept(tmp_path, kind):
     path, users = tmp_path / "lock", tmp_path / "thesis"
     users.write_text("years of work")
@@ -499,18 +499,13 @@ def test_what_stands_in_the_place_of_a_lock_is_refused_and_kept(tmp_path, kind):
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
+    elif kind == "file":
+        path.hardlink_to(users)
     else:
         path.symlink_to(users if kind == "link" else tmp_path / "gone")
-    with pytest.raises(RunError, match="not a regular file"), open_lock(path, error=RunError):
+    with pytest.raises(RunError, match="not a lock"), open_lock(path, error=RunError):
         pass
-    with pytest.raises(RunError, match="not a regular file"):
+    with pytest.raises(RunError, match="not a lock"):
         is_locked(path, error=RunError)
     assert users.read_text() == "years of work"
     assert not (tmp_path / "gone").exists()
-
-
-def test_a_users_file_of_that_name_is_kept(tmp_path):
-    (tmp_path / "lock").write_text("years of work")
-    with open_lock(tmp_path / "lock", error=RunError):
-        pass
-    assert (tmp_path / "lock").read_text() == "years of work"

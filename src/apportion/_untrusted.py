@@ -602,8 +602,7 @@ def open_lock(path: Path, *, error: type[ApportionError]) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            if path.stat().st_size == 0:  # else it is somebody's file
-                path.unlink()  # while it is held: who waits for it notices, and makes a new file
+            path.unlink()  # while it is held: who waits for it notices, and makes a new file
         lock.release()
 
 
@@ -624,7 +623,8 @@ def is_locked(path: Path, *, error: type[ApportionError]) -> bool:
 
 
 def _check_lock(path: Path, error: type[ApportionError]) -> None:
-    """A link, a pipe or a folder in the place of a lock is refused before it is opened."""
+    """A lock is an empty file. Anything else in its place is refused before it is opened."""
     with suppress(FileNotFoundError):
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise error(f"{path} is not a regular file; remove it")
+        about = path.lstat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size:
+            raise error(f"{path} is not a lock, which is an empty file; move it away")

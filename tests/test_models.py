@@ -24,7 +24,7 @@ from apportion.tables.columns import Column, from_values
 SHAPES = {
     "mlp": (5,),
     "conv13": (3, 32, 32),
-    "wrn-28-2": (3, 32, 32),
+    "wrn_28_2": (3, 32, 32),
     "resnet18": (3, 32, 32),
     "resnet9": (3, 32, 32),
 }

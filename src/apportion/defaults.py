@@ -315,11 +315,11 @@ def default_ema(kind: DataKind) -> float:
 def default_view(kind: DataKind, method: str, horizontal_flip: bool) -> View:
     """What training sees of the instances: rows as they are, images shifted and flipped, or two views."""
     if method == "two_views":
-        pairs = partial(weak_and_strong, mirror=horizontal_flip)
+        pairs = partial(weak_and_strong, horizontal_flip=horizontal_flip)
         return pairs if kind == "table" else lambda x: center_pixels(pairs(x))
     if kind == "table":
         return as_floats
-    return lambda x: center_pixels(crop_flip(x, mirror=horizontal_flip))
+    return lambda x: center_pixels(crop_flip(x, horizontal_flip=horizontal_flip))
 
 
 def initial_proportions(bags: Bags) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from apportion._device import plain_network
 from apportion.errors import SettingsError
 from apportion.methods.protocol import frozen_batch_norm
-from apportion.networks.resnet import FlipAveraged
+from apportion.networks.flip import FlipAveraged
 
 MakeNetwork = Callable[
     [Sequence[int], int], nn.Module

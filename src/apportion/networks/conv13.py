@@ -1,10 +1,11 @@
-"""The 13 layers of the paper."""
+"""The 13-layer convolutional network of the paper."""
 
 from collections.abc import Sequence
 
 from torch import nn
 
-from apportion.networks.resnet import FlipAveraged
+from apportion.errors import DataError
+from apportion.networks.flip import FlipAveraged
 
 
 def conv13(
@@ -16,20 +17,21 @@ def conv13(
     last_padding: int = 0,
     test_time_flip: bool = False,
 ) -> nn.Sequential:
-    """The paper's 13 layers: nine convolutions, three poolings, one dense layer.
+    """Nine convolutions, three poolings and a linear layer, for images of at least 12 x 12 pixels.
 
-    P10: the paper names neither batch-norm nor the padding of the last 3×3 convolution nor LeakyReLU's
-    slope; the defaults are those of the network that this table comes from in semi-supervised learning.
-    `test_time_flip`: at test time mirror images are asked, too, which the paper does not.
+    The paper specifies neither batch normalization (`norm`) nor the padding of its last 3x3 convolution nor
+    the slope of LeakyReLU; the defaults are those of the network in semi-supervised learning that its table
+    was taken from (docs/paper.md, P10). `test_time_flip` averages the features of an image and its mirror
+    image in evaluation mode, which the paper does not.
     """
+    height, width = shape[1:]
+    if min(height, width) // 4 + 2 * last_padding < 3:
+        raise DataError(f"images of {height} x {width} are too small for conv13; enlarge them to 12 x 12")
 
-    if min(shape[1:]) // 4 + 2 * last_padding < 3:
-        size = f"{shape[1]} x {shape[2]}"
-        raise ValueError(f"images of {size} are too small for the 13 layers; enlarge them to 12 x 12")
-
-    def conv(before: int, after: int, size: int, padding: int) -> list[nn.Module]:
-        normed = [nn.BatchNorm2d(after)] if norm else []
-        return [nn.Conv2d(before, after, size, padding=padding, bias=not norm), *normed, nn.LeakyReLU(slope)]
+    def conv(channels: int, filters: int, size: int, padding: int) -> list[nn.Module]:
+        convolution = nn.Conv2d(channels, filters, size, padding=padding, bias=not norm)
+        normalization = [nn.BatchNorm2d(filters)] if norm else []
+        return [convolution, *normalization, nn.LeakyReLU(slope)]
 
     features = nn.Sequential(
         *conv(shape[0], 128, 3, 1), *conv(128, 128, 3, 1), *conv(128, 128, 3, 1),

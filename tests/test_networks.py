@@ -8,7 +8,8 @@ from conftest import same_bits, weights_of
 from torch import nn
 
 from apportion._random import reseed, stream
-from apportion.methods.llp_gan import generator
+from apportion.errors import DataError
+from apportion.methods.llp_gan import make_generator
 from apportion.networks import MNIST_WIDTHS, NETWORKS, conv13, mlp, resnet9, resnet18, wrn_28_2
 
 
@@ -22,7 +23,7 @@ def n_weights(network: nn.Module) -> int:
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("k", [2, 100])
-def test_a_backbone_is_features_and_a_head_of_k_logits(name, k):
+def test_a_network_is_features_and_a_linear_head(name, k):
     shape = (3, 32, 32)
     network = NETWORKS[name](shape, k)
     assert isinstance(network, nn.Sequential)
@@ -52,7 +53,7 @@ def test_predictions_in_evaluation_mode_do_not_depend_on_the_rest_of_the_batch(n
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_dropout_is_silent_at_test_time(name):
+def test_dropout_does_nothing_in_evaluation_mode(name):
     network = NETWORKS[name]((3, 32, 32), 10, dropout=0.5).eval()
     assert kinds(network, nn.Dropout)
     x = torch.randn(2, 3, 32, 32, generator=stream(0))
@@ -60,7 +61,7 @@ def test_dropout_is_silent_at_test_time(name):
         assert torch.equal(network(x), network(x))
 
 
-def test_the_papers_network_has_nine_convolutions_two_poolings_one_mean_and_a_dense_layer():
+def test_conv13_has_nine_convolutions_three_poolings_and_a_linear_layer():
     network = conv13((3, 32, 32), 10)
     convolutions = kinds(network, nn.Conv2d)
     assert [c.out_channels for c in convolutions] == [128, 128, 128, 256, 256, 256, 512, 256, 128]
@@ -70,7 +71,7 @@ def test_the_papers_network_has_nine_convolutions_two_poolings_one_mean_and_a_de
     assert [layer.out_features for layer in kinds(network, nn.Linear)] == [10]
 
 
-def test_the_papers_network_takes_its_options():
+def test_conv13_takes_its_options():
     plain = conv13((3, 32, 32), 10, dropout=0.2, norm=False, slope=0.01, last_padding=1)
     assert kinds(plain, nn.BatchNorm2d) == []
     assert all(c.bias is not None for c in kinds(plain, nn.Conv2d))
@@ -83,15 +84,8 @@ def test_the_papers_network_takes_its_options():
 
 def test_the_mnist_network_is_the_appendixs():
     layers = kinds(mlp((1, 28, 28), 10, MNIST_WIDTHS), nn.Linear)
-    assert [layers[0].in_features, *(layer.out_features for layer in layers)] == [
-        784,
-        1000,
-        500,
-        250,
-        250,
-        250,
-        10,
-    ]
+    widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
+    assert widths == [784, 1000, 500, 250, 250, 250, 10]
 
 
 def test_the_wider_networks_have_the_size_that_the_field_reports():
@@ -102,30 +96,32 @@ def test_the_wider_networks_have_the_size_that_the_field_reports():
     assert len(kinds(resnet9((3, 32, 32), 10), nn.Conv2d)) + 1 == 9
 
 
-def test_resnet_9_takes_any_image_of_eight_pixels_and_refuses_a_smaller_one():
-    assert resnet9((1, 8, 11), 3, width=4)(torch.zeros(2, 1, 8, 11)).shape == (2, 3)
-    with pytest.raises(ValueError, match="images of 7 x 8 are too small for ResNet-9; enlarge to 8 x 8"):
-        resnet9((3, 7, 8), 10)
+@pytest.mark.parametrize(("make", "least"), [(partial(resnet9, width=4), 8), (conv13, 12)])
+def test_images_from_a_least_size_are_taken_and_smaller_ones_refused(make, least):
+    network = make((1, least, least + 3), 3).eval()
+    assert network(torch.zeros(2, 1, least, least + 3)).shape == (2, 3)
+    with pytest.raises(DataError):
+        make((3, least - 1, least), 10)
 
 
 @pytest.mark.parametrize(
     "shape", [(2,), (64,), (3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 30, 30), (3, 32, 48), (3, 9, 24)]
 )
 def test_a_generator_makes_instances_of_the_shape_asked_for_and_images_in_range(shape):
-    made = generator(shape, 8)(torch.rand(3, 8, generator=stream(0)))
+    made = make_generator(shape, 8)(torch.rand(3, 8, generator=stream(0)))
     assert made.shape == (3, *shape)
     if len(shape) == 3:
         assert made.abs().max() <= 2
 
 
 def test_all_of_a_generators_pixels_learn():
-    network = generator((3, 32, 32), 8)
+    network = make_generator((3, 32, 32), 8)
     made = network(torch.rand(4, 8, generator=stream(0)))
     assert (made.std(0) > 0).all()
 
 
 @pytest.mark.parametrize("make", [partial(resnet9, width=4), partial(conv13, dropout=0.0)])
-def test_both_ways_asks_an_image_and_its_mirror_image_at_test_time_only(make):
+def test_test_time_flip_averages_an_image_and_its_mirror_image_in_evaluation_mode_only(make):
     reseed(0, "weights")
     both = make((3, 32, 32), 10, test_time_flip=True)
     plain = nn.Sequential(both[0].features, both[1])

@@ -1,6 +1,7 @@
-"""Losses against explicit loops, and their limits."""
+"""Losses against explicit loops, their limits, and what drawing rows of a bag does to them."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -8,16 +9,17 @@ import torch.nn.functional as F
 from conftest import central_difference
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import hypergeom
 
 from apportion._random import stream
 from apportion.errors import SettingsError
 from apportion.losses import (
     LOG_ZERO,
-    SCE_WEIGHTS,
     cross_entropy,
     kl_divergence,
     proportion_loss,
     reverse_cross_entropy,
+    sampling_corrected_mean,
     symmetric_cross_entropy,
 )
 
@@ -147,16 +149,6 @@ def test_reverse_cross_entropy_of_a_hard_label_is_the_missing_probability_times_
     torch.testing.assert_close(got, -LOG_ZERO * missing)
 
 
-def test_the_presets_are_wangs_and_the_papers():
-    assert SCE_WEIGHTS == {
-        "mnist": (0.01, 1.0),
-        "cifar10": (0.1, 1.0),
-        "cifar100": (6.0, 0.1),
-        "eq9": (1.0, 1.0),
-    }
-    assert pytest.approx(math.log(1e-4)) == LOG_ZERO
-
-
 def test_the_divergence_equals_an_explicit_loop_and_the_clean_side_gets_no_gradient():
     clean, moved = (some(seed=s)[0].requires_grad_() for s in (0, 1))
     total = 0.0
@@ -194,3 +186,73 @@ def test_a_sure_but_wrong_bag_of_one_has_the_gradient_of_cross_entropy(sure):
     proportion_loss(logits, torch.tensor([1]), torch.tensor([[0.0, 1.0]])).backward()
     assert logits.grad is not None
     torch.testing.assert_close(logits.grad, torch.tensor([[1.0, -1.0]]), rtol=0.01, atol=0.0)
+
+
+# --- bags of which only some rows are drawn
+
+N, DRAWN, TIMES = 400, 32, 3000
+LEFT = 1 - DRAWN / N
+SHARES = torch.tensor([[0.6, 0.25, 0.15]])
+
+
+@cache
+def samples() -> torch.Tensor:
+    """(TIMES, DRAWN) rows of as many draws from a bag of N."""
+    generator = stream(0, "samples")
+    return torch.stack([torch.randperm(N, generator=generator)[:DRAWN] for _ in range(TIMES)])
+
+
+def logits_of(n: int = N) -> torch.Tensor:
+    """Certain predictions of three classes, one of them rare."""
+    return 4 * torch.randn(n, 3, generator=stream(5)) + torch.tensor([4.0, 0.0, -2.0])
+
+
+def losses_of_samples(logits: torch.Tensor, corrected: bool) -> torch.Tensor:
+    """(TIMES,) the loss of every sample of the bag."""
+    rows = logits[samples()].flatten(0, 1)
+    sizes = torch.full((TIMES,), DRAWN)
+    if not corrected:
+        means = logits[samples()].softmax(2).mean(1)
+        return -(SHARES * means.log()).sum(1)
+    each = rows.split(DRAWN)
+    return torch.stack([proportion_loss(part, sizes[:1], SHARES, LEFT) for part in each])
+
+
+def test_the_loss_of_samples_is_on_average_that_of_the_whole_bag():
+    whole = float(proportion_loss(logits_of(), torch.tensor([N]), SHARES))
+    plain, corrected = (float(losses_of_samples(logits_of(), on).mean()) - whole for on in (False, True))
+    assert plain > 0.01  # the logarithm is concave
+    assert abs(corrected) < 0.2 * plain
+
+
+def test_samples_do_not_draw_predictions_towards_uncertainty():
+    """The gradient with respect to how certain predictions are: samples alone would lower it."""
+    gradients = {}
+    for name, loss in {
+        "whole": lambda z: proportion_loss(z, torch.tensor([N]), SHARES),
+        "plain": lambda z: losses_of_samples(z, False).mean(),
+        "corrected": lambda z: losses_of_samples(z, True).mean(),
+    }.items():
+        scale = torch.ones((), requires_grad=True)
+        loss(scale * logits_of()).backward()
+        gradients[name] = float(scale.grad)  # type: ignore[arg-type]
+    assert gradients["plain"] > gradients["whole"]
+    bias = gradients["plain"] - gradients["whole"]
+    assert abs(gradients["corrected"] - gradients["whole"]) < 0.25 * bias
+
+
+def test_the_variance_of_certain_predictions_is_the_hypergeometric_one():
+    ones = torch.zeros(N, 1)
+    ones[:60] = 1.0
+    mean = ones[samples()].mean(1)
+    corrected = sampling_corrected_mean(mean, mean, torch.full((TIMES,), DRAWN), LEFT)  # 0² = 0, 1² = 1
+    variance = (corrected.square() - mean.square()).mean()
+    assert float(variance) == pytest.approx(hypergeom(N, 60, DRAWN).var() / DRAWN**2, rel=0.03)
+
+
+def test_a_whole_bag_needs_no_correction_and_impossible_classes_keep_a_gradient():
+    mean = torch.tensor([[0.7, 0.3]])
+    assert torch.equal(sampling_corrected_mean(mean, mean, torch.tensor([5]), 0.0), mean)
+    logits = torch.tensor([[90.0, 0.0, -90.0], [80.0, 0.0, -80.0]], requires_grad=True)
+    proportion_loss(logits, torch.tensor([2]), SHARES, 0.5).backward()
+    assert bool(logits.grad.isfinite().all())  # type: ignore[union-attr]

@@ -21,16 +21,17 @@ from conftest import (
 )
 
 from apportion._random import reseed, stream
-from apportion.bags.bags import Bags
+from apportion.bags.bags import Bags, bag_means
+from apportion.bags.build import build_bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import blobs, moons
 from apportion.evaluate import accuracy, predict_log_proba
-from apportion.intake.grouping import build_bags
 from apportion.losses import cross_entropy, symmetric_cross_entropy
 from apportion.methods import DLLP
 from apportion.methods.plot import bag_weights
+from apportion.networks import mlp
 from apportion.optim import make_optimizer
-from apportion.pipeline import EpochState, first_stage, second_stage
+from apportion.pipeline import EpochState, first_stage, fit_two_stages, second_stage
 from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels, soft_labels
 
 
@@ -244,6 +245,99 @@ def test_the_last_moment_knows_that_it_is_the_last():
     assert [m.last for m in still] == [False, True]
 
 
+# --- proportions that are unknown or uncertain
+
+
+def test_labels_compromise_between_uncertain_proportions_and_predictions():
+    bags = moon_bags()[0]
+    m = len(bags.sizes)
+    start = elsewhere(bags)
+    ends = {}
+    for name, precision in (("none", None), ("exact", math.inf), ("uncertain", 0.01)):
+        weights = None if precision is None else torch.full((m,), precision, dtype=torch.float64)
+        seen = []
+
+        def watched(log_probs, sizes, proportions, seen=seen):
+            seen.append(proportions)
+            return soft_labels(log_probs, sizes, proportions)
+
+        list(second(replace(bags, precision=weights), start, label=watched, epochs=1))
+        ends[name] = seen
+    assert torch.equal(ends["none"][0], bags.proportions)
+    assert torch.equal(ends["exact"][0], bags.proportions)
+    predicted = bag_means(start.exp(), bags.sizes)
+    torch.testing.assert_close(ends["uncertain"][0], predicted, rtol=0, atol=0.05)
+    assert not torch.equal(ends["uncertain"][0], ends["uncertain"][1])  # and follow the student
+
+
+# --- both stages in one call
+
+
+SHORT = {"epochs": 2, "student_epochs": 2, "batch_size": 16}
+
+
+def small(shape, k):
+    return mlp(shape, k, widths=(8,))
+
+
+@pytest.mark.parametrize(
+    ("label", "stages"), [(None, ["first"] * 2), (soft_labels, ["first"] * 2 + ["second"] * 2)]
+)
+def test_a_student_follows_unless_there_are_no_labels(label, stages):
+    states = list(fit_two_stages(moon_bags()[0], small, label=label, **SHORT))
+    assert [state.stage for state in states] == stages
+    networks = {id(state.learner.classifier) for state in states}
+    assert len(networks) == len(set(stages))  # the student is a new network
+
+
+def test_no_epochs_for_the_student_leave_the_teacher_as_the_last_state():
+    *_, last = fit_two_stages(moon_bags()[0], small, label=hard_labels, **SHORT | {"student_epochs": 0})
+    assert last.stage == "first"
+
+
+def test_the_two_stages_depend_on_the_seed_and_hidden_labels_cannot_reach_their_weights():
+    data, ends = moons(0, 200), []
+    bags, hidden = make_bags(data.x, data.y, 20, 2, stream(0))
+    for labels, seed in ((hidden, 0), (shuffled_inside(hidden, bags.sizes), 0), (hidden, 1)):
+        y = torch.empty_like(data.y)
+        y[bags.source] = labels
+        again, _ = make_bags(data.x, y, 20, 2, stream(0))
+        *_, last = fit_two_stages(again, small, label=hard_labels, seed=seed, **SHORT)
+        ends.append(weights_of(last.learner.classifier))
+    assert same_bits(ends[0], ends[1])
+    assert not same_bits(ends[0], ends[2])
+
+
+def test_bags_without_proportions_are_labeled_for_the_student_only():
+    bags = moon_bags()[0]
+    proportions = bags.proportions.clone()
+    proportions[:5] = math.nan
+    some = replace(bags, proportions=proportions)
+    states = list(fit_two_stages(some, small, label=hard_labels, **SHORT))
+    teachers = list(fit_two_stages(some.known(), small, label=None, **SHORT))
+    assert [s.epoch.terms for s in states[:2]] == [s.epoch.terms for s in teachers]
+    assert states[-1].labels.mean.shape == (len(bags.x), 2)
+    assert states[-1].labels.mean.isfinite().all()
+
+
+@pytest.mark.parametrize(("method", "by"), [("dllp", "row"), ("llp_vat", "bag")])
+def test_images_in_bags_larger_than_a_batch_are_trained_on_rows_in_both_stages(monkeypatch, method, by):
+    generator = stream(0)
+    x = torch.randint(0, 256, (60, 1, 8, 8), generator=generator, dtype=torch.uint8)
+    bags, _ = make_bags(x, torch.randint(3, (60,), generator=generator), 30, 3, generator)
+    seen = []
+    batches = Bags.batches
+
+    def watched(self, batch_size, generator, by="bag"):
+        seen.append((batch_size, by))
+        return batches(self, batch_size, generator, by)
+
+    monkeypatch.setattr(Bags, "batches", watched)
+    short = {"epochs": 1, "student_epochs": 1, "batch_size": 16}
+    list(fit_two_stages(bags, small, method=method, label=hard_labels, **short))
+    assert seen == [(16, by)] * 2
+
+
 # --- honesty
 
 
@@ -353,7 +447,7 @@ def clusters_of_one_bag(label) -> tuple[list[int], float]:
     """Self-labeling of one even bag from a random network that predicts two of four classes: the sizes of
     its classes in the end, and the share of instances in the commonest true class of theirs."""
     data = blobs(2, 400)
-    bags = build_bags(data.x, ["everything"] * 400, {"everything": [0.25] * 4})
+    bags = Bags(data.x, torch.tensor([400]), torch.full((1, 4), 0.25), torch.arange(400), ["everything"])
     student = network(4, seed=1, widths=(64,) * 4)
     start = predict_log_proba(student, bags.x)
     for _ in second(bags, start, student, epochs=150, label=label, memory=1, batch_size=400, peak=1e-3):
@@ -389,7 +483,7 @@ def test_the_order_of_the_table_of_proportions_does_not_matter_to_the_trained_we
     ids = [f"town {i % 6}" for i in range(120)]
     table = {f"town {i}": [0.25 + i / 12, 0.75 - i / 12] for i in range(6)}
     for order in (sorted(table), sorted(table, reverse=True)):
-        bags = build_bags(data.x, ids, {name: table[name] for name in order})
+        bags = build_bags(data.x, bags=ids, proportions={name: table[name] for name in order}).bags
         teacher = DLLP(network())
         optimizer = make_optimizer(teacher.classifier, "adam", 1e-3)
         list(first_stage(teacher, bags, [optimizer], epochs=2, schedule=steady, seed=0, batch_size=40))

@@ -205,10 +205,10 @@ def bag_means(values: Tensor, sizes: Tensor) -> Tensor:
     """The mean of `values` (n, k) over the rows of each bag, (b, k); bags lie end to end."""
     if values.device.type == "cpu":
         return torch.segment_reduce(values, "mean", lengths=sizes)
-    return _index_add_means(values, sizes)
+    return index_add_bag_means(values, sizes)
 
 
-def _index_add_means(values: Tensor, sizes: Tensor) -> Tensor:
+def index_add_bag_means(values: Tensor, sizes: Tensor) -> Tensor:
     """`bag_means` for devices whose segment_reduce is slow (one thread per bag on CUDA) or missing (MPS)."""
     bag = torch.repeat_interleave(sizes, output_size=len(values))
     return values.new_zeros(len(sizes), values.shape[1]).index_add_(0, bag, values) / sizes.unsqueeze(1)

@@ -1,6 +1,7 @@
-"""First stages: one contract for every method, then each method's own facts."""
+"""Methods: the contract that all of them pass, how they are built, then facts of each."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from conftest import (
     shuffled_inside,
     steady,
     trained,
+    two_views,
     weights_of,
 )
 from torch import nn
@@ -25,13 +27,17 @@ from apportion._random import reseed, stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import blobs, moons
+from apportion.errors import SettingsError
 from apportion.evaluate import accuracy, predict_log_proba
 from apportion.losses import cross_entropy, kl_divergence, proportion_loss
-from apportion.methods import DLLP, LLPGAN, LLPVAT, METHODS, ROT
+from apportion.methods import DLLP, LLPGAN, LLPVAT, METHODS, ROT, ROW_METHODS, TwoViews, make_learner
 from apportion.methods.count_likelihood import count_loss
-from apportion.methods.llp_gan import make_generator as generator
+from apportion.methods.llp_gan import make_generator
 from apportion.methods.llp_vat import ramp_up, rescale
+from apportion.methods.network_checks import check_network, check_shares_no_weights, check_single_row
+from apportion.methods.prediction_memory import PredictionMemory
 from apportion.methods.protocol import frozen, frozen_batch_norm
+from apportion.networks import resnet9
 from apportion.optim import make_optimizer
 from apportion.pseudo_labels import soft_labels
 
@@ -148,6 +154,122 @@ def test_running_statistics_are_those_of_the_real_instances_alone(name):
     plain(batch.x)
     assert same_bits(dict(classifier.named_buffers()).values(), dict(plain.named_buffers()).values())
     assert classifier[0][1].track_running_stats
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_loss_accounts_for_rows_of_a_bag_that_were_not_drawn(name):
+    classifier = network(2, widths=(8,))
+    with torch.no_grad():
+        classifier[1].weight.mul_(20)  # so certain that samples differ
+    learner = learner_of(name, classifier)
+    bags = ragged((3, 200, 5, 40), k=2)
+    batch = next(each for each in bags.batches(16, stream(2)) if each.left)
+    if name == "two_views":
+        batch = replace(batch, x=two_views(batch.x))
+    of_bags = "counts" if name == "count_likelihood" else "proportion"
+    terms = [next(learner.losses(each, 0.5))[of_bags] for each in (batch, replace(batch, left=0.0))]
+    assert terms[0].item() < terms[1].item()
+
+
+# --- how they are built
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_built_around_a_classifier_with_its_options(name):
+    options = {"llp_vat": {"radius": 0.5}, "llp_gan": {"noise": 3}, "rot": {"alpha": 0.1}}.get(name, {})
+    classifier, moved = network(), []
+    learner = make_learner(
+        name, classifier, ragged(), options=options, to_device=lambda net: moved.append(net) or net
+    )
+    assert isinstance(learner, METHODS[name])
+    assert all(getattr(learner, option) == value for option, value in options.items())
+    if name == "two_views":
+        assert learner.network is classifier
+        assert moved == [learner.classifier]
+        assert same_bits(weights_of(learner.classifier), weights_of(classifier))
+        assert not any(p.requires_grad for p in learner.classifier.parameters())
+        return
+    assert learner.networks() == [classifier, *moved]
+    if name == "llp_gan":
+        assert moved[0](torch.rand(4, 3, generator=stream(0))).shape == (4, 2)
+
+
+@pytest.mark.parametrize("transport", [True, False])
+@pytest.mark.parametrize("name", ROW_METHODS)
+def test_for_batches_of_rows_a_method_has_a_memory_of_the_bags_which_checkpoints_include(name, transport):
+    if name == "dllp" and not transport:
+        return
+    bags = ragged((4, 9), k=2)
+    options = {"transport": False} if not transport else {}
+    learner = make_learner(name, network(), bags, by="row", options=options)
+    assert isinstance(learner.memory, PredictionMemory)
+    assert learner.memory.transport == (name == "two_views" and transport)
+    (trained_together,) = learner.networks()
+    assert any(module is learner.memory for module in trained_together.modules())
+    batch = next(bags.batches(8, stream(0), by="row"))
+    if name == "two_views":
+        batch = replace(batch, x=two_views(batch.x))
+    (terms,) = learner.losses(batch, 0.6)
+    assert all(term.isfinite() for term in terms.values())
+
+
+def test_without_a_memory_batches_of_rows_are_refused():
+    batch = next(ragged((4, 9), k=2).batches(8, stream(0), by="row"))
+    with pytest.raises(TypeError, match="PredictionMemory"):
+        next(DLLP(network()).losses(batch, 0.0))
+    views = make_learner("two_views", network(), ragged())
+    assert isinstance(views, TwoViews)
+    with pytest.raises(TypeError, match="PredictionMemory"):
+        next(views.losses(replace(batch, x=two_views(batch.x)), 0.0))
+
+
+# --- checks of users' networks
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Linear(2, 3), r"\(1, 3\)"),
+        (lambda: nn.Sequential(nn.Linear(2, 2), nn.Softmax(1)), "probabilities"),
+    ],
+)
+def test_networks_without_one_logit_per_class_are_refused(make, message):
+    with pytest.raises(SettingsError, match=message):
+        check_network(make(), torch.ones(1, 2), 2, batch_size=8, horizontal_flip=True)
+    check_network(nn.Linear(2, 2), torch.ones(1, 2), 2, batch_size=1, horizontal_flip=True)
+
+
+def test_networks_that_average_mirror_images_are_refused_if_these_are_of_another_class():
+    x = torch.zeros(1, 1, 8, 8)
+    check_network(resnet9((1, 8, 8), 2, width=2), x, 2, 8, horizontal_flip=False)
+    flips = resnet9((1, 8, 8), 2, width=2, test_time_flip=True)
+    check_network(flips, x, 2, 8, horizontal_flip=True)
+    with pytest.raises(SettingsError, match="horizontal_flip"):
+        check_network(flips, x, 2, 8, horizontal_flip=False)
+
+
+def test_a_model_function_whose_networks_share_weights_that_learn_is_refused():
+    shared = nn.Linear(2, 8)
+    make = lambda shape, k: nn.Sequential(shared, nn.Linear(8, k))  # noqa: E731
+    with pytest.raises(SettingsError, match="share weights"):
+        check_shares_no_weights(make((2,), 2), make, (2,), 2)
+    shared.requires_grad_(False)
+    check_shares_no_weights(make((2,), 2), make, (2,), 2)
+
+
+def test_batches_of_one_row_are_tried_out_without_a_trace():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(2)).eval()
+    image = torch.rand(1, 1, 8, 8, generator=stream(0))
+    model(image)
+    before, state = weights_of(model), torch.get_rng_state()
+    check_single_row(model, image)  # 36 pixels are left for the norm
+    assert same_bits(before, weights_of(model))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not model.training
+    rows = normed().eval()
+    with pytest.raises(SettingsError, match="batch_size is 1"):
+        check_single_row(rows, torch.ones(1, 2))
+    assert not rows.training
 
 
 # --- DLLP
@@ -286,7 +408,7 @@ class Recomputed(nn.Module):
 
 
 def test_a_weight_of_100_is_one_of_a_hundredth_for_all_else_but_for_the_length_of_the_gradient():
-    bags, classifier, maker, found = moon_bags()[0], network(), generator((2,), 8), []
+    bags, classifier, maker, found = moon_bags()[0], network(), make_generator((2,), 8), []
     for given in ({"weight": 100.0}, {"adversarial": 0.01}):
         terms = loss_terms_of(LLPGAN(classifier, maker, 8, **given), bags)[0]
         assert set(terms) == {"proportion", "real", "fake"}
@@ -296,7 +418,7 @@ def test_a_weight_of_100_is_one_of_a_hundredth_for_all_else_but_for_the_length_o
     torch.testing.assert_close(found[0], 100 * found[1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("make", [LLPVAT, lambda net: LLPGAN(net, generator((2,), 8), 8)])
+@pytest.mark.parametrize("make", [LLPVAT, lambda net: LLPGAN(net, make_generator((2,), 8), 8)])
 def test_a_network_that_is_computed_again_in_its_backward_pass_can_be_frozen(make):
     features, head = network()
     (epoch,) = trained(make(nn.Sequential(Recomputed(features), head)), moon_bags()[0], 1)
@@ -305,7 +427,7 @@ def test_a_network_that_is_computed_again_in_its_backward_pass_can_be_frozen(mak
 
 def test_in_the_generators_turn_the_classifier_has_no_gradients():
     bags, _ = moon_bags()
-    learner = LLPGAN(network(), generator((2,), 8), 8)
+    learner = LLPGAN(network(), make_generator((2,), 8), 8)
     batch = next(bags.batches(100, stream(0)))
     _, matching = learner.losses(batch, 0.0)
     matching["matching"].backward()
@@ -365,7 +487,7 @@ def test_the_gan_trains_on_bags_of_one_row_a_batch():
 
 
 def test_the_dense_generator_normalises_a_single_row_by_its_running_statistics_and_several_by_their_own():
-    made, plain = generator((2,), 8)[1], nn.BatchNorm1d(128)
+    made, plain = make_generator((2,), 8)[1], nn.BatchNorm1d(128)
     rows = torch.randn(5, 128, generator=stream(0, "rows"))
     assert torch.equal(made(rows), plain(rows))
     assert torch.equal(made(rows[:1]), plain.eval()(rows[:1]))
@@ -376,7 +498,7 @@ def test_a_gan_classifier_without_a_separate_head_is_refused_with_the_remedy():
     with pytest.raises(
         TypeError, match=r"nn.Sequential\(features, head\).*nn.Identity\(\)\) to match the logits"
     ):
-        LLPGAN(nn.Linear(2, 2), generator((2,), 8), 8)
+        LLPGAN(nn.Linear(2, 2), make_generator((2,), 8), 8)
 
 
 # --- ROT
@@ -403,8 +525,6 @@ def test_rot_with_all_weight_on_the_bag_loss_is_dllp():
 
 
 def test_a_norm_that_keeps_no_statistics_still_keeps_none():
-    from apportion.methods.protocol import frozen_batch_norm
-
     norms = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2, track_running_stats=False))
     with frozen_batch_norm(norms):
         pass

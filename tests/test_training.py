@@ -1,4 +1,4 @@
-"""The loop: what it steps, what it logs, what it refuses, and what it leaves alone."""
+"""The training loop: what it optimizes, logs, refuses, and leaves alone."""
 
 import math
 import random
@@ -22,7 +22,7 @@ from apportion.training import train
 
 
 class Turns:
-    """A learner that yields the terms it is told to."""
+    """A learner with these loss terms for each of its networks in turn."""
 
     def __init__(self, *turns: dict[str, float]) -> None:
         self.classifier = network()
@@ -39,14 +39,14 @@ class Turns:
             yield {name: loss * value for name, value in turn.items()}
 
 
-def test_a_method_that_yields_too_few_turns_fails_on_its_first_batch():
+def test_a_method_that_yields_too_few_dicts_of_terms_fails_on_its_first_batch():
     learner = Turns()
     with pytest.raises(ValueError, match="shorter"):
         trained(learner, moon_bags()[0], 1)
     assert len(learner.seen) == 1
 
 
-def test_a_method_that_yields_too_many_turns_fails_on_its_first_batch():
+def test_a_method_that_yields_too_many_dicts_of_terms_fails_on_its_first_batch():
     learner = Turns({"a": 1.0}, {"b": 1.0})
     with pytest.raises(ValueError, match="longer"):
         trained(learner, moon_bags()[0], 1)
@@ -67,7 +67,7 @@ class Returned(DLLP):
         ({"learner": Returned}, "losses of Returned returns dict"),
     ],
 )
-def test_what_a_loop_cannot_run_with_is_refused_with_the_remedy(change, words):
+def test_arguments_that_cannot_be_trained_with_are_refused(change, words):
     learner = change.get("learner", DLLP)(network())
     optimizer = make_optimizer(learner.classifier, "adam", 1e-3)
     optimizers = change.get("optimizers", [optimizer])
@@ -171,7 +171,7 @@ def test_augmentation_is_what_the_learner_sees_and_the_bags_stay_as_they_were():
     assert torch.equal(bags.x, before)
 
 
-def test_players_are_in_training_mode_in_every_epoch_whatever_the_caller_did_between():
+def test_networks_are_in_training_mode_in_every_epoch_whatever_the_caller_did_between():
     learner = DLLP(network())
     epochs = train(
         learner, moon_bags()[0], [make_optimizer(learner.classifier, "adam", 1e-3)],

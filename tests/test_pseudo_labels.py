@@ -1,4 +1,4 @@
-"""Labels that meet the proportions, and what they become in the limits."""
+"""Pseudo-labels: they match the proportions, exact, soft, uncertain or unknown, and what limits they have."""
 
 import itertools
 import math
@@ -10,12 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion._random import stream
-from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels, soft_labels
+from apportion.bags.bags import Bags, exact_bag_means
+from apportion.pseudo_labels import (
+    PSEUDO_LABELS,
+    SoftLabels,
+    argmax_labels,
+    hard_labels,
+    make_labeler,
+    predicted_labels,
+    predicted_proportions,
+    relaxed_proportions,
+    soft_labels,
+    transduce,
+)
+from apportion.transport import entropic_plan
 
 
 def problem(sizes=(4, 1, 7, 16), k: int = 3, seed: int = 0):
     """Log-probabilities, sizes, and proportions that are whole counts over the sizes."""
-    generator = stream(seed, "labelling")
+    generator = stream(seed, "labeling")
     counts = [torch.bincount(torch.randint(k, (n,), generator=generator), minlength=k) / n for n in sizes]
     log_probs = torch.randn(sum(sizes), k, generator=generator).mul(2).log_softmax(1)
     return log_probs, torch.tensor(sizes), torch.stack(counts)
@@ -60,10 +73,10 @@ def test_soft_labels_sum_to_one_and_meet_the_proportions(reg):
 
 
 def test_soft_labels_tend_to_the_hard_ones_as_reg_falls():
-    log_probs, sizes, shares = problem((16, 16), 3)
+    log_probs, sizes, shares = problem((16, 16), 3, seed=1)
     hard = hard_labels(log_probs, sizes, shares)
     away = [
-        float((soft_labels(log_probs, sizes, shares, reg) - hard).abs().mean()) for reg in (3.0, 0.3, 0.03)
+        float((soft_labels(log_probs, sizes, shares, reg) - hard).abs().mean()) for reg in (3.0, 0.3, 0.003)
     ]
     assert away == sorted(away, reverse=True)
     assert away[-1] < 0.01
@@ -127,3 +140,79 @@ def test_labels_have_the_dtype_and_shape_of_the_predictions(label, dtype):
     log_probs, sizes, shares = problem()
     labels = label(log_probs.to(dtype), sizes, shares)
     assert (labels.dtype, labels.shape) == (dtype, log_probs.shape)
+
+
+def test_labelers_by_name():
+    log_probs, sizes, shares = problem()
+    for name, expected in {
+        "hard": hard_labels(log_probs, sizes, shares), "predicted": log_probs.exp(),
+        "argmax": argmax_labels(log_probs, sizes, shares),
+        "soft": soft_labels(log_probs, sizes, shares, 0.5, 2.0),
+    }.items():  # fmt: skip
+        torch.testing.assert_close(make_labeler(name, 0.5, 2.0)(log_probs, sizes, shares), expected)
+    assert set(PSEUDO_LABELS) == {"soft", "hard", "predicted", "argmax"}
+
+
+def test_soft_labels_keep_the_error_of_their_last_plan_and_of_the_worst_until_it_is_reset():
+    label = SoftLabels(1.0)
+    errors = []
+    for seed in range(3):
+        log_probs, sizes, shares = problem(seed=seed)
+        label(log_probs, sizes, shares)
+        errors.append(float(entropic_plan(log_probs, sizes, shares, reg=1.0).error.max()))
+        assert float(label.last_error) == errors[-1]
+    assert label.reset_worst_error() == max(errors)
+    assert label.reset_worst_error() == 0.0
+
+
+# --- unknown and uncertain proportions
+
+
+def test_exact_proportions_stay_as_they_are():
+    log_probs, sizes, shares = problem()
+    exact = torch.full((4,), math.inf, dtype=torch.float64)
+    assert relaxed_proportions(log_probs, sizes, shares) is shares
+    assert relaxed_proportions(log_probs, sizes, shares, exact) is shares
+
+
+def test_unknown_proportions_become_the_predicted_ones():
+    log_probs, sizes, shares = problem()
+    means = exact_bag_means(log_probs.exp(), sizes)
+    torch.testing.assert_close(predicted_proportions(log_probs, sizes), means)
+    unknown = shares.clone()
+    unknown[1:3] = math.nan
+    got = relaxed_proportions(log_probs, sizes, unknown)
+    torch.testing.assert_close(got[1:3], means[1:3].float())
+    torch.testing.assert_close(got[[0, 3]], shares[[0, 3]])
+
+
+def test_uncertain_proportions_lie_between_the_known_and_the_predicted_ones_by_their_precision():
+    log_probs, sizes, shares = problem((30, 30), 3)
+    predicted = predicted_proportions(log_probs, sizes).float()
+    away = []
+    for precision in (1e6, 10.0, 1.0, 1e-6):
+        got = relaxed_proportions(log_probs, sizes, shares, torch.tensor([precision, math.inf]))
+        torch.testing.assert_close(got[1], shares[1], rtol=0, atol=1e-5)
+        torch.testing.assert_close(got.sum(1), torch.ones(2))
+        away.append(float((got[0] - shares[0]).abs().sum()))
+    assert away == sorted(away)
+    assert away[0] < 1e-4
+    torch.testing.assert_close(got[0], predicted[0], rtol=0, atol=1e-3)
+
+
+def test_transduction_has_the_counts_of_every_bag_in_the_order_of_the_users_rows():
+    log_probs, sizes, shares = problem()
+    source = torch.randperm(28, generator=stream(3))
+    bags = Bags(torch.zeros(28, 1), sizes, shares, source, list("abcd"))
+    classes = torch.from_numpy(transduce(log_probs, bags))
+    assert torch.equal(classes[source], hard_labels(log_probs, sizes, shares).argmax(1))
+
+
+@pytest.mark.parametrize("precision", [None, torch.tensor([math.inf, 0.1, 1.0, 5.0], dtype=torch.float64)])
+def test_transduction_of_unknown_and_uncertain_bags_has_the_counts_they_agree_on(precision):
+    log_probs, sizes, shares = problem()
+    shares[2] = math.nan
+    bags = Bags(torch.zeros(28, 1), sizes, shares, torch.arange(28), list("abcd"), precision=precision)
+    agreed = relaxed_proportions(log_probs, sizes, shares, precision)
+    expected = hard_labels(log_probs, sizes, agreed).argmax(1)
+    assert transduce(log_probs, bags).tolist() == expected.tolist()

@@ -1,17 +1,20 @@
 """What `check` finds in a table and in the file with the proportions of its bags."""
 
 import math
+import subprocess
+import sys
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pytest
 
 pl = pytest.importorskip("polars")
 
 from apportion.bags.rules import Problem  # noqa: E402
-from apportion.encoding import MAX_CATEGORIES  # noqa: E402
+from apportion.encoding import MAX_CATEGORIES, kind_of  # noqa: E402
 from apportion.errors import DataError  # noqa: E402
 from apportion.tables import check as check_module  # noqa: E402
 from apportion.tables.check import CheckedTable, cast_ids, check  # noqa: E402
@@ -304,6 +307,27 @@ def test_known_labels_are_classes(tmp_path):
 # --- features
 
 
+def test_columns_are_taken_for_what_the_encoder_takes_them_for():
+    numbers = [pl.Int8, pl.UInt64, pl.Float32, pl.Decimal(10, 2)]
+    times = [pl.Date, pl.Time, pl.Duration, pl.Datetime("ns"), pl.Datetime("us", "UTC")]
+    texts = [pl.String, pl.Categorical, pl.Enum(["a"]), pl.Binary]
+    nested = [pl.List(pl.Int8), pl.Struct({"a": pl.Int8})]
+    for dtype in [*numbers, *times, *texts, *nested, pl.Boolean, pl.Null, pl.Object]:
+        empty = nw.from_native(pl.DataFrame(schema={"a": dtype}))
+        assert check_module.polars_kind(pl.DataFrame(schema={"a": dtype}).schema["a"]) == kind_of(
+            empty.schema["a"]
+        )
+    assert check_module.MAX_CATEGORIES == MAX_CATEGORIES
+
+
+def test_a_check_does_not_import_torch_or_scikit_learn():
+    program = (
+        "import sys, apportion.tables.check; print({'torch', 'sklearn', 'pandas', 'PIL'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
 def test_columns_without_any_value_are_a_problem(tmp_path):
     empty = pl.Series([None] * 6, dtype=pl.Float64)
     people(tmp_path, **dict.fromkeys(("age", "a,b", "c", "d"), empty))
@@ -321,10 +345,10 @@ def test_constant_columns_are_left_out_unless_all_are(tmp_path):
     assert rules(tmp_path) == ["constant features"]
 
 
-def test_a_frame_of_dates_alone_can_be_learned_from(tmp_path):
+def test_dates_alone_are_a_problem(tmp_path):
     days = [date(2020, 1, d) for d in range(1, 7)]
     put(tmp_path / "people.parquet", town=["b", "a", "b", "c", "a", "b"], day=days)
-    assert checked(tmp_path).report.kinds == {"day": "date"}
+    assert rules(tmp_path) == ["dates only"]
 
 
 @pytest.mark.parametrize("gap", ["NA", "nan", "NAN", "NULL"])

@@ -7,7 +7,7 @@ numbers, numbers that look like codes.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import time
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from apportion.bags.rules import (
     clean_proportions,
     find_problems,
 )
-from apportion.encoding import MAX_CATEGORIES, kind_of
 from apportion.errors import DataError, did_you_mean
 from apportion.tables.images import SUFFIXES, ImageColumn, check_images
 from apportion.tables.read import clean_errors, csv_dialect, first_texts, is_text_file, read_table
@@ -33,6 +32,8 @@ from apportion.tables.spec import SHOWN, BagColumn, CheckReport, TableSpec, name
 ROW = "\0row"  # no user's column has this name
 PROBED_ROWS = 10_000  # decide for nearly all columns; only those left over are scanned whole
 NAMELESS = re.compile(r"|Unnamed: \d+|_duplicated_\d+|__index_level_\d+__")  # as pandas and polars write it
+MAX_CATEGORIES = 32  # that become features, as in `encoding`
+PROBED_BAGS = 100
 COLUMNS_AT_ONCE = 64  # plans over thousands of columns take long to optimize
 
 
@@ -43,12 +44,9 @@ class CheckedTable:
     frame: pl.LazyFrame  # as it was read, all columns
     report: CheckReport
     proportions: dict[str, Proportions]  # by the name of the column of bags
+    aligned: dict[str, Aligned] = field(default_factory=dict)  # the same, in the order of the sorted bags
     classes: tuple[Any, ...] = ()
     image: ImageColumn | None = None
-
-    @property
-    def features(self) -> list[str]:
-        return list(self.report.kinds)
 
 
 def check(spec: TableSpec, *, learn: bool = True) -> CheckedTable:
@@ -129,7 +127,7 @@ def _check_features(spec: TableSpec, frame: pl.LazyFrame, report: CheckReport) -
         if not name or used or name in spec.drop:
             continue
         kind = "category" if name in (*spec.categorical, *spec.keep) else polars_kind(dtype)
-        if kind is None or (kind == "category" and dtype.is_nested()):
+        if kind is None or dtype.is_nested():
             hint = f"leave it out with --drop {option_list([name])}"
             what = f"column {name!r} has values of type {dtype}, which cannot be features"
             report.add_message("type", what, hint)
@@ -161,16 +159,23 @@ def _check_features(spec: TableSpec, frame: pl.LazyFrame, report: CheckReport) -
     if constant and not report.kinds:
         what = f"every feature of {spec.table.name} has the same value in all rows"
         report.add_message("constant features", what, "add columns that differ between rows")
-    elif constant:
+    elif set(report.kinds.values()) == {"date"}:
+        what = f"{spec.table.name} has no feature but dates ({name_list(list(report.kinds))})"
+        report.add_message("dates only", what, "add columns that tell rows of one day apart")
+    if constant and report.kinds:
         report.notes.append(f"left out, since all rows have the same value: {name_list(constant)}")
     _note_codes(report, texts)
 
 
 def polars_kind(dtype: pl.DataType) -> str | None:
-    """What the encoder takes a polars column for."""
-    import narwhals as nw
-
-    return kind_of(nw.from_native(pl.Series([], dtype=dtype), series_only=True).dtype)
+    """`encoding.kind_of` for polars types; importing that brings scikit-learn, which takes a second."""
+    if dtype.is_numeric():
+        return "number"
+    if dtype == pl.Boolean:
+        return "boolean"
+    if dtype in (pl.Date, pl.Datetime):
+        return "date"
+    return "category" if dtype in (pl.String, pl.Categorical, pl.Enum) else None
 
 
 def _column_facts(column: pl.LazyFrame, name: str, kind: str) -> dict[str, Any]:
@@ -477,7 +482,10 @@ def _constant_in_bags(frame: pl.LazyFrame, bag: str, names: Sequence[str]) -> li
             found += [name for i, name in enumerate(part) if values[str(i)]]
         return found, enough
 
-    first, _ = search(frame.head(PROBED_ROWS), names)
+    # rows of a few bags rule nearly all columns out: to group all rows takes much memory
+    some = frame.select(bag).head(PROBED_ROWS).collect().to_series().drop_nulls().unique(maintain_order=True)
+    sample = frame.select(bag, *names).filter(pl.col(bag).is_in(some.head(PROBED_BAGS).implode()))
+    first, _ = search(sample.head(PROBED_ROWS).collect(engine="streaming").lazy(), names)
     found, enough = search(frame, first)
     return found if enough else []
 
@@ -518,6 +526,7 @@ def _check_groupings(
     for problem in check_same_classes(classes):
         report.add(problem)
         return [], []
+    checked.aligned = dict(zip(spec.bag_names, aligned, strict=True))
     checked.classes = tuple(aligned[0].classes.tolist())
     _check_known_labels(spec, checked)
     shares = [clean_proportions(each)[0] for each in aligned]
@@ -570,15 +579,16 @@ def proportions_file(spec: TableSpec, bag: BagColumn) -> Path:
 
 def _count_bags(spec: TableSpec, name: str, frame: pl.LazyFrame, report: CheckReport) -> pl.DataFrame:
     """The sorted bags with their sizes. Rows without a bag are a problem."""
-    rows = frame.select(name).with_row_index(ROW, offset=1)
-    counted = rows.group_by(name).agg(pl.len(), pl.col(ROW).min()).collect(engine="streaming")
+    counted = frame.select(name).group_by(name).len().collect(engine="streaming")
     if counted[name].dtype in (pl.Categorical, pl.Enum):
         counted = counted.with_columns(pl.col(name).cast(pl.String))
     lost = pl.col(name).is_null()
     if counted[name].dtype.is_float():
         lost |= pl.col(name).is_nan()
-    for row in counted.filter(lost).to_dicts():
-        what = f"{spec.table.name} has {row['len']:,} rows without a bag, first row {row[ROW]}"
+    n_lost = int(counted.filter(lost)["len"].sum())
+    if n_lost:
+        first = frame.select(name).with_row_index(ROW, offset=1).filter(lost).head(1).collect()[ROW].item()
+        what = f"{spec.table.name} has {n_lost:,} rows without a bag, first row {first}"
         report.add_message("no bag", what, f"fill in the column {name!r}, or leave these rows out")
     return counted.filter(~lost).sort(name)
 

@@ -119,9 +119,12 @@ def read_images(
     return images
 
 
-def rows_at_once(column: ImageColumn) -> int:
-    """How many images may be read at once."""
-    return max(1, MAX_BYTES // math.prod(column.shape))
+def read_all_images(column: ImageColumn, table: Path, frame: pl.LazyFrame) -> Iterator[np.ndarray]:
+    """The images of all rows, a part at a time."""
+    names = frame.select(pl.col(column.name).cast(pl.String)).collect().to_series().to_list()
+    step = max(1, MAX_BYTES // math.prod(column.shape))
+    for start in range(0, len(names), step):
+        yield read_images(column, table, names[start : start + step], first_row=start)
 
 
 def read_header(folder: Path, name: str | None) -> ImageHeader:

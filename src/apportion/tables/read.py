@@ -101,6 +101,14 @@ def first_texts(path: Path, n_rows: int, missing: Sequence[str] = ()) -> pl.Data
         return _rename(frame, names)
 
 
+def column_names(path: Path) -> list[str]:
+    """The names of the columns of a table, without reading its rows."""
+    if is_text_file(path) and path.is_file():
+        with clean_errors(path):
+            return _read_header(path, csv_dialect(path))
+    return read_table(path).collect_schema().names()
+
+
 def _check_size(path: Path, n_rows: int, n_columns: int) -> None:
     """Refuse a small file that claims to be a large table."""
     if n_columns > MAX_COLUMNS:

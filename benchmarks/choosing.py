@@ -31,7 +31,7 @@ from apportion.datasets import Instances
 from apportion.datasets.adult import adult
 from apportion.datasets.synthetic import blobs, digits, moons
 from apportion.evaluate import calibration, predict_log_proba
-from apportion.intake.instances import as_floats
+from apportion.bags.arrays import as_floats
 from apportion.networks import mlp
 from apportion.pipeline import fit_two_stages
 from apportion.pseudo_labels import make_labeler

@@ -63,7 +63,7 @@ def write(rows: int, path: Path) -> None:
         part[:] = random.standard_normal(part.shape, np.float32)
 
 
-class LabelHistory:
+class PeakMemory:
     """The most memory that this process has had for itself, and of mapped files, in MB; looked at often."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ def measured(rows: int, processes: int, folder: Path, mapped: bool, device: str)
 
     CPU seconds, which other programs do not lengthen; and by the clock, where processes wait for each other.
     """
-    memory, bags = LabelHistory(), made(rows, folder, mapped).to(device)
+    memory, bags = PeakMemory(), made(rows, folder, mapped).to(device)
     group = distributed.ProcessGroup() if processes > 1 else None
     stages: Any = pipeline if group is None else distributed.DistributedPipeline(group)
     student, found, spent = mlp((VALUES,), CLASSES, (64, 64)).to(device), {}, []
@@ -113,7 +113,7 @@ def measured(rows: int, processes: int, folder: Path, mapped: bool, device: str)
 
     epochs("DLLP", stages.first_stage(DLLP(student), bags, optimizers(), **given))
     guess = torch.randn(rows, CLASSES).log_softmax(1).to(device)
-    given |= {"label": label, "loss": cross_entropy, "weights": None, "rounds": 5}
+    given |= {"label": label, "loss": cross_entropy, "weights": None, "memory": 5}
     epochs("PLOT", stages.second_stage(guess, student, bags, optimizers(), **given))
     found["labels"], found["labels clock"] = spent[-1]
     if group is not None:

@@ -24,7 +24,7 @@ from apportion.bags.simulate import make_bags
 from apportion.datasets import load_dataset
 from apportion.evaluate import predict_log_proba
 from apportion.grid.beyond import MUON, TWO_VIEWS
-from apportion.intake.instances import centered
+from apportion.bags.arrays import center_pixels
 from apportion.networks import resnet9
 from apportion.pipeline import first_stage
 from apportion.recipes.building import build_learner, build_optimizers, build_schedule
@@ -49,9 +49,9 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as it is": ({}, {}),
     "the largest class for a label": ({"options": {"transport": False}}, {}),
     "every label trusted": ({}, {"trust": all_trusted}),
-    "no labels": ({}, {"taught": no_labels}),
+    "no labels": ({}, {"label_losses": no_labels}),
     "no contrast": ({"options": {"contrast": 0.0}}, {}),
-    "neither labels nor contrast": ({"options": {"contrast": 0.0}}, {"taught": no_labels}),
+    "neither labels nor contrast": ({"options": {"contrast": 0.0}}, {"label_losses": no_labels}),
     "two weak views": ({}, {}),
     "no averaged weights": ({"options": {"momentum": 0.0}}, {}),
     "SGD instead of Muon": ({"optimizer": TWO_VIEWS.optimizer, "rate": TWO_VIEWS.rate}, {}),
@@ -74,7 +74,7 @@ def trained(
         epoch_states = first_stage(
             learner, bags, build_optimizers(learner.networks(), first), epochs=asked.epochs, seed=asked.seed,
             schedule=build_schedule(first), batch_size=256,
-            augment=lambda x: centered(view(x)),
+            augment=lambda x: center_pixels(view(x)),
         )  # fmt: skip
         told = {asked.epochs // 4, asked.epochs // 2, asked.epochs}
         return [

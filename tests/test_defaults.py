@@ -275,6 +275,9 @@ def test_the_usual_size_of_bags_is_that_of_a_rows_bag_and_a_bag_is_never_trained
     assert by(*[1024] * 4, *[1] * 400) == "row"  # the mean bag has 11 rows, but a row's bag 933
     assert by(*[16] * 400, 200) == "bag"
     assert by(*[16] * 40_000, 5000) == "row"
+    bags = ragged([16] * 400 + [5000], k=2)
+    unknown = torch.where(bags.sizes.unsqueeze(1) == 5000, math.nan, bags.proportions)
+    assert default_by("images", "dllp", replace(bags, proportions=unknown), None) == "bag"
 
 
 # --- epochs
@@ -337,7 +340,11 @@ def test_first_predictions_are_the_overall_proportions_if_a_class_is_rare():
     network, x = mlp((2,), 3), torch.randn(500, 2)
     before = predict_log_proba(network, x)
     set_initial_bias(network, torch.tensor([0.6, 0.33, 0.07]))
-    assert torch.equal(predict_log_proba(network, x), before)  # none is
+    assert torch.equal(predict_log_proba(network, x), before)  # none has less than 0.2 / 3
+    slightly = mlp((2,), 3)
+    before = predict_log_proba(slightly, x)
+    set_initial_bias(slightly, torch.tensor([0.6, 0.34, 0.06]))
+    assert not torch.equal(predict_log_proba(slightly, x), before)
     proportions = torch.tensor([0.9, 0.099, 0.001])
     set_initial_bias(network, proportions)
     torch.testing.assert_close(predict_log_proba(network, x).exp().mean(0), proportions, rtol=0.3, atol=0.0)

@@ -25,13 +25,13 @@ from sklearn.datasets import make_classification
 from torch import Tensor
 
 from apportion._random import stream
+from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets import Instances
 from apportion.datasets.adult import adult
 from apportion.datasets.synthetic import blobs, digits, moons
 from apportion.evaluate import calibration, predict_log_proba
-from apportion.bags.arrays import as_floats
 from apportion.networks import mlp
 from apportion.pipeline import fit_two_stages
 from apportion.pseudo_labels import make_labeler

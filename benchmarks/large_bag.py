@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.evaluate import predict_log_proba
-from apportion.bags.arrays import as_floats
 from apportion.networks import mlp
 from apportion.pipeline import fit_two_stages
 from apportion.pseudo_labels import SoftLabels, hard_labels

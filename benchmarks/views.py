@@ -20,11 +20,11 @@ from torch import Tensor
 from apportion._device import channels_last, identity
 from apportion._random import reseed, stream
 from apportion.augment import crop_flip, weak_and_strong
+from apportion.bags.arrays import center_pixels
 from apportion.bags.simulate import make_bags
 from apportion.datasets import load_dataset
 from apportion.evaluate import predict_log_proba
 from apportion.grid.beyond import MUON, TWO_VIEWS
-from apportion.bags.arrays import center_pixels
 from apportion.networks import resnet9
 from apportion.pipeline import first_stage
 from apportion.recipes.building import build_learner, build_optimizers, build_schedule
@@ -100,7 +100,9 @@ def main() -> None:
     test_x, test_y = data.test_x[:4000], data.test_y[:4000]
 
     def right(network: torch.nn.Module) -> float:
-        return 100 * float((predict_log_proba(network, test_x, centered).argmax(1) == test_y).float().mean())
+        return 100 * float(
+            (predict_log_proba(network, test_x, center_pixels).argmax(1) == test_y).float().mean()
+        )
 
     print("| two views | after a quarter | a half | all epochs |\n| --- | --- | --- | --- |", flush=True)
     for name in asked.only:

@@ -149,6 +149,36 @@ def usual_bag_size(bags: Bags) -> float:
     return float(sizes.square().sum() / sizes.sum())
 
 
+# -- both stages ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The batches and the lengths of both stages."""
+
+    kind: DataKind
+    by: str  # "bag" or "row"
+    batch_size: int  # rows
+    epochs: int
+    student_epochs: int
+
+
+def plan_training(
+    bags: Bags, method: str, batch_size: int | None, epochs: int | None, student_epochs: int | None
+) -> TrainingPlan:
+    """Batches and epochs as passed; where None, their defaults for these bags."""
+    kind = kind_of_data(bags.x, bags.x.device)
+    by = default_by(kind, method, bags, batch_size)
+    rows = default_batch_size(kind, bags, by) if batch_size is None else batch_size
+    if epochs is None:
+        epochs = default_epochs(kind, bags, batch_size, by)
+    if epochs < 1:
+        raise SettingsError(f"epochs is {epochs}; pass at least 1")
+    if student_epochs is None:
+        student_epochs = default_student_epochs(kind, bags, rows, by)
+    return TrainingPlan(kind, by, rows, epochs, student_epochs)
+
+
 # -- epochs -----------------------------------------------------------------------------------------------
 
 

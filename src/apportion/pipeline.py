@@ -10,7 +10,7 @@ of the caller's `for` statement.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,11 +23,12 @@ from apportion._device import compile_for, usual_batch_lengths
 from apportion._random import reseed
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
+from apportion.defaults import TrainingPlan, make_optimizers
 from apportion.errors import SettingsError
 from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
 from apportion.methods import make_learner
-from apportion.methods.network_checks import check_network, check_shares_no_weights
+from apportion.methods.network_checks import MakeNetwork, check_network, check_shares_no_weights
 from apportion.methods.plot import PLOT, LabelHistory, Loss, prediction_change
 from apportion.methods.protocol import Learner, check_known_proportions
 from apportion.pseudo_labels import Labeler, hard_labels, relaxed_proportions
@@ -166,7 +167,7 @@ def second_stage(
 
 def fit_two_stages(
     bags: Bags,
-    model: defaults.MakeNetwork,
+    model: MakeNetwork,
     *,
     method: str = "dllp",
     label: Labeler | None,
@@ -180,67 +181,122 @@ def fit_two_stages(
 ) -> Iterator[EpochState]:
     """Train a teacher on the bags and, unless `label` is None, a student on labels made from its predictions.
 
-    The classifier is that of the last state's learner. `model` makes a network, (shape of an instance,
-    number of classes) -> nn.Module. None: chosen by `apportion.defaults`, by the kind of data and the bags.
-    Bags without proportions (NaN) take part in the second stage only.
+    The trained classifier is `learner.classifier` of the last state. `model` makes a network from the shape
+    of an instance and the number of classes. `None`: chosen by `apportion.defaults` from the kind of data
+    and the bags. Bags without proportions (NaN) take part in the second stage only.
     """
-    known = bags.known()
-    shape = bags.x.shape[1:]
-    device = bags.x.device
-    kind = defaults.kind_of_data(bags.x, device)
-    by = defaults.default_by(kind, method, bags, batch_size)
-    rows = batch_size or defaults.default_batch_size(kind, bags, by)
-    if epochs is None:
-        epochs = defaults.default_epochs(kind, bags, batch_size, by)
-    if student_epochs is None:
-        student_epochs = defaults.default_student_epochs(kind, bags, rows, by)
-    lengths = usual_batch_lengths(bags.sizes, rows)
-
-    def new_network(stage: str, by_parts: bool) -> nn.Module:
-        reseed(seed, stage, "weights")
-        to_device, _ = compile_for(device, lengths, parts=by_parts)
-        network = to_device(model(shape, bags.n_classes))
-        if not defaults.is_built_in(model):
-            check_shares_no_weights(network, model, shape, bags.n_classes)
-        check_network(network, as_floats(bags.x[:1]), bags.n_classes, rows, horizontal_flip)
-        defaults.set_initial_bias(network, defaults.initial_proportions(known))
-        return network
-
-    by_parts = method == "two_views"  # whose steps have several passes
-    teacher = new_network("first", by_parts)
-    muon = defaults.suits_muon(model, teacher)
-    steps = epochs * len(known.x) / rows
-    settings = defaults.default_optimization(kind, method, muon, steps, defaults.usual_bag_size(known))
-    if learning_rate is not None:
-        settings = replace(settings, learning_rate=learning_rate)
-    to_device, compile_part = compile_for(device, lengths, parts=by_parts)
-    options = defaults.default_method_options(kind, method)
-    learner = make_learner(
-        method, teacher, known, by=by, options=options, to_device=to_device, compile_part=compile_part
-    )
-    optimizers = defaults.make_optimizers(
-        learner.networks(), settings, defaults.generator_learning_rate(kind)
-    )
-    view = compile_part(defaults.default_view(kind, method, horizontal_flip))
-    yield from first_stage(
-        learner, known, optimizers, epochs=epochs, schedule=settings.schedule, seed=seed, batch_size=rows,
-        by=by, augment=view,
-    )  # fmt: skip
+    plan = defaults.plan_training(bags, method, batch_size, epochs, student_epochs)
+    learner = yield from _fit_teacher(bags, model, plan, method, learning_rate, horizontal_flip, seed)
     if label is None:
         return
-    log_probs = predict_log_proba(learner.classifier, bags.x, as_floats, rows)
-    student = new_network("second", by_parts=False)
-    muon = defaults.suits_muon(model, student)
-    settings = defaults.default_student_optimization(kind, muon, student_epochs * len(bags.x) / rows)
-    if student_learning_rate is not None:
-        settings = replace(settings, learning_rate=student_learning_rate)
-    yield from second_stage(
-        log_probs, student, bags, defaults.make_optimizers([student], settings), epochs=student_epochs,
-        schedule=settings.schedule, seed=seed, label=label, mixup=defaults.default_mixup(kind),
-        warmup_epochs=defaults.default_warmup_epochs(kind, student_epochs), ema=defaults.default_ema(kind),
-        batch_size=rows, by=by, augment=defaults.default_view(kind, "plot", horizontal_flip),
+    log_probs = predict_log_proba(learner.classifier, bags.x, as_floats, plan.batch_size)
+    yield from _fit_student(log_probs, bags, model, plan, label, student_learning_rate, horizontal_flip, seed)
+
+
+def _fit_teacher(
+    bags: Bags,
+    model: MakeNetwork,
+    plan: TrainingPlan,
+    method: str,
+    learning_rate: float | None,
+    horizontal_flip: bool,
+    seed: int,
+) -> Generator[EpochState, None, Learner]:
+    """The first stage with its defaults; returns the trained learner."""
+    known = bags.known()
+    lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
+    # a step of two_views has several forward passes: its parts are compiled instead of the network
+    to_device, compile_part = compile_for(bags.x.device, lengths, parts=method == "two_views")
+    reseed(seed, "first", "weights")
+    network = _new_network(model, known, to_device, plan.batch_size, horizontal_flip)
+    settings = defaults.default_optimization(
+        plan.kind,
+        method,
+        muon=defaults.suits_muon(model, network),
+        steps=plan.epochs * len(known.x) / plan.batch_size,
+        bag_size=defaults.usual_bag_size(known),
+    )
+    if learning_rate is not None:
+        settings = replace(settings, learning_rate=learning_rate)
+    learner = make_learner(
+        method,
+        network,
+        known,
+        by=plan.by,
+        options=defaults.default_method_options(plan.kind, method),
+        to_device=to_device,
+        compile_part=compile_part,
+    )
+    yield from first_stage(
+        learner,
+        known,
+        make_optimizers(learner.networks(), settings, defaults.generator_learning_rate(plan.kind)),
+        epochs=plan.epochs,
+        schedule=settings.schedule,
+        seed=seed,
+        batch_size=plan.batch_size,
+        by=plan.by,
+        augment=compile_part(defaults.default_view(plan.kind, method, horizontal_flip)),
+    )
+    return learner
+
+
+def _fit_student(
+    log_probs: Tensor,
+    bags: Bags,
+    model: MakeNetwork,
+    plan: TrainingPlan,
+    label: Labeler,
+    learning_rate: float | None,
+    horizontal_flip: bool,
+    seed: int,
+) -> Iterator[EpochState]:
+    """The second stage with its defaults, for a new network."""
+    lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
+    to_device, _ = compile_for(bags.x.device, lengths, parts=False)
+    reseed(seed, "second", "weights")
+    student = _new_network(model, bags.known(), to_device, plan.batch_size, horizontal_flip)
+    settings = defaults.default_student_optimization(
+        plan.kind,
+        muon=defaults.suits_muon(model, student),
+        steps=plan.student_epochs * len(bags.x) / plan.batch_size,
+    )
+    if learning_rate is not None:
+        settings = replace(settings, learning_rate=learning_rate)
+    return second_stage(
+        log_probs,
+        student,
+        bags,
+        make_optimizers([student], settings),
+        epochs=plan.student_epochs,
+        schedule=settings.schedule,
+        seed=seed,
+        label=label,
+        mixup=defaults.default_mixup(plan.kind),
+        warmup_epochs=defaults.default_warmup_epochs(plan.kind, plan.student_epochs),
+        ema=defaults.default_ema(plan.kind),
+        batch_size=plan.batch_size,
+        by=plan.by,
+        augment=defaults.default_view(plan.kind, "plot", horizontal_flip),
         prepare=as_floats,
-    )  # fmt: skip
+    )
+
+
+def _new_network(
+    model: MakeNetwork,
+    known: Bags,
+    to_device: Callable[[nn.Module], nn.Module],
+    batch_size: int,
+    horizontal_flip: bool,
+) -> nn.Module:
+    """A network for these bags, on its device, after checking that it can learn from them."""
+    shape = known.x.shape[1:]
+    network = to_device(model(shape, known.n_classes))
+    if not defaults.is_built_in(model):
+        check_shares_no_weights(network, model, shape, known.n_classes)
+    check_network(network, as_floats(known.x[:1]), known.n_classes, batch_size, horizontal_flip)
+    defaults.set_initial_bias(network, defaults.initial_proportions(known))
+    return network
 
 
 def _moving_average(average: Tensor, predicted: Tensor, momentum: float) -> Tensor:

@@ -104,7 +104,7 @@ def test_a_line_has_the_accuracies_of_predictions_labels_and_their_mean(tmp_path
 def test_a_relabeling_with_soft_labels_logs_its_plans_error(tmp_path, task, teacher, monkeypatch, relax):
     def look(epoch_state):
         given = (epoch_state.ema, task.bags.sizes, task.bags.proportions)
-        return float(entropic_plan(*given, reg=0.1, relax=relax or math.inf).error.max())
+        return float(entropic_plan(*given, reg=0.1, precision=relax or math.inf).error.max())
 
     seen = watched(monkeypatch, look)
     recipe = replace(SOFT, second=replace(SOFT.second, relax=relax))
@@ -118,7 +118,7 @@ def test_rot_logs_the_worst_error_of_its_batches(tmp_path, monkeypatch):
     errors, plain = [], SoftLabels.__call__
 
     def call(self, log_probs, sizes, proportions):
-        errors.append(float(entropic_plan(log_probs, sizes, proportions, reg=1.0, relax=1.0).error.max()))
+        errors.append(float(entropic_plan(log_probs, sizes, proportions, reg=1.0, precision=1.0).error.max()))
         return plain(self, log_probs, sizes, proportions)
 
     monkeypatch.setattr(SoftLabels, "__call__", call)

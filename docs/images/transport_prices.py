@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from apportion.transport import certified
+from apportion.transport import assign_with_duals
 
 COLOURS = np.array(["#c0392b", "#1e8449", "#2471a3"])
 WANTED = np.array([10, 16, 18])
@@ -33,7 +33,7 @@ def main() -> None:
     generator = np.random.default_rng(4)
     scores = 1.6 * generator.normal(size=(WANTED.sum(), 3)) + [0.9, 0.2, -0.6]
     first = scores.argmax(1)
-    answer = certified(scores, [len(scores)], WANTED[None])
+    answer = assign_with_duals(scores, [len(scores)], WANTED[None])
     classes, points = answer.classes.numpy(), scores[:, :2] - scores[:, 2:]
     figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.9))
     panel(axes[0], points, first, np.zeros(3), np.zeros(len(scores), bool))

@@ -54,12 +54,12 @@ def condition_on_proportions(
     Examples
     --------
     >>> import numpy as np
-    >>> from apportion.conditioning import condition_on_proportions
+    >>> from apportion import condition_on_proportions
     >>> probabilities = np.array([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])
     >>> condition_on_proportions(probabilities, ["a", "a", "a"], {"a": [1 / 3, 2 / 3]}).round(2)
-    array([[0.7 , 0.3 ],
-           [0.21, 0.79],
-           [0.08, 0.92]])
+    array([[0.72, 0.28],
+           [0.22, 0.78],
+           [0.07, 0.93]])
     """
     check_row_order(probabilities, bags, "probabilities", counted_index=False)
     if isinstance(bags, Mapping):

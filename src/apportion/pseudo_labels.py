@@ -34,7 +34,7 @@ def soft_labels(
 
     A finite `relax` replaces this constraint by `relax` times a KL divergence, as ROT does.
     """
-    return entropic_plan(log_probs, sizes, proportions, reg=reg, relax=relax).mass.to(log_probs.dtype)
+    return entropic_plan(log_probs, sizes, proportions, reg=reg, precision=relax).mass.to(log_probs.dtype)
 
 
 def predicted_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class SoftLabels:
         self.last_error = self.worst_error = torch.zeros((), dtype=torch.float64)
 
     def __call__(self, log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-        plan = entropic_plan(log_probs, sizes, proportions, reg=self.reg, relax=self.relax)
+        plan = entropic_plan(log_probs, sizes, proportions, reg=self.reg, precision=self.relax)
         self.last_error = plan.error.max()
         self.worst_error = torch.maximum(self.worst_error.to(self.last_error), self.last_error)
         return plan.mass.to(log_probs.dtype)
@@ -103,7 +103,7 @@ def relaxed_proportions(
     filled = filled / filled.sum(1, keepdim=True)
     if precision is None or exact:
         return filled
-    mass = entropic_plan(log_probs, sizes, filled, reg=1.0, relax=precision).mass.to(filled)
+    mass = entropic_plan(log_probs, sizes, filled, reg=1.0, precision=precision).mass.to(filled)
     return exact_bag_means(mass, sizes).to(filled)
 
 

@@ -118,7 +118,7 @@ def rake(
             rows, sizes, shares, precision = margins[i]
             # without its own prices, which a relaxed margin would count twice
             scores = add_prices(predicted, margins, prices, skip=i)[rows]
-            plan = entropic_plan(scores, sizes, shares, reg=reg, relax=precision)
+            plan = entropic_plan(scores, sizes, shares, reg=reg, precision=precision)
             # no infinities: contradicting margins would leave a row without any class
             prices[i] = (reg * plan.mass.log() - scores).masked_fill_(plan.mass == 0, IMPOSSIBLE)
         before = mass

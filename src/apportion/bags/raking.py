@@ -48,7 +48,7 @@ def rake(
             rows, sizes, shares, relax = margins[i]
             # all but its own, which a relaxed margin would count twice
             scores = priced(predicted, margins, shifts, but=i)[rows]
-            plan = entropic_plan(scores, sizes, shares, reg=reg, relax=relax)
+            plan = entropic_plan(scores, sizes, shares, reg=reg, precision=relax)
             # no infinities: where margins contradict each other, a row would be left without any class
             shifts[i] = (reg * plan.mass.log() - scores).masked_fill_(plan.mass == 0, NONE)
         before, mass = mass, (priced(predicted, margins, shifts) / reg).softmax(1)

@@ -123,7 +123,7 @@ def believed(
     filled = filled / filled.sum(1, keepdim=True)
     if exact:
         return filled
-    mass = entropic_plan(log_probs, sizes, filled, reg=1.0, relax=relax).mass.to(filled)
+    mass = entropic_plan(log_probs, sizes, filled, reg=1.0, precision=relax).mass.to(filled)
     return exact_bag_means(mass, sizes).to(filled)
 
 

@@ -119,14 +119,18 @@ def diagnose(
 
     Examples
     --------
+    Predictions that are right for nine rows of ten; `diagnose` does not see the labels `y`.
+
     >>> import numpy as np
     >>> from apportion import diagnose
-    >>> share = np.linspace(0.05, 0.95, 20)
-    >>> table = {i: [1 - p, p] for i, p in enumerate(share)}
-    >>> bags = np.repeat(np.arange(20), 10)
-    >>> found = diagnose(np.column_stack([1 - share[bags], share[bags]]), bags, table)
-    >>> found.supported, round(found.correlation, 2)
-    (True, 1.0)
+    >>> rng = np.random.default_rng(0)
+    >>> bags = np.repeat(np.arange(40), 20)
+    >>> y = rng.random(800) < rng.random(40)[bags]
+    >>> proportions = np.stack([np.bincount(bags, ~y), np.bincount(bags, y)], axis=1) / 20
+    >>> p = np.where(rng.random(800) < 0.9, np.where(y, 0.9, 0.1), np.where(y, 0.1, 0.9))
+    >>> found = diagnose(np.column_stack([1 - p, p]), bags, proportions)
+    >>> found.supported, round(found.accuracy, 2)
+    (True, 0.9)
     """
     built = bags_of_predictions(
         probabilities, bags, proportions, classes, unavailable=frozenset(["missing_bags"])

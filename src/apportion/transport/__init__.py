@@ -1,8 +1,9 @@
-"""Labels that meet the proportions of every bag: optimal transport, exact or entropic.
+"""Labels that match the class proportions of every bag: optimal transport, exact or entropic.
 
-One problem a bag: instances have mass one each, classes have the bag's counts, the cost is minus the
-log-probability (eqs. 4 to 6 of the paper). Everything here is pure: arrays in, tensors out, no padding.
-`docs/transport.md` explains how the solvers work and what they cost.
+Each bag is a transport problem of its own. Rows have mass one, classes have the bag's counts, and the cost of
+a class for a row is minus its log-probability (eqs. 4 to 6 of the paper). `assign` finds the best one-hot
+labels, `entropic_plan` the best soft labels. Both take all bags at once, rows end to end without padding, and
+are pure functions of arrays. docs/transport.md explains how the solvers work and what they cost.
 """
 
 import math
@@ -11,34 +12,75 @@ from typing import NamedTuple
 from torch import Tensor
 
 from apportion.transport._inputs import ArrayLike
-from apportion.transport._solve import round_to_counts, solve_entropic, solve_exact
+from apportion.transport._rounding import round_to_counts
+from apportion.transport._solve import solve_entropic, solve_exact
 
 __all__ = ["Assignment", "Plan", "assign", "assign_with_duals", "entropic_plan", "round_to_counts"]
 
 
 class Plan(NamedTuple):
-    """Soft labels of all bags, how far each bag's labels are from its proportions, and the work it took."""
+    """Soft labels of all bags.
 
-    mass: Tensor  # (N, k) rows of all bags end to end, each sums to one; no padding
-    error: (
-        Tensor  # (m,) largest |mean of the bag's rows - proportion| of any class, or entropic_plan's residual
-    )
-    iterations: int  # of the bag that took most
+    Attributes
+    ----------
+    mass : Tensor (N, k)
+        One distribution over classes per row.
+    error : Tensor (m,)
+        How far each bag is from a solution, see `entropic_plan`.
+    iterations : int
+        Iterations of the bag that needed most.
+    """
+
+    mass: Tensor
+    error: Tensor
+    iterations: int
 
 
 class Assignment(NamedTuple):
-    """Classes with the prices that prove them optimal: see `assign_with_duals`."""
+    """Classes of all rows, with the dual prices that prove them optimal.
 
-    classes: Tensor  # (N,)
-    prices: Tensor  # (m, k) float64; infinite for a class that the bag has none of
-    gap: Tensor  # (m,) float64 cost minus the lower bound that the prices give: zero up to rounding
+    Attributes
+    ----------
+    classes : Tensor (N,)
+        The class of each row.
+    prices : Tensor (m, k), float64
+        The price of each class in each bag; infinite for classes that the bag has none of.
+    gap : Tensor (m,), float64
+        Duality gap: the cost minus the lower bound that the prices prove. Zero up to rounding.
+    """
+
+    classes: Tensor
+    prices: Tensor
+    gap: Tensor
 
 
 def assign(log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike) -> Tensor:
-    """The class of every instance (N,): the most probable labeling with exactly `counts` (m, k) in each bag.
+    """The most probable labels that have exactly the given counts in every bag.
 
-    Rows of `log_probs` (N, k) are sorted by bag; they may be logits, since a constant added to a row cancels.
-    Minus infinity forbids a class. The work is done on the CPU, by `torch.get_num_threads()` threads.
+    Maximizes the sum of ``log_probs[i, classes[i]]`` over the rows of each bag subject to its counts: the
+    optimal transport of eq. (6), solved exactly by shortest augmenting paths, in parallel on
+    `torch.get_num_threads()` CPU threads.
+
+    Parameters
+    ----------
+    log_probs : array-like (N, k)
+        Log-probabilities, rows sorted by bag. Logits will do: a constant added to a row changes nothing.
+        Minus infinity forbids a class.
+    sizes : array-like (m,)
+        Rows of each bag.
+    counts : array-like (m, k)
+        Whole numbers that sum to the sizes, see `round_to_counts`.
+
+    Returns
+    -------
+    Tensor (N,), int64, on the device of `log_probs`
+
+    Examples
+    --------
+    Two of three rows prefer class 0, but only one can have it.
+
+    >>> assign([[0.0, -5.0], [0.0, -1.0], [-3.0, 0.0]], sizes=[3], counts=[[1, 2]])
+    tensor([0, 1, 1])
     """
     return solve_exact(log_probs, sizes, counts, None, keep_prices=False)[0]
 
@@ -46,9 +88,16 @@ def assign(log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike) -> Tensor:
 def assign_with_duals(
     log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike, *, prices: ArrayLike | None = None
 ) -> Assignment:
-    """`assign` with prices that prove it: every instance sits at its highest log-probability - price.
+    """`assign`, with dual prices that prove the labels optimal.
 
-    Prices of an earlier call, say of the last epoch, may be passed in as a start: less work, same optimum.
+    Every row has the class with its highest ``log_prob - price`` (complementary slackness). `prices` of an
+    earlier call, such as the last epoch's, are a warm start: less work for the same optimum.
+
+    Examples
+    --------
+    >>> found = assign_with_duals([[0.0, -5.0], [0.0, -1.0], [-3.0, 0.0]], [3], [[1, 2]])
+    >>> found.classes, float(found.gap)
+    (tensor([0, 1, 1]), 0.0)
     """
     return Assignment(*solve_exact(log_probs, sizes, counts, prices, keep_prices=True))
 
@@ -59,15 +108,49 @@ def entropic_plan(
     proportions: ArrayLike,
     *,
     reg: float,
-    relax: float | ArrayLike = math.inf,
+    precision: float | ArrayLike = math.inf,
     tol: float = 1e-6,
     max_iterations: int = 200,
 ) -> Plan:
-    """Soft labels that meet `proportions` (m, k): the unique minimizer of eq. (5), `reg` being its 1/lambda.
+    """Soft labels that match the proportions of every bag: entropic optimal transport, eq. (5).
 
-    A finite `relax`, of all bags or (m,) of each, replaces the constraint by that weight times
-    KL(class masses | proportions); the error is then the largest violation of the optimality condition,
-    mass = proportion x exp(-potential reg/relax).
-    Non-convergence is returned in `error`, not hidden; CUDA tensors are solved on their device.
+    For each bag of n rows with log-probabilities L, the plan Q (n, k) has rows that sum to one and solves
+
+        minimize  -sum(Q * L) + reg * sum(Q * log Q)   subject to  mean of the rows of Q = proportions.
+
+    The solution is unique. It is found by Newton's method on the k dual potentials.
+
+    Parameters
+    ----------
+    log_probs : array-like (N, k)
+        Log-probabilities or logits, rows sorted by bag.
+    sizes : array-like (m,)
+        Rows of each bag.
+    proportions : array-like (m, k)
+        Class proportions of each bag; rows sum to one.
+    reg : float
+        Weight of the entropy, the 1/λ of the paper. At 1 the plan is nearest to the predictions in KL
+        divergence; toward 0 it becomes the exact assignment.
+    precision : float or array-like (m,), default=inf
+        If finite, the constraint is replaced by ``n * precision * KL(mean of Q | proportions)``: noisy
+        proportions are matched only in part (unbalanced transport). Toward 0 they are ignored.
+    tol : float, default=1e-6
+        The error at which a bag is solved.
+    max_iterations : int, default=200
+        Newton steps per bag.
+
+    Returns
+    -------
+    Plan
+        Its `error` is the largest difference of a class's mean mass and its proportion, or with finite
+        `precision` of ``mass = proportion * exp(-potential * reg / precision)``. A bag that has not converged
+        shows a large error and raises nothing. CUDA tensors are solved on their device.
+
+    Examples
+    --------
+    >>> plan = entropic_plan([[0.0, -1.0], [0.0, 0.0]], [2], [[0.5, 0.5]], reg=1.0)
+    >>> plan.mass.round(decimals=2)
+    tensor([[0.6200, 0.3800],
+            [0.3800, 0.6200]], dtype=torch.float64)
     """
-    return Plan(*solve_entropic(log_probs, sizes, proportions, reg, relax, tol, max_iterations))
+    return Plan(*solve_entropic(log_probs, sizes, proportions, reg, precision, tol, max_iterations))

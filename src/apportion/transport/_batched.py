@@ -1,6 +1,6 @@
-"""`entropic_plan` on the device of its tensor: the method of `_newton.py`, many bags at once, padded.
+"""`entropic_plan` on a GPU: the method of `_newton.py` for many padded bags at once.
 
-Padding lives in here alone: a padded row has weight zero in every sum, and no row of it is returned.
+Padding exists in this file only: padded rows have weight zero in every sum and are not returned.
 """
 
 import math
@@ -9,20 +9,22 @@ import torch
 from torch import Tensor
 
 CELLS = 1 << 24  # padded scores solved at once: 128 MiB of float64, of which about six copies are alive
-RANGE, LOOSE, RIDGE, LONGEST = 40.0, 0.02, 1.0, 8.0  # as in newton.py, where they are explained
+RANGE, LOOSE, RIDGE, LONGEST = 40.0, 0.02, 1.0, 8.0  # as in _newton.py, which explains them
 
 
 def solve(
     scores: Tensor, sizes: Tensor, proportions: Tensor, scale: float, rho: Tensor, tol: float, most: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Plan (N, k), errors (m,) and iterations, on the device of the scores; names as in newton.py.
+    """Plan (N, k), errors (m,) and iterations, on the device of the scores; names as in _newton.py.
 
-    `rho` (m,) is on the device, sizes (m,) are on the host, where groups are cut; the device is waited for
-    once a group, never once a bag.
+    `rho` (m,) is on the device, sizes (m,) on the host. Bags are solved in groups; the host waits for the
+    device once per group.
     """
-    device, mass, slowest, at = scores.device, torch.empty_like(scores), 0, 0
+    device = scores.device
+    mass = torch.empty_like(scores)
+    slowest = at = 0
     errors = torch.empty(len(sizes), dtype=torch.float64, device=device)
-    # Bags of like size are solved together, so that at most the largest of a group sets its padding.
+    # bags of similar size are solved together, so that there is little padding
     lengths, order = sizes.sort(descending=True, stable=True)
     starts = (sizes.cumsum(0) - sizes)[order]
     with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
@@ -45,7 +47,7 @@ def solve(
 def solve_group(
     x: Tensor, weight: Tensor, share: Tensor, scale: float, rho: Tensor, tol: float, most: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Plan (b, n, k), errors (b,) and iterations of bags of equal padded size; stages as in newton.py."""
+    """Plan (b, n, k), errors (b,) and iterations of bags of equal padded size; stages as in _newton.py."""
     x = x.masked_fill((share == 0)[:, None], -math.inf)
     top, low = x.amax(2), x.masked_fill(x == -math.inf, math.inf).amin(2)
     spread = scale * ((top - low) * weight).sum(1).max().item()
@@ -97,12 +99,12 @@ def newton_step(
     """The regularized Newton step, no potential moving further than LONGEST."""
     hessian = -torch.einsum("bnk,bnl->bkl", plan * weight[:, :, None], plan)
     hessian += (rho == 0)[:, None] * share[:, :, None] * share[:, None]
-    # Absent classes have an empty row: a one on the diagonal leaves their potential where it is.
+    # absent classes have an empty row: a one on the diagonal leaves their potential as it is
     diagonal = mass * (1 + RIDGE * error[:, None]) + rho * (slope + mass) + (share == 0) + 1e-14
     hessian.diagonal(dim1=1, dim2=2).add_(diagonal)
     factor, failed = torch.linalg.cholesky_ex(hessian)
     step = torch.cholesky_solve(slope[:, :, None], factor).squeeze(2)
-    # Rounding can spoil the factor of a plan of nearly zeros and ones; a scaled gradient is safe there.
+    # the factorization may fail by rounding if the plan is nearly 0 or 1; a scaled gradient is safe then
     step = torch.where((failed > 0)[:, None], slope / diagonal, step)
     longest = step.abs().amax(1, keepdim=True)
     return step * (LONGEST / longest.clamp_min(LONGEST))

@@ -1,19 +1,19 @@
-"""Compiled kernel of `assign`: shortest augmenting paths over the classes of each bag, with prices.
+"""Compiled kernel of `assign`: shortest augmenting paths over the classes of each bag, with dual prices.
 
-Every instance takes the class of highest score + price. That is optimal for the counts it happens to give,
-and any labeling is optimal for its own counts for as long as every instance sits at its highest sum
-(complementary slackness). Only the counts are wrong, and they are repaired without breaking that invariant:
+At first every row takes the class of its highest score + price. These labels are optimal for the counts that
+they happen to have, and stay optimal for their own counts as long as every row has its highest sum
+(complementary slackness). Only the counts are wrong. Two steps repair them and keep that invariant:
 
-1. an over-full class lowers its price until its surplus would rather leave, and lets it go (`spread`);
-2. what is left over moves along shortest paths between classes, one instance an edge, or as many as are
-   alike there (`search`, `augment`).
+1. a class with too many rows lowers its price until its surplus prefers other classes (`release_rounds`);
+2. the rest of the surplus moves along shortest paths between classes, one row per edge, or several at once
+   where rows are equal (`shortest_path`, `augment`).
 
-Prices here are *added* to scores, so they are minus the prices of the face; an absent class has -inf.
-Instance i of a bag is row `base + i` of the scores, which keep their own precision and are subtracted in
-float64. All memory is taken once a chunk of bags; nothing is allocated in the loop over bags.
+Prices here are *added* to scores: they are minus the prices that `assign_with_duals` returns, and -inf for
+absent classes. Row i of a bag is row `base + i` of the scores, which keep their own type and are subtracted
+in float64. Memory is allocated once per chunk of bags, never in the loop over bags.
 
-A long file on purpose: numba keeps compiled code by the date of the one file that `solve_bags` is in, and
-would go on with an old `search` if that were in another.
+All of it is in one file, because numba caches compiled code by the date of the file that `solve_bags` is in:
+it would not notice a change in another one.
 """
 
 import math
@@ -25,19 +25,19 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 OK, NOT_A_NUMBER, INFEASIBLE = 0, 1, 2
-GATHERED = 1 << 16  # scores: below it a copy leaves out a bag's absent classes, above it prices of -inf do
-FEW = 32  # members of a class up to which all its edges are found anew at need after one left (measured)
-NARROW = 24  # classes; from here on two vector passes find a maximum sooner than one scalar pass (measured)
+GATHERED = 1 << 16  # scores up to which absent classes are left out by a copy, and not by prices of -inf
+FEW = 32  # rows in a class up to which all its edges are recomputed lazily after one has left (measured)
+NARROW = 24  # classes from which two vectorized passes find a maximum faster than a scalar one (measured)
 
-# Nothing compiled here allocates, so it does without reference counts: they took a third of the time.
+# Nothing compiled here allocates, so reference counts are off: they took a third of the time.
 UNCOUNTED: Any = {"_nrt": False}
 INNER: Any = UNCOUNTED | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # half the time to compile
-# A call would hand over every array as some seven numbers: inlined, small bags take a quarter less time.
+# Inlined, because a call passes every array as about seven numbers: small bags take a quarter less time.
 jit: Any = njit(forceinline=True, nogil=True, error_model="numpy", **INNER)
 
 
 def jit_kept(function: Any) -> Any:
-    """Compiled, and kept on the disk for later processes where some folder for that can be written to."""
+    """Compiled, and cached on disk for later processes if some folder can be written to."""
     settings: Any = {"nogil": True, "error_model": "numpy", **UNCOUNTED}
     try:
         return njit(cache=True, **settings)(function)
@@ -46,7 +46,7 @@ def jit_kept(function: Any) -> Any:
 
 
 def extremum(name: str) -> Any:
-    """A compiled binary minimum or maximum that loops vectorise over; inputs are never NaN."""
+    """A compiled minimum or maximum of two numbers, which loops vectorize over; inputs are never NaN."""
 
     @intrinsic
     def function(typingctx, a, b):
@@ -64,7 +64,7 @@ larger, smaller = extremum("llvm.maximum"), extremum("llvm.minimum")
 
 
 @jit
-def usable(scores):
+def all_usable(scores):
     """Whether no score of a flat array is NaN or plus infinity."""
     good = True
     for c in range(len(scores)):
@@ -73,7 +73,7 @@ def usable(scores):
 
 
 @jit
-def highest(scores, row, w, price):
+def max_value(scores, row, w, price):
     """The highest score + price of a row."""
     best = scores[row, 0] + price[0]
     for j in range(1, w):
@@ -82,7 +82,7 @@ def highest(scores, row, w, price):
 
 
 @jit
-def favorite(scores, row, w, price):
+def best_class(scores, row, w, price):
     """The first class of highest score + price."""
     if w < NARROW:
         best, at = scores[row, 0] + price[0], 0
@@ -91,21 +91,21 @@ def favorite(scores, row, w, price):
             at = j if x > best else at
             best = larger(best, x)
         return at
-    best, at = highest(scores, row, w, price), w
+    best, at = max_value(scores, row, w, price), w
     for j in range(w):
         at = min(at, j if scores[row, j] + price[j] == best else w)
     return at
 
 
 @jit
-def start(scores, base, n, w, price, classes, begin, head, after, filled):
-    """Puts every instance into its favorite class; returns whether each has one."""
+def assign_best_classes(scores, base, n, w, price, classes, begin, head, after, filled):
+    """Put every row into its best class; returns whether each has one."""
     for j in range(w):
         head[j] = -1
         filled[j] = 0
     for i in range(n):
         row = base + i
-        j = favorite(scores, row, w, price)
+        j = best_class(scores, row, w, price)
         if scores[row, j] + price[j] == -math.inf:
             return False
         classes[begin + i] = j
@@ -116,9 +116,9 @@ def start(scores, base, n, w, price, classes, begin, head, after, filled):
 
 
 @jit
-def part(margin, member, size, q):
-    """Reorders both so that the q smallest margins come first (Hoare's selection: linear, no sort)."""
-    if q == 1:  # the most frequent case in small bags
+def partition_smallest(margin, member, size, q):
+    """Reorder both so that the q smallest margins come first (Hoare's selection, linear time)."""
+    if q == 1:  # the usual case in small bags
         at = 0
         for t in range(1, size):
             at = t if margin[t] < margin[at] else at
@@ -148,27 +148,27 @@ def part(margin, member, size, q):
 
 
 @jit
-def release(a, surplus, scores, base, w, price, classes, begin, head, after, filled, margin, member):
-    """Over-full class a lowers its price by the margin of its surplus, which moves to its next favorite."""
+def release_surplus(a, surplus, scores, base, w, price, classes, begin, head, after, filled, margin, member):
+    """Lower the price of class a by the margin of its surplus, which moves to its next best classes."""
     own, price[a] = price[a], -math.inf
     size, i = 0, head[a]
     while i >= 0:
         row = base + i
-        margin[size] = (scores[row, a] + own) - highest(scores, row, w, price)
+        margin[size] = (scores[row, a] + own) - max_value(scores, row, w, price)
         member[size] = i
         size += 1
         i = after[i]
-    part(margin, member, size, surplus)
+    partition_smallest(margin, member, size, surplus)
     step = 0.0
     for t in range(surplus):
         step = max(step, margin[t])
-    if step == math.inf:  # some of the surplus can go nowhere else
+    if step == math.inf:  # a row of the surplus has no other class
         price[a] = own
         return False
     head[a] = -1
     for t in range(size):
         i = member[t]
-        b = favorite(scores, base + i, w, price) if t < surplus else a
+        b = best_class(scores, base + i, w, price) if t < surplus else a
         classes[begin + i] = b
         after[i] = head[b]
         head[b] = i
@@ -179,8 +179,8 @@ def release(a, surplus, scores, base, w, price, classes, begin, head, after, fil
 
 
 @jit
-def surplus_of(w, filled, want):
-    """How many instances are in over-full classes."""
+def count_surplus(w, filled, want):
+    """How many rows are too many in their classes."""
     total = 0
     for a in range(w):
         total += max(filled[a] - want[a], 0)
@@ -188,15 +188,15 @@ def surplus_of(w, filled, want):
 
 
 @jit
-def spread(
+def release_rounds(
     rounds, enough, n_over, scores, base, w, price, want, classes, begin, head, after, filled, margin, member
 ):
-    """Rounds of `release` over all over-full classes, at least one, until at most `enough` are left over."""
+    """Rounds of `release_surplus` over all classes, at least one, until the surplus is at most `enough`."""
     for turn in range(rounds):
         if turn > 0 and n_over <= enough:
             return True
         for a in range(w):
-            if filled[a] > want[a] and not release(
+            if filled[a] > want[a] and not release_surplus(
                 a,
                 filled[a] - want[a],
                 scores,
@@ -212,32 +212,32 @@ def spread(
                 member,
             ):
                 return False
-        n_over = surplus_of(w, filled, want)
+        n_over = count_surplus(w, filled, want)
     return True
 
 
 @jit
-def offer(a, scores, row, w, edge):
-    """Lowers the edges out of class a to what its member in this row would lose."""
+def lower_edges(a, scores, row, w, edge):
+    """Lower the edges out of class a to what its member in this row would lose."""
     own = np.float64(scores[row, a])
     for b in range(w):
         edge[a, b] = smaller(edge[a, b], own - scores[row, b])
 
 
 @jit
-def fill(a, scores, base, w, head, after, edge):
-    """Row a of the class graph: edge[a, b] is the least score that any member loses by moving to b."""
+def fill_edges(a, scores, base, w, head, after, edge):
+    """Compute row a of the class graph: edge[a, b] is the least score that a member loses by moving to b."""
     for b in range(w):
         edge[a, b] = math.inf
     i = head[a]
     while i >= 0:
-        offer(a, scores, base + i, w, edge)
+        lower_edges(a, scores, base + i, w, edge)
         i = after[i]
 
 
 @jit
-def relax(u, least, here, w, price, edge, far):
-    """Distances of the classes that are nearer through u; the least distance of any unsettled class."""
+def relax_distances(u, least, here, w, price, edge, far):
+    """Relax the distances through u; returns the least distance of any unsettled class."""
     nearest = math.inf
     for b in range(w):
         # Rounding can make an edge slightly negative; a settled class has price -inf, which is out of reach.
@@ -247,8 +247,8 @@ def relax(u, least, here, w, price, edge, far):
 
 
 @jit
-def search(scores, base, w, price, want, head, after, filled, edge, known, far, order, paid, reach):
-    """Dijkstra from all over-full classes to the nearest with room; (that class or -1, classes settled)."""
+def shortest_path(scores, base, w, price, want, head, after, filled, edge, known, far, order, paid, reach):
+    """Dijkstra from classes with a surplus to the nearest with room; (that class or -1, classes settled)."""
     least, settled = 0.0, 0
     for b in range(w):
         far[b] = 0.0 if filled[b] > want[b] else math.inf
@@ -261,20 +261,20 @@ def search(scores, base, w, price, want, head, after, filled, edge, known, far, 
             return u, settled
         settled += 1
         if known[u] == 0:
-            fill(u, scores, base, w, head, after, edge)
+            fill_edges(u, scores, base, w, head, after, edge)
             known[u] = 1
         here = least + price[u]
         price[u], far[u] = -math.inf, math.inf
-        least = relax(u, least, here, w, price, edge, far)
+        least = relax_distances(u, least, here, w, price, edge, far)
     return -1, settled
 
 
 @jit
-def trace(settled, filled, want, edge, order, paid, reach):
-    """The path to the class settled last, as places in the order, from its end; its length.
+def trace_path(settled, filled, want, edge, order, paid, reach):
+    """The path to the class settled last, as places in the order, from its end; returns its length.
 
-    Nobody recorded who came from where, which keeps `relax` short: the place before is the first whose edge
-    gives the very same distance. It was settled earlier, so that edges of length zero make no circle.
+    Predecessors are not recorded, which keeps `relax_distances` short: the one before is the first whose edge
+    gives the same distance. It was settled earlier, so that edges of length zero make no cycle.
     """
     at, length = settled, 0
     while filled[order[at]] <= want[order[at]]:
@@ -291,8 +291,8 @@ def trace(settled, filled, want, edge, order, paid, reach):
 
 
 @jit
-def leave(a, b, scores, base, w, head, after, filled, edge, known, dirty):
-    """Takes that member out of a which loses least by moving to b, and mends the edges of a; who it is."""
+def remove_member(a, b, scores, base, w, head, after, filled, edge, known, dirty):
+    """Remove the member of a that loses least by moving to b, and update the edges of a; returns it."""
     previous, i = -1, head[a]
     while np.float64(scores[base + i, a]) - scores[base + i, b] != edge[a, b]:
         previous, i = i, after[i]
@@ -305,7 +305,7 @@ def leave(a, b, scores, base, w, head, after, filled, edge, known, dirty):
         return i
     own, n_dirty = np.float64(scores[base + i, a]), 0
     for c in range(w):
-        if own - scores[base + i, c] == edge[a, c]:  # carried by i, or by its equal
+        if own - scores[base + i, c] == edge[a, c]:  # due to i, or to an equal row
             dirty[n_dirty] = c
             n_dirty += 1
             edge[a, c] = math.inf
@@ -319,8 +319,8 @@ def leave(a, b, scores, base, w, head, after, filled, edge, known, dirty):
 
 
 @jit
-def carriers(a, b, most, scores, base, head, after, edge):
-    """How many members of a lose least by moving to b, all alike in that; counts up to `most`."""
+def count_carriers(a, b, most, scores, base, head, after, edge):
+    """How many members of a lose equally little by moving to b, up to `most`."""
     count, i = 0, head[a]
     while i >= 0 and count < most:
         count += np.float64(scores[base + i, a]) - scores[base + i, b] == edge[a, b]
@@ -329,21 +329,21 @@ def carriers(a, b, most, scores, base, head, after, edge):
 
 
 @jit
-def capacity(settled, length, scores, base, want, head, after, filled, edge, order):
-    """How many instances can move along the path at once: its surplus, its room, and who is alike there."""
+def path_capacity(settled, length, scores, base, want, head, after, filled, edge, order):
+    """How many rows can move along the path at once: its surplus, its room, and equal rows on each edge."""
     source, target = order[order[settled + 1 + length]], order[settled]
     most = min(filled[source] - want[source], want[target] - filled[target])
     for step in range(length):
         if most == 1:
             return 1
         b, a = order[order[settled + 1 + step]], order[order[settled + 2 + step]]
-        most = carriers(a, b, most, scores, base, head, after, edge)
+        most = count_carriers(a, b, most, scores, base, head, after, edge)
     return most
 
 
 @jit
-def leave_together(a, b, many, scores, base, w, classes, begin, head, after, edge, known):
-    """Moves `many` members of a that lose least by moving to b; all edges of a are found anew at need."""
+def move_members(a, b, many, scores, base, w, classes, begin, head, after, edge, known):
+    """Move the `many` members of a that lose least by moving to b; the edges of a are recomputed lazily."""
     kept, i = -1, head[a]
     while many > 0:
         following = after[i]
@@ -358,7 +358,7 @@ def leave_together(a, b, many, scores, base, w, classes, begin, head, after, edg
             after[i] = head[b]
             head[b] = i
             if known[b] == 1:
-                offer(b, scores, base + i, w, edge)
+                lower_edges(b, scores, base + i, w, edge)
             many -= 1
         i = following
     known[a] = 0
@@ -384,38 +384,38 @@ def augment(
     paid,
     reach,
 ):
-    """Lowers the prices of the settled classes and moves instances along the path; how many an edge."""
-    length = trace(settled, filled, want, edge, order, paid, reach)
-    many = capacity(settled, length, scores, base, want, head, after, filled, edge, order)
+    """Lower the prices of the settled classes and move rows along the path; returns how many per edge."""
+    length = trace_path(settled, filled, want, edge, order, paid, reach)
+    many = path_capacity(settled, length, scores, base, want, head, after, filled, edge, order)
     for t in range(settled):
         price[order[t]] = paid[t] - (reach[settled] - reach[t])
     for step in range(length):
         b, a = order[order[settled + 1 + step]], order[order[settled + 2 + step]]
         if many > 1:
-            leave_together(a, b, many, scores, base, w, classes, begin, head, after, edge, known)
+            move_members(a, b, many, scores, base, w, classes, begin, head, after, edge, known)
             continue
-        i = leave(a, b, scores, base, w, head, after, filled, edge, known, dirty)
+        i = remove_member(a, b, scores, base, w, head, after, filled, edge, known, dirty)
         classes[begin + i] = b
         after[i] = head[b]
         head[b] = i
         if known[b] == 1:
-            offer(b, scores, base + i, w, edge)
+            lower_edges(b, scores, base + i, w, edge)
     filled[order[settled]] += many
     filled[order[order[settled + 1 + length]]] -= many
     return many
 
 
 @jit
-def solve(scores, base, n, w, price, want, classes, begin, rows, edge, longs, floats):
-    """Classes of one bag and, in place, its prices; a status."""
+def solve_bag(scores, base, n, w, price, want, classes, begin, rows, edge, longs, floats):
+    """Solve one bag: classes and prices in place; returns a status."""
     after, member, margin = rows
     head, filled, known, dirty, order = longs
     far, paid, reach = floats
-    if not start(scores, base, n, w, price, classes, begin, head, after, filled):
+    if not assign_best_classes(scores, base, n, w, price, classes, begin, head, after, filled):
         return INFEASIBLE
-    n_over = surplus_of(w, filled, want)
-    rounds = 1 if n_over <= 20 * w else 30  # measured: a second round pays in large bags only
-    if not spread(
+    n_over = count_surplus(w, filled, want)
+    rounds = 1 if n_over <= 20 * w else 30  # measured: a second round pays off in large bags only
+    if not release_rounds(
         rounds,
         2 * w,
         n_over,
@@ -433,11 +433,11 @@ def solve(scores, base, n, w, price, want, classes, begin, rows, edge, longs, fl
         member,
     ):
         return INFEASIBLE
-    n_over = surplus_of(w, filled, want)
+    n_over = count_surplus(w, filled, want)
     for a in range(w):
         known[a] = 0
     while n_over > 0:
-        target, settled = search(
+        target, settled = shortest_path(
             scores, base, w, price, want, head, after, filled, edge, known, far, order, paid, reach
         )
         if target < 0:
@@ -465,8 +465,8 @@ def solve(scores, base, n, w, price, want, classes, begin, rows, edge, longs, fl
 
 
 @jit
-def prepare(scores, begin, n, counts, bag, prices, warm, price, want, present, gathered):
-    """First prices and wanted counts of a bag, over how many classes, and its scores if some are left out."""
+def prepare_bag(scores, begin, n, counts, bag, prices, warm, price, want, present, gathered):
+    """Initial prices, wanted counts and, if classes are left out, scores of a bag; returns its classes."""
     k, w = counts.shape[1], 0
     leave_out = n <= len(gathered)
     for j in range(k):
@@ -484,17 +484,17 @@ def prepare(scores, begin, n, counts, bag, prices, warm, price, want, present, g
 
 @jit_kept
 def solve_bags(scores, starts, counts, first, last, prices, warm, classes, scratch):
-    """Classes (and prices, if there is room for them) of bags first to last; (bag, status) of a failure."""
+    """Classes (and prices, if the array has rows) of bags first to last; (bag, status) of a failure."""
     k = counts.shape[1]
     rows, edge, longs, floats, price, want, present, gathered = scratch
     flat = scores.reshape(scores.size)
     for bag in range(first, last):
         begin, n = starts[bag], starts[bag + 1] - starts[bag]
-        if not usable(flat[begin * k : (begin + n) * k]):
+        if not all_usable(flat[begin * k : (begin + n) * k]):
             return bag, NOT_A_NUMBER
-        w = prepare(scores, begin, n, counts, bag, prices, warm, price, want, present, gathered)
+        w = prepare_bag(scores, begin, n, counts, bag, prices, warm, price, want, present, gathered)
         source, base = (scores, begin) if w == k else (gathered, 0)
-        status = solve(source, base, n, w, price, want, classes, begin, rows, edge, longs, floats)
+        status = solve_bag(source, base, n, w, price, want, classes, begin, rows, edge, longs, floats)
         if status != OK:
             return bag, status
         if w < k:
@@ -508,8 +508,8 @@ def solve_bags(scores, starts, counts, first, last, prices, warm, classes, scrat
     return -1, OK
 
 
-def scratch(most, k, dtype):
-    """Working memory for bags of at most `most` instances: 16 bytes an instance and 8 a pair of classes."""
+def allocate(most, k, dtype):
+    """Working memory for bags of at most `most` rows: 16 bytes per row and 8 per pair of classes."""
     rows = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.float64)
     edge = np.empty((k, k), np.float64)
     longs = (*(np.empty(k, np.int64) for _ in range(4)), np.empty(2 * k + 2, np.int64))
@@ -520,7 +520,7 @@ def scratch(most, k, dtype):
 
 @jit_kept
 def duality_gaps(scores, starts, counts, first, last, prices, classes, gaps):
-    """Upper bound minus value of every bag: sum of highest score - price, + price x count, - score."""
+    """Upper bound minus value of every bag: sums of highest score - price, + price x count, - score."""
     k = counts.shape[1]
     for bag in range(first, last):
         gap = 0.0

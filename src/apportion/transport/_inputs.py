@@ -1,4 +1,4 @@
-"""What the transport functions accept, checked once at the door: NumPy arrays, tensors or nested lists."""
+"""What the transport functions accept: NumPy arrays, tensors or nested lists, checked once."""
 
 import math
 from collections.abc import Sequence
@@ -7,10 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apportion.errors import DataError, SettingsError
+
 ArrayLike = Tensor | np.ndarray | Sequence
 
 
-def array(values: ArrayLike) -> np.ndarray:
+def as_array(values: ArrayLike) -> np.ndarray:
     """The values as a NumPy array on the CPU, without a copy where possible."""
     if isinstance(values, Tensor):
         values = values.detach()
@@ -18,7 +20,7 @@ def array(values: ArrayLike) -> np.ndarray:
     return np.asarray(values)
 
 
-def like(values: np.ndarray, original: ArrayLike) -> Tensor:
+def tensor_like(values: np.ndarray, original: ArrayLike) -> Tensor:
     """The values as a tensor on the device of the original."""
     tensor = torch.from_numpy(values)
     if not isinstance(original, Tensor):
@@ -28,97 +30,107 @@ def like(values: np.ndarray, original: ArrayLike) -> Tensor:
     return tensor.to(original.device)
 
 
-def scores(log_probs: ArrayLike) -> np.ndarray:
-    """(N, k) contiguous, float64 if it was, else float32; the solvers themselves look for NaN."""
-    values = array(log_probs)
+def check_scores(log_probs: ArrayLike) -> np.ndarray:
+    """(N, k) contiguous, float64 if it was, else float32. The solvers themselves look for NaN."""
+    values = as_array(log_probs)
     if values.ndim != 2 or values.shape[1] == 0:
-        raise ValueError(f"log_probs must have shape (N, k) with k of at least one, but has {values.shape}")
+        raise DataError(f"log_probs has shape {values.shape}; pass (N, k) with k of at least one")
     return np.ascontiguousarray(values, np.float64 if values.dtype == np.float64 else np.float32)
 
 
-def starts(sizes: ArrayLike, rows: int | None) -> np.ndarray:
+def bag_starts(sizes: ArrayLike, n_rows: int | None) -> np.ndarray:
     """(m + 1,) the first row of every bag, and the number of rows as last."""
-    values = array(sizes)
+    values = as_array(sizes)
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
-        raise ValueError(
-            f"sizes must be (m,) whole numbers, but have shape {values.shape}, type {values.dtype}"
-        )
+        raise DataError(f"sizes has shape {values.shape} and type {values.dtype}; pass (m,) whole numbers")
     empty = np.flatnonzero(values < 1)
     if empty.size:
-        raise ValueError(f"bag {empty[0]} has size {values[empty[0]]}; every bag needs at least one instance")
-    result = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, out=result[1:])
-    if rows is not None and result[-1] != rows:
-        raise ValueError(f"sizes sum to {result[-1]} but log_probs has {rows} rows; pass one size a bag")
-    return result
+        b = int(empty[0])
+        raise DataError(f"bag {b} has size {values[b]}; every bag needs at least one row", bag=b)
+    starts = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=starts[1:])
+    if n_rows is not None and starts[-1] != n_rows:
+        raise DataError(f"sizes sum to {starts[-1]}, but log_probs has {n_rows} rows; pass one size per bag")
+    return starts
 
 
-def counts(table: ArrayLike, starts: np.ndarray, classes: int) -> np.ndarray:
+def check_counts(counts: ArrayLike, starts: np.ndarray, n_classes: int) -> np.ndarray:
     """(m, k) whole counts that sum to the sizes of the bags."""
-    values = array(table)
-    if values.shape != (len(starts) - 1, classes):
-        raise ValueError(f"counts must have shape {(len(starts) - 1, classes)}, but have {values.shape}")
+    values = as_array(counts)
+    shape = (len(starts) - 1, n_classes)
+    if values.shape != shape:
+        raise DataError(f"counts has shape {values.shape}; pass {shape}")
     if values.dtype.kind == "f":
-        odd = np.flatnonzero((values != np.round(values)).any(1))
-        if odd.size:
-            raise ValueError(f"bag {odd[0]} has counts {values[odd[0]]}, not whole; see round_to_counts")
+        fractional = np.flatnonzero((values != np.round(values)).any(1))
+        if fractional.size:
+            b = int(fractional[0])
+            what = f"bag {b} has counts {values[b]}, which are not whole"
+            raise DataError(f"{what}; see round_to_counts", bag=b)
     elif values.size and values.dtype.kind not in "iu":
-        raise ValueError(f"counts must be whole numbers, but have type {values.dtype}")
-    result, sizes = np.ascontiguousarray(values, np.int64), np.diff(starts)
+        raise DataError(f"counts has type {values.dtype}; pass whole numbers")
+    result = np.ascontiguousarray(values, np.int64)
     if result.min(initial=0) < 0:
-        b = np.flatnonzero((result < 0).any(1))[0]
-        raise ValueError(f"bag {b} has a negative count in {result[b]}; counts are 0 or more")
-    sums = result @ np.ones(classes, np.int64)  # several times faster than a sum over short rows
-    off = np.flatnonzero(sums != sizes)
-    if off.size:
-        b = off[0]
-        raise ValueError(f"bag {b} has counts summing to {sums[b]} but size {sizes[b]}; see round_to_counts")
+        b = int(np.flatnonzero((result < 0).any(1))[0])
+        raise DataError(f"bag {b} has a negative count in {result[b]}; counts are 0 or more", bag=b)
+    sizes = np.diff(starts)
+    sums = result @ np.ones(n_classes, np.int64)  # several times faster than a sum over short rows
+    wrong = np.flatnonzero(sums != sizes)
+    if wrong.size:
+        b = int(wrong[0])
+        what = f"bag {b} has counts that sum to {sums[b]}, but size {sizes[b]}"
+        raise DataError(f"{what}; see round_to_counts", bag=b)
     return result
 
 
-def prices(table: ArrayLike | None, shape: tuple[int, ...]) -> np.ndarray:
+def check_prices(prices: ArrayLike | None, shape: tuple[int, ...]) -> np.ndarray:
     """(m, k) float64, a copy for the solver to write to; zeros if none are given."""
-    values = np.zeros(shape) if table is None else array(table)
+    values = np.zeros(shape) if prices is None else as_array(prices)
     if values.shape != shape or np.isnan(values).any():
-        raise ValueError(f"prices must have shape {shape} and no NaN, but have shape {values.shape}")
+        raise DataError(f"prices has shape {values.shape}; pass {shape} without NaN")
     return np.array(values, np.float64, order="C")
 
 
-def proportions(table: ArrayLike, bags: int, classes: int | None) -> np.ndarray:
+def check_proportions(proportions: ArrayLike, n_bags: int, n_classes: int | None) -> np.ndarray:
     """(m, k) float64 whose rows sum to one exactly; up to 1e-4 is taken for rounding and divided out."""
-    values = array(table)
-    if values.ndim != 2 or len(values) != bags or (classes is not None and values.shape[1] != classes):
-        wanted = f"({bags}, {'k' if classes is None else classes})"
-        raise ValueError(f"proportions must have shape {wanted}, but have {values.shape}")
+    values = as_array(proportions)
+    fits = values.ndim == 2 and len(values) == n_bags and n_classes in (None, values.shape[1])
+    if not fits:
+        wanted = f"({n_bags}, {'k' if n_classes is None else n_classes})"
+        raise DataError(f"proportions has shape {values.shape}; pass {wanted}")
     result = values.astype(np.float64)
     bad = np.flatnonzero(~((result >= 0) & (result < math.inf)).all(1))
     if bad.size:
-        raise ValueError(f"bag {bad[0]} has proportions {values[bad[0]]}; each must be 0 or more and finite")
+        b = int(bad[0])
+        raise DataError(f"bag {b} has proportions {values[b]}; each must be finite and 0 or more", bag=b)
     sums = result.sum(1, keepdims=True)
-    off = np.flatnonzero(np.abs(sums - 1) > 1e-4)
-    if off.size:
-        b = off[0]
-        raise ValueError(
-            f"bag {b} has proportions summing to {sums[b, 0]:.6g}, not 1; divide them by their sum"
-        )
+    wrong = np.flatnonzero(np.abs(sums - 1) > 1e-4)
+    if wrong.size:
+        b = int(wrong[0])
+        what = f"bag {b} has proportions that sum to {sums[b, 0]:.6g}, not 1"
+        raise DataError(f"{what}; divide them by their sum", bag=b)
     return result / sums
 
 
-def looseness(reg: float, relax: float | ArrayLike, m: int) -> np.ndarray:
-    """(m,) reg / relax of each bag: zero where the proportions are met."""
-    weights = np.asarray(relax.detach().cpu() if isinstance(relax, Tensor) else relax, np.float64)
-    if weights.ndim and weights.shape != (m,):
-        raise ValueError(f"relax has shape {weights.shape}; pass a number, or one for each of {m} bags")
-    for b in np.flatnonzero(~(weights > 0))[:1]:
-        of = f" for bag {b}" if weights.ndim else ""
-        raise ValueError(f"relax is {weights.ravel()[b]}{of}; it must be above zero")
-    return np.broadcast_to(reg / weights, m).copy()
+def damping(reg: float, precision: float | ArrayLike, n_bags: int) -> np.ndarray:
+    """(m,) reg / precision of each bag: zero where the proportions are matched exactly."""
+    if isinstance(precision, Tensor):
+        precision = precision.detach().cpu()
+    weights = np.asarray(precision, np.float64)
+    if weights.ndim and weights.shape != (n_bags,):
+        raise DataError(
+            f"precision has shape {weights.shape}; pass a number, or one for each of {n_bags} bags"
+        )
+    bad = np.flatnonzero(~(weights > 0))
+    if bad.size:
+        of = f" for bag {bad[0]}" if weights.ndim else ""
+        raise DataError(f"precision is {weights.ravel()[bad[0]]}{of}; it must be above zero")
+    return np.broadcast_to(reg / weights, n_bags).copy()
 
 
 def check_settings(reg: float, tol: float, max_iterations: int) -> None:
-    """An error for settings under which the entropic_plan problem has no meaning."""
+    """Raise `SettingsError` for settings without meaning."""
     for name, value in (("reg", reg), ("tol", tol), ("max_iterations", max_iterations)):
         if not value > 0:
-            raise ValueError(f"{name} is {value}; it must be above zero")
+            raise SettingsError(f"{name} is {value}; it must be above zero")
     if math.isinf(reg):
-        raise ValueError("reg is infinite; the plan is then the proportions themselves, and needs no solver")
+        raise SettingsError("reg is infinite; the plan is then the proportions themselves, without a solver")

@@ -1,18 +1,18 @@
 """Compiled kernel of `entropic_plan`: damped Newton on the k class potentials of each bag.
 
-Given the potentials g, every row of the plan has a closed form, softmax(score / reg + g). What is left is a
+Given potentials g, every row of the plan has a closed form, softmax(score / reg + g). What remains is a
 smooth concave problem in k unknowns,
 
     maximize  p . g - mean over rows of logsumexp(score / reg + g)          (the dual of eq. 5)
 
 whose gradient is p - s, with s the class masses, and whose Hessian is -(diag(s) - plan' plan / n). A finite
-`relax` turns p into p exp(-rho g), rho = reg / relax, in the gradient. A small `reg` is reached in stages of
-four, the potentials of each stage being the start of the next.
+`precision` turns p into p exp(-rho g), rho = reg / precision, in the gradient. A small `reg` is reached in
+stages: each has a quarter of the last, and starts from its potentials.
 
-Plans are held transposed, (classes, rows), so that every inner loop runs along rows and is vectorised. A bag
-too large for that is walked through in blocks, its plan made afresh from the scores each time. The gradient
-alone judges a step: along a step the objective is concave, so its slope says whether the maximum was passed,
-and no logarithm is ever taken.
+Plans are stored transposed, (classes, rows), so that inner loops run along rows and are vectorized. Bags too
+large for that are processed in blocks, whose plan is recomputed from the scores each time. The line search
+looks at the gradient alone: the objective is concave along a step, so its slope says whether the maximum was
+passed, and no logarithm is needed.
 """
 
 import math
@@ -23,11 +23,11 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from apportion.transport._exact import INFEASIBLE, INNER, NOT_A_NUMBER, OK, jit, jit_kept, usable
+from apportion.transport._exact import INFEASIBLE, INNER, NOT_A_NUMBER, OK, all_usable, jit, jit_kept
 
-HELD = 1 << 17  # entries of a plan that is held whole: one megabyte of float64, about the second-level cache
+HELD = 1 << 17  # entries of a plan that is stored whole: one megabyte, about the second-level cache
 RANGE = 40.0  # mean range of scores / reg in a row up to which Newton's method starts well (measured)
-LOOSE = 0.02  # error at which a stage hands over to the next, in shares of 1/classes (measured)
+LOOSE = 0.02  # error at which a stage ends, as a fraction of 1/classes (measured)
 RIDGE = 1.0  # times the error: regularization of the Hessian, vanishing as the method converges (measured)
 LONGEST = 8.0  # largest change of a potential in one step
 
@@ -51,8 +51,8 @@ float_of_bits = bit_cast()
 
 
 @jit
-def exponential(x):
-    """exp(x) for x of at most zero, to 1e-14; written out because loops over it are vectorised."""
+def exp_nonpositive(x):
+    """exp(x) for x <= 0, accurate to 1e-14; written out so that loops over it are vectorized."""
     x = x if x > -708.0 else -708.0
     whole = np.int64(x * 1.4426950408889634 - 0.5)  # rounds to nearest, since x is not positive
     r = x - whole * 0.6931471803691238 - whole * 1.9082149292705877e-10
@@ -72,7 +72,7 @@ def exponential(x):
 
 
 @jit
-def gather(scores, row, n, scale, present, w, g, plan, top):
+def gather_scores(scores, row, n, scale, present, w, g, plan, top):
     """scale x score + g of n rows, transposed, and the highest of each row."""
     for i in range(n):
         top[i] = -math.inf
@@ -85,13 +85,13 @@ def gather(scores, row, n, scale, present, w, g, plan, top):
 
 
 @jit
-def fresh(scores, row, n, scale, present, w, g, plan, top):
+def compute_plan(scores, row, n, scale, present, w, g, plan, top):
     """The unscaled plan exp(scale x score + g - highest of the row) of n rows, transposed."""
-    gather(scores, row, n, scale, present, w, g, plan, top)
+    gather_scores(scores, row, n, scale, present, w, g, plan, top)
     for t in range(w):
         for i in range(n):
             x = plan[t, i] - top[i]
-            plan[t, i] = exponential(x) if x > -700.0 else 0.0
+            plan[t, i] = exp_nonpositive(x) if x > -700.0 else 0.0
 
 
 @jit_sums
@@ -114,8 +114,8 @@ def normalize(plan, n, w, times, out, total, mass):
 
 
 @jit_sums
-def products(plan, n, w, hessian):
-    """Subtracts plan' plan from the lower half of the Hessian, two rows by two: half the loads."""
+def subtract_gram(plan, n, w, hessian):
+    """Subtract plan' plan from the lower half of the Hessian, two rows by two, for half the loads."""
     for t in range(0, w, 2):
         t1 = min(t + 1, w - 1)
         for u in range(0, t + 1, 2):
@@ -135,8 +135,8 @@ def products(plan, n, w, hessian):
 
 
 @jit_sums
-def factor(matrix, w, floor):
-    """Cholesky's factor in place of the lower half; pivots are kept above the floor."""
+def cholesky(matrix, w, floor):
+    """Cholesky factor in place of the lower half; pivots are kept above the floor."""
     for t in range(w):
         for u in range(t):
             sum_ = 0.0
@@ -150,8 +150,8 @@ def factor(matrix, w, floor):
 
 
 @jit_sums
-def solve(matrix, w, x):
-    """Solves with the factor, in place."""
+def cholesky_solve(matrix, w, x):
+    """Solve with the Cholesky factor, in place."""
     for t in range(w):
         sum_ = 0.0
         for u in range(t):
@@ -167,7 +167,7 @@ def solve(matrix, w, x):
 def evaluate(scores, begin, n, scale, present, w, g, times, plan, out, hessian, mass, total):
     """Class masses of the plan at potentials g.
 
-    A held plan is rescaled by `times`; a large bag is walked through anew and also gives its Hessian sums.
+    A stored plan is rescaled by `times`. A large bag is processed in blocks, which also give its Hessian.
     """
     block = plan.shape[1]
     for t in range(w):
@@ -181,21 +181,21 @@ def evaluate(scores, begin, n, scale, present, w, g, times, plan, out, hessian, 
                 hessian[t, u] = 0.0
         for first in range(0, n, block):
             rows = min(block, n - first)
-            fresh(scores, begin + first, rows, scale, present, w, g, plan, total)
+            compute_plan(scores, begin + first, rows, scale, present, w, g, plan, total)
             normalize(plan, rows, w, times, plan, total, mass)
-            products(plan, rows, w, hessian)
+            subtract_gram(plan, rows, w, hessian)
     for t in range(w):
         mass[t] /= n
 
 
 @jit
 def residual(w, share, g, rho, mass, slope):
-    """slope = wanted mass - mass, the gradient; returns its largest size."""
+    """slope = wanted mass - mass, the gradient; returns its largest absolute entry."""
     worst = 0.0
     for t in range(w):
         wanted = share[t] if rho == 0.0 else share[t] * math.exp(-rho * g[t])
         slope[t] = wanted - mass[t]
-        if not (abs(slope[t]) <= worst or math.isnan(worst)):  # what is no number is the worst, and stays
+        if not (abs(slope[t]) <= worst or math.isnan(worst)):  # a NaN is the worst and stays
             worst = abs(slope[t])
     return worst
 
@@ -207,15 +207,15 @@ def newton_step(n, w, share, rho, plan, hessian, mass, slope, error, step, held)
         for t in range(w):
             for u in range(t + 1):
                 hessian[t, u] = 0.0
-        products(plan, n, w, hessian)
+        subtract_gram(plan, n, w, hessian)
     for t in range(w):
         for u in range(t + 1):
             # Balanced potentials are free up to a constant: the last term fixes it without moving the step.
             hessian[t, u] = hessian[t, u] / n + (share[t] * share[u] if rho == 0.0 else 0.0)
         hessian[t, t] += mass[t] * (1.0 + RIDGE * error) + rho * (slope[t] + mass[t])
         step[t] = slope[t]
-    factor(hessian, w, 1e-14)
-    solve(hessian, w, step)
+    cholesky(hessian, w, 1e-14)
+    cholesky_solve(hessian, w, step)
     longest = 0.0
     for t in range(w):
         longest = max(longest, abs(step[t]))
@@ -228,12 +228,12 @@ def newton_step(n, w, share, rho, plan, hessian, mass, slope, error, step, held)
 
 
 @jit
-def stage(scores, begin, n, scale, present, w, share, rho, tol, most, g, plans, hessian, vectors):
-    """Newton's method at one regularization, from potentials g, in place; (error, steps, which plan)."""
+def newton_stage(scores, begin, n, scale, present, w, share, rho, tol, most, g, plans, hessian, vectors):
+    """Newton's method at one regularization, potentials g in place; (error, iterations, which plan)."""
     mass, slope, step, trial, times, total = vectors
     held, now = n <= plans.shape[2], 0
     if held:
-        fresh(scores, begin, n, scale, present, w, g, plans[0], total)
+        compute_plan(scores, begin, n, scale, present, w, g, plans[0], total)
     for t in range(w):
         times[t] = 1.0
     evaluate(scores, begin, n, scale, present, w, g, times, plans[0], plans[0], hessian, mass, total)
@@ -276,9 +276,9 @@ def stage(scores, begin, n, scale, present, w, share, rho, tol, most, g, plans, 
 
 
 @jit
-def stages(scores, begin, n, scale, present, w):
-    """In how many steps of four to approach the scale, so that the first has rows of moderate range; -1 where
-    a row can be of no class that is present."""
+def count_stages(scores, begin, n, scale, present, w):
+    """How many stages before the last make the range of rows moderate at first; -1 if a row has no possible
+    class among those that are present."""
     total = 0.0
     for i in range(begin, begin + n):
         low, high = math.inf, -math.inf
@@ -298,8 +298,8 @@ def stages(scores, begin, n, scale, present, w):
 
 @jit
 def solve_bag(scores, begin, n, scale, present, w, share, rho, tol, most, g, plans, hessian, vectors):
-    """All stages of one bag, potentials in place; (error, steps, which plan is the last, status)."""
-    ahead = stages(scores, begin, n, scale, present, w)
+    """All stages of one bag, potentials in place; (error, iterations, which plan is the last, status)."""
+    ahead = count_stages(scores, begin, n, scale, present, w)
     if ahead < 0:
         return math.inf, 0, 0, INFEASIBLE
     error, steps, now = math.inf, 0, 0
@@ -308,7 +308,7 @@ def solve_bag(scores, begin, n, scale, present, w, share, rho, tol, most, g, pla
     while ahead >= 0:
         part = 0.25**ahead
         goal = tol if ahead == 0 else max(LOOSE / w, tol)
-        error, taken, now = stage(
+        error, taken, now = newton_stage(
             scores,
             begin,
             n,
@@ -333,8 +333,8 @@ def solve_bag(scores, begin, n, scale, present, w, share, rho, tol, most, g, pla
 
 
 @jit
-def write(scores, begin, n, scale, present, w, g, plan, held, total, mass, out):
-    """The plan of a bag into the output, rows by classes; absent classes are zero."""
+def write_plan(scores, begin, n, scale, present, w, g, plan, held, total, mass, out):
+    """Write the plan of a bag into the output, rows by classes; absent classes are zero."""
     block = plan.shape[1]
     for i in range(begin, begin + n):
         for j in range(out.shape[1]):
@@ -342,7 +342,7 @@ def write(scores, begin, n, scale, present, w, g, plan, held, total, mass, out):
     for first in range(0, n, block):
         rows = min(block, n - first)
         if not held:
-            fresh(scores, begin + first, rows, scale, present, w, g, plan, total)
+            compute_plan(scores, begin + first, rows, scale, present, w, g, plan, total)
             for t in range(w):
                 mass[t] = 1.0
             normalize(plan, rows, w, mass, plan, total, mass)
@@ -353,15 +353,12 @@ def write(scores, begin, n, scale, present, w, g, plan, held, total, mass, out):
 
 @jit_kept
 def solve_bags(scores, starts, proportions, first, last, scale, rho, tol, most, out, errors, memory):
-    """Plans and errors of bags first to last; (bag of a failure, status, steps of the slowest bag).
-
-    `rho` (m,) is of each bag.
-    """
+    """Plans and errors of bags first to last; (bag of a failure, status, iterations of the slowest bag)."""
     plans, hessian, vectors, present, share, g = memory
     flat, k, slowest = scores.reshape(scores.size), scores.shape[1], 0
     for bag in range(first, last):
         begin, n, w = starts[bag], starts[bag + 1] - starts[bag], 0
-        if not usable(flat[begin * k : (begin + n) * k]):
+        if not all_usable(flat[begin * k : (begin + n) * k]):
             return bag, NOT_A_NUMBER, slowest
         for j in range(k):
             if proportions[bag, j] > 0.0:
@@ -374,14 +371,14 @@ def solve_bags(scores, starts, proportions, first, last, scale, rho, tol, most, 
         if status != OK:
             return bag, status, slowest
         held = n <= plans.shape[2]
-        write(scores, begin, n, scale, present, w, g, plans[now], held, vectors[5], vectors[0], out)
+        write_plan(scores, begin, n, scale, present, w, g, plans[now], held, vectors[5], vectors[0], out)
         errors[bag] = error
         slowest = max(slowest, steps)
     return -1, OK, slowest
 
 
-def scratch(most, k):
-    """Working memory for bags of up to `most` instances: two plans of HELD entries or less, and k squared."""
+def allocate(most, k):
+    """Working memory for bags of up to `most` rows: two plans of at most HELD entries, and k squared."""
     rows = min(most, max(HELD // k, 64))
     vectors = (*(np.empty(k) for _ in range(5)), np.empty(rows))
     return np.empty((2, k, rows)), np.empty((k, k)), vectors, np.empty(k, np.int64), np.empty(k), np.empty(k)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from apportion._random import stream
 from apportion.bags.bags import Bags, exact_bag_means
+from apportion.bags.groupings import join_groupings
 from apportion.pseudo_labels import (
     PSEUDO_LABELS,
     SoftLabels,
@@ -216,3 +217,26 @@ def test_transduction_of_unknown_and_uncertain_bags_has_the_counts_they_agree_on
     agreed = relaxed_proportions(log_probs, sizes, shares, precision)
     expected = hard_labels(log_probs, sizes, agreed).argmax(1)
     assert transduce(log_probs, bags).tolist() == expected.tolist()
+
+
+def test_transduction_with_several_groupings_has_the_counts_of_the_first_and_nearly_those_of_the_others():
+    generator = stream(4)
+    truth = torch.randint(3, (240,), generator=generator)
+    x = torch.zeros(240, 1)
+    parts = {}
+    for name, n_bags in (("town", 12), ("age", 5)):
+        bag = torch.randint(n_bags, (240,), generator=generator)
+        order = bag.argsort(stable=True)
+        sizes = torch.bincount(bag)
+        shares = torch.stack([F.one_hot(truth[bag == i], 3).float().mean(0) for i in range(n_bags)])
+        parts[name] = Bags(x, sizes, shares, order, [f"{name} {i}" for i in range(n_bags)])
+    bags = join_groupings(parts)
+    scores = 2 * F.one_hot(truth, 3) + torch.randn(240, 3, generator=generator)
+    log_probs = scores.log_softmax(1)[bags.source]
+    labels = F.one_hot(torch.from_numpy(transduce(log_probs, bags)), 3).float()
+    for name, most in (("town", 1e-6), ("age", 0.06)):
+        part = parts[name]
+        means = exact_bag_means(labels[part.source], part.sizes)
+        assert float((means - part.proportions).abs().max()) < most
+    argmax = scores.argmax(1)
+    assert (labels.argmax(1) == truth).float().mean() > (argmax == truth).float().mean()

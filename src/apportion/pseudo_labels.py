@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from apportion.bags.bags import Bags, exact_bag_means
+from apportion.bags.groupings import transduce_groupings
 from apportion.transport import assign, entropic_plan, round_to_counts
 
 Labeler = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -110,8 +111,11 @@ def relaxed_proportions(
 def transduce(log_probs: Tensor, bags: Bags) -> np.ndarray:
     """The most probable classes that have the counts of every bag, (N,), in the order of the user's rows.
 
-    `log_probs` are in the order of `bags.x`.
+    `log_probs` are in the order of `bags.x`. With several groupings, the bags of the first have exactly their
+    counts and the others nearly (`bags.groupings`).
     """
+    if bags.grouping is not None:
+        return transduce_groupings(log_probs, bags)
     proportions = relaxed_proportions(log_probs, bags.sizes, bags.proportions, bags.precision)
     labels = hard_labels(log_probs, bags.sizes, proportions)
     classes = np.empty(len(bags.x), np.int64)

@@ -1,12 +1,13 @@
 """Losses against explicit loops, their limits, and what drawing rows of a bag does to them."""
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import central_difference
+from conftest import central_difference, ragged
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
@@ -256,3 +257,20 @@ def test_a_whole_bag_needs_no_correction_and_impossible_classes_keep_a_gradient(
     logits = torch.tensor([[90.0, 0.0, -90.0], [80.0, 0.0, -80.0]], requires_grad=True)
     proportion_loss(logits, torch.tensor([2]), SHARES, 0.5).backward()
     assert bool(logits.grad.isfinite().all())  # type: ignore[union-attr]
+
+
+def test_a_single_row_beside_a_drawn_bag_keeps_its_own_loss():
+    bags = ragged((20, 1), k=2)
+    bags = replace(bags, proportions=torch.tensor([[0.4, 0.6], [0.0, 1.0]]))
+    for epoch in range(8):
+        (batch,) = bags.batches(8, stream(epoch))
+        assert sorted(batch.sizes.tolist()) == [1, 8]
+        assert batch.left == pytest.approx(0.6)
+        logits = torch.randn(9, 2, generator=stream(epoch))
+        parts = zip(logits.split(batch.sizes.tolist()), batch.sizes.split(1), batch.proportions, strict=True)
+        apart = [
+            proportion_loss(rows, size, shares[None], 0.0 if size == 1 else batch.left)
+            for rows, size, shares in parts
+        ]
+        together = proportion_loss(logits, batch.sizes, batch.proportions, batch.left)
+        torch.testing.assert_close(together, torch.stack(apart) @ (batch.sizes / 9))

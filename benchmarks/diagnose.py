@@ -20,6 +20,7 @@ from apportion.bags.simulate import make_bags
 from apportion.datasets import Instances
 from apportion.datasets.adult import adult
 from apportion.datasets.synthetic import blobs, digits, moons
+from apportion.fitting import two_stages
 from apportion.selection.crossfit import out_of_fold_log_proba
 from apportion.selection.diagnosis import diagnose_bags
 from apportion.tabular.fit import checked
@@ -79,7 +80,7 @@ def main() -> None:
 
 
 def show(name: str, bags: Bags, hidden: torch.Tensor | None) -> None:
-    log_probs = out_of_fold_log_proba(bags, checked({}), folds=4)
+    log_probs = out_of_fold_log_proba(bags, partial(two_stages, **checked({})), folds=4)
     found = diagnose_bags(log_probs, bags, cross_validated=True)
     truth = "" if hidden is None else f"{100 * float((log_probs.argmax(1) == hidden).double().mean()):.1f}"
     cells = [name if found.supported else f"{name}: **no answer**", len(bags.sizes), f"{found.spread:.2f}"]

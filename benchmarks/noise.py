@@ -10,6 +10,7 @@ predicted by a first stage that did not see it: no label is looked at.
 
 import argparse
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from apportion.datasets.adult import adult
 from apportion.intake.mending import mended_bags
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.networks import mlp
+from apportion.pipeline import fit_two_stages
 from apportion.selection.crossfit import out_of_fold_log_proba
 
 SCALE, STEP = 2.0, 0.05  # of the Laplace noise on counts, of the rounding
@@ -61,8 +63,8 @@ def likeliest(epochs: list[int], bags: Bags, method: str, seed: int) -> int:
         return epochs[0]
     scores = {}
     for number in epochs:
-        settings = {"backbone": mlp, "method": method, "label": None, "first_epochs": number, "seed": seed}
-        log_probs = out_of_fold_log_proba(bags, settings, seed=seed)
+        fit = partial(fit_two_stages, model=mlp, method=method, label=None, epochs=number, seed=seed)
+        log_probs = out_of_fold_log_proba(bags, fit, seed=seed)
         scores[number] = float(count_log_likelihood(log_probs, bags.sizes, bags.proportions).mean())
     print(f"{seed} likelihood by epochs: {scores}", flush=True)
     return max(scores, key=scores.__getitem__)

@@ -124,7 +124,7 @@ def test_what_a_model_was_told_is_in_its_files(folder):
         (("--first-stage", "magic"), "first_stage is 'magic'; there are dllp"),
         (("--labels", "firm"), "labels is 'firm'; there are hard"),
         (("--first-epochs", "0"), "first_epochs is 0; it must be at least 1"),
-        (("--device", "tpu"), "no device 'tpu'"),
+        (("--device", "tpu"), "device 'tpu'"),
         (("--held-out", "0.99"), "holds out 30 of 30 bags"),
         (("--held-out", "nan"), "validation_fraction is nan"),
         (("--held-out", "-0.5"), "validation_fraction is -0.5"),

@@ -232,12 +232,11 @@ def out_of_memory(*args, **named):
 def test_training_says_what_to_change_if_the_device_is_too_small(monkeypatch):
     x, y, bags = pictures()
     made, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 4, 2, stream(0))
-    for where in ("estimators", "selection.crossfit"):
-        monkeypatch.setattr(f"apportion.{where}.two_stages", out_of_memory)
+    monkeypatch.setattr("apportion.estimators.two_stages", out_of_memory)
     with pytest.raises(SettingsError):
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)
     with pytest.raises(SettingsError):
-        out_of_fold_log_proba(made, {}, folds=2)
+        out_of_fold_log_proba(made, out_of_memory, folds=2)
     monkeypatch.setattr("apportion.bags.bags.Bags.to", lambda self, device: next(out_of_memory()))
     with pytest.raises(SettingsError):  # of instances that do not fit, before any training
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)

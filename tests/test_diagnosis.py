@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,6 +21,7 @@ from apportion.datasets.synthetic import blobs, digits, moons
 from apportion.errors import DataError, SettingsError
 from apportion.intake.mending import denoised
 from apportion.networks import mlp
+from apportion.pipeline import fit_two_stages
 from apportion.selection.crossfit import out_of_fold_log_proba
 from apportion.selection.diagnosis import (
     Diagnosis,
@@ -420,21 +422,21 @@ def test_the_largest_class_is_that_of_rows_and_p_counts_the_order_that_was_found
 
 
 SETS = {"moons": lambda: moons(0, 600), "blobs": lambda: blobs(1, 800), "digits": lambda: digits(0)}
-SETTINGS = {"backbone": mlp, "label": None, "first_epochs": 40, "batch_size": 128, "rate": 5e-3, "seed": 0}
+FIT = partial(fit_two_stages, model=mlp, label=None, epochs=40, batch_size=128, learning_rate=5e-3, seed=0)
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_informative_bags_are_supported_and_permuted_proportions_are_not(name):
     data = SETS[name]()
     bags, hidden = make_bags(data.x, data.y, 16, data.n_classes, seeded())
-    log_probs = out_of_fold_log_proba(bags, SETTINGS, folds=2)
+    log_probs = out_of_fold_log_proba(bags, FIT, folds=2)
     found = diagnose_bags(log_probs, bags, cross_validated=True)
     assert found.supported
     truth = float((log_probs.argmax(1) == hidden).double().mean())
     assert found.accuracy_low <= truth <= found.accuracy_high
     order = torch.randperm(len(bags.sizes), generator=seeded(2))
     permuted = replace(bags, proportions=bags.proportions[order])
-    log_probs = out_of_fold_log_proba(permuted, SETTINGS, folds=2)
+    log_probs = out_of_fold_log_proba(permuted, FIT, folds=2)
     assert not diagnose_bags(log_probs, permuted, cross_validated=True).supported
 
 

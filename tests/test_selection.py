@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -443,8 +442,7 @@ def test_no_bag_is_predicted_by_a_network_that_learned_from_it(monkeypatch):
     def rows_of(x: Tensor) -> set[Any]:
         return {tuple(row) for row in x.tolist()}
 
-    def two_stages(training: Bags, **settings: Any) -> Any:
-        assert settings == {"seed": 7}
+    def fit(training: Bags) -> Any:
         learned.append(rows_of(training.x))
         for number in (1, 2):
             yield epoch_state(network(seed=number), number)
@@ -453,9 +451,8 @@ def test_no_bag_is_predicted_by_a_network_that_learned_from_it(monkeypatch):
         predicted.append(rows_of(x))
         return predict_log_proba(network, x, view)
 
-    monkeypatch.setattr(crossfit, "two_stages", two_stages)
     monkeypatch.setattr(crossfit, "predict_log_proba", noted)
-    log_probs = crossfit.out_of_fold_log_proba(bags, {"seed": 7}, folds=3)
+    log_probs = crossfit.out_of_fold_log_proba(bags, fit, folds=3)
     torch.testing.assert_close(
         log_probs, predict_log_proba(network(seed=2), bags.x)
     )  # of the last epoch, in order
@@ -463,16 +460,19 @@ def test_no_bag_is_predicted_by_a_network_that_learned_from_it(monkeypatch):
     assert set.union(*predicted) == rows_of(bags.x)
     for folds in (1, 11):
         with pytest.raises(SettingsError):
-            crossfit.out_of_fold_log_proba(bags, {}, folds=folds)
+            crossfit.out_of_fold_log_proba(bags, fit, folds=folds)
 
 
 def test_long_cross_fitting_prints_its_progress_and_predicts_the_same(monkeypatch, capsys):
     bags, _ = moon_bags(200)
-    states = [SimpleNamespace(learner=SimpleNamespace(classifier=network()))] * 2
-    monkeypatch.setattr(crossfit, "two_stages", lambda training, **settings: iter(states))
-    monkeypatch.setattr(crossfit, "words_of", lambda state, said: "a line")
-    silent = crossfit.out_of_fold_log_proba(bags, {}, folds=2, verbose=True)
+
+    def fit(training: Bags) -> Any:
+        return iter([epoch_state(network(), number) for number in (1, 2)])
+
+    silent = crossfit.out_of_fold_log_proba(bags, fit, folds=2, verbose=True)
     assert capsys.readouterr().out == ""  # it took no five seconds
     monkeypatch.setattr(crossfit, "SECONDS_BETWEEN_LINES", -1.0)
-    assert torch.equal(crossfit.out_of_fold_log_proba(bags, {}, folds=2, verbose=True), silent)
-    assert capsys.readouterr().out == "".join(2 * f"network {i} of 2, a line\n" for i in (1, 2))
+    assert torch.equal(crossfit.out_of_fold_log_proba(bags, fit, folds=2, verbose=True), silent)
+    assert capsys.readouterr().out == "".join(
+        f"network {i} of 2, first stage, epoch {number} of 100\n" for i in (1, 2) for number in (1, 2)
+    )

@@ -3,32 +3,43 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from apportion._device import catch_out_of_memory
 from apportion._random import preserve_random_state, stream
+from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
 from apportion.evaluate import predict_log_proba
-from apportion.fitting import two_stages
-from apportion.fitting.telling import words_of
-from apportion.intake.instances import as_floats
 from apportion.pipeline import EpochState
 
 SECONDS_BETWEEN_LINES = 5.0
 
 
 def out_of_fold_log_proba(
-    bags: Bags, settings: Mapping[str, Any], folds: int = 4, seed: int = 0, verbose: bool = False
+    bags: Bags,
+    fit: Callable[[Bags], Iterator[EpochState]],
+    folds: int = 4,
+    seed: int = 0,
+    verbose: bool = False,
 ) -> Tensor:
-    """Log-probabilities (N, k) in the order of the bags, on the CPU.
+    """Log-probabilities (N, k) in the order of the bags, on the CPU, by networks that have not seen the bags.
 
-    The bags are divided into `folds` parts. The rows of each part are predicted by a network that learned
-    from all other parts, with the `settings` of `two_stages`. `verbose` prints a line every few seconds.
+    Parameters
+    ----------
+    bags : Bags
+        With known proportions.
+    fit : function
+        Trains a network on some of the bags, such as `partial(fit_two_stages, model=..., label=...)`.
+    folds : int, default=4
+        The bags are divided into so many parts. Each is predicted by a network that learned from the others.
+    seed : int, default=0
+        Decides which bags are in which part.
+    verbose : bool, default=False
+        Print a line every few seconds.
     """
     m = len(bags.sizes)
     if not 2 <= folds <= m:
@@ -39,8 +50,7 @@ def out_of_fold_log_proba(
     log_probs = torch.empty(len(bags.x), bags.n_classes)
     with preserve_random_state(bags.x.device), catch_out_of_memory(bags.x, bags.x.device):
         for fold in range(folds):
-            training = bags.select((fold_of_bag != fold).nonzero().flatten())
-            states = two_stages(training, **settings)
+            states = fit(bags.select((fold_of_bag != fold).nonzero().flatten()))
             if verbose:
                 states = _print_progress(states, f"network {fold + 1} of {folds}")
             last = deque(states, maxlen=1).pop()
@@ -55,7 +65,8 @@ def _print_progress(states: Iterator[EpochState], name: str) -> Iterator[EpochSt
     printed = time.monotonic()
     for state in states:
         if time.monotonic() - printed > SECONDS_BETWEEN_LINES:
-            sys.stdout.write(f"{name}, {words_of(state, {})}\n")
+            number, total = state.epoch.number, state.epoch.total
+            sys.stdout.write(f"{name}, {state.stage} stage, epoch {number} of {total}\n")
             sys.stdout.flush()
             printed = time.monotonic()
         yield state

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from apportion._device import resolve_device
 from apportion.bags.bags import Bags
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import predict_log_proba_on
+from apportion.fitting import two_stages
 from apportion.intake.instances import as_floats
 from apportion.intake.weights import Relax
 from apportion.models import Model
@@ -72,8 +74,8 @@ def judged(
         raise SettingsError(
             f"--folds is {folds}, but there are {len(bags.sizes)} bags; pass no more than that"
         )
-    settings = checked(settings_of(model)) | {"relax": relax}
-    log_probs = out_of_fold_log_proba(bags.to(at), settings, folds, seed, verbose)
+    fit = partial(two_stages, **checked(settings_of(model)), relax=relax)
+    log_probs = out_of_fold_log_proba(bags.to(at), fit, folds, seed, verbose)
     which = f"{len(bags.sizes)} bags, each by one of {folds} networks trained alike on other bags{left_out}"
     return diagnose_bags(log_probs, bags, noisy=noisy, cross_validated=True), bags, which
 

@@ -15,9 +15,7 @@ from apportion.evaluate import accuracy, predict_log_proba
 from apportion.losses import proportion_loss
 from apportion.methods import DLLP, CountLikelihood
 from apportion.methods.count_likelihood import (
-    CELL_VARIANCE as CELL,
-)
-from apportion.methods.count_likelihood import (
+    CELL_VARIANCE,
     count_covariance,
     count_log_likelihood,
     count_loss,
@@ -82,7 +80,7 @@ def test_a_bag_larger_than_a_batch_leaves_the_loss_of_the_others_as_it_is():
     assert set(seen) == {1, 2}  # alone, and with a lone row that has joined it
 
 
-def test_of_bags_of_one_it_is_cross_entropy():
+def test_for_bags_of_one_row_it_is_cross_entropy():
     logits = (3 * torch.randn(20, 4, generator=stream(0))).requires_grad_()
     labels = torch.randint(0, 4, (20,), generator=stream(1))
     loss = count_loss(logits, torch.ones(20, dtype=torch.int64), F.one_hot(labels, 4).float())
@@ -92,7 +90,7 @@ def test_of_bags_of_one_it_is_cross_entropy():
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-3)
 
 
-def test_in_large_bags_it_is_the_normal_law_but_for_a_constant():
+def test_for_large_bags_it_is_the_normal_approximation_up_to_a_constant():
     sizes = torch.tensor([600])
     found = []
     for seed in range(3):
@@ -137,7 +135,7 @@ def test_the_covariance_of_counts_is_the_sum_over_the_rows_of_a_bag(lengths):
     torch.testing.assert_close(count_covariance(probs, torch.tensor(lengths)), torch.stack(expected))
 
 
-def test_sure_and_wrong_predictions_keep_a_gradient_and_a_finite_loss():
+def test_certain_wrong_predictions_keep_a_gradient_and_a_finite_loss():
     for scale in (30.0, 300.0):
         logits = (scale * torch.tensor([[1.0, 0.0, 0.0]]).repeat(6, 1)).requires_grad_()
         loss = count_loss(logits, torch.tensor([6]), torch.tensor([[0.0, 0.5, 0.5]]))
@@ -147,7 +145,7 @@ def test_sure_and_wrong_predictions_keep_a_gradient_and_a_finite_loss():
         assert (gradient[:, 0] > 0.1 / 6).all()  # away from the class that the bag has none of
 
 
-def test_gradients_are_those_of_differences():
+def test_gradients_equal_finite_differences():
     sizes, shares = torch.tensor([3, 5]), torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.4, 0.0]]).double()
     logits = torch.randn(8, 3, generator=stream(1)).double().requires_grad_()
 
@@ -158,7 +156,7 @@ def test_gradients_are_those_of_differences():
     assert torch.autograd.gradcheck(loss, (logits,), eps=1e-2, atol=2e-3, rtol=2e-2)
 
 
-def test_the_true_probabilities_are_where_the_gradient_is_nought_on_average():
+def test_the_true_probabilities_are_where_the_gradient_is_zero_on_average():
     logits = torch.randn(24, 3, generator=stream(2)).requires_grad_()
     labels = torch.multinomial(logits.detach().softmax(1), 4000, replacement=True, generator=stream(3))
     shares = torch.stack([(labels == j).float().mean(0) for j in range(3)], 1)  # (4000, 3)
@@ -169,7 +167,7 @@ def test_the_true_probabilities_are_where_the_gradient_is_nought_on_average():
     assert gradient.norm() < 0.15 * elsewhere.norm()
 
 
-def test_of_predictions_with_the_right_mean_sure_ones_are_better_and_of_wrong_ones_worse():
+def test_certain_predictions_are_better_than_uncertain_ones_if_their_mean_is_right_and_worse_if_not():
     sure = torch.tensor([[6.0, -6.0], [-6.0, 6.0]]).repeat_interleave(10, 0)
     sizes, right, wrong = torch.tensor([20]), torch.tensor([[0.5, 0.5]]), torch.tensor([[0.8, 0.2]])
     vague = torch.zeros(20, 2)
@@ -177,7 +175,7 @@ def test_of_predictions_with_the_right_mean_sure_ones_are_better_and_of_wrong_on
     assert count_loss(sure, sizes, wrong) > count_loss(vague, sizes, wrong)
 
 
-def test_a_bag_that_was_drawn_from_may_be_off_as_draws_without_replacement_are():
+def test_a_drawn_bag_varies_as_draws_without_replacement_do():
     n, whole = 12, 60
     counts = torch.tensor([30, 18, 12])
     shares, logits = (counts / whole)[None], torch.randn(n, 3, generator=stream(5))
@@ -186,15 +184,15 @@ def test_a_bag_that_was_drawn_from_may_be_off_as_draws_without_replacement_are()
     # the law divides by whole - 1 where the loss divides by whole
     drawn = torch.from_numpy(multivariate_hypergeom(counts.numpy(), n).cov()) * (whole - 1) / whole
     off = n * shares[0].double() - probs.sum(0)
-    spread = own + drawn + CELL * torch.eye(3)
+    spread = own + drawn + CELL_VARIANCE * torch.eye(3)
     expected = -multivariate_normal(cov=spread.numpy()).logpdf(off.numpy()) / n
     found = count_loss(logits, torch.tensor([n]), shares, torch.tensor([1 - n / whole])).item()
     # the density of all three counts has the direction of their sum in it, which the loss leaves out
-    sums = 0.5 * torch.tensor([2 * torch.pi * CELL * 3]).log().item() / n
+    sums = 0.5 * torch.tensor([2 * torch.pi * CELL_VARIANCE * 3]).log().item() / n
     assert found == pytest.approx(expected - sums, abs=1e-5)
 
 
-def test_random_bags_of_digits_are_learnt_and_better_than_by_proportions():
+def test_digits_are_learned_from_random_bags_and_better_than_by_dllp():
     data = digits(1)
     bags, _ = make_bags(data.x, data.y, 32, 10, stream(1))
     right = {}

@@ -58,7 +58,7 @@ def elsewhere(bags: Bags, seed: int = 0) -> torch.Tensor:
 # --- what is passed on
 
 
-def test_a_moment_names_its_stage_and_epoch_and_holds_the_learner():
+def test_a_state_has_its_stage_its_epoch_and_the_learner():
     bags = moon_bags()[0]
     epoch_states = first(bags)
     assert [(m.stage, m.epoch.number) for m in epoch_states] == [("first", 1), ("first", 2), ("first", 3)]
@@ -133,7 +133,7 @@ def test_the_student_learns_the_mean_of_the_last_rounds_of_labels():
     assert len(made) == 9
 
 
-def test_labels_are_made_from_a_running_mean_of_log_probabilities():
+def test_labels_are_made_from_a_moving_average_of_log_probabilities():
     bags, start, seen = moon_bags()[0], elsewhere(moon_bags()[0]), []
 
     def watched(log_probs, sizes, proportions):
@@ -146,7 +146,7 @@ def test_labels_are_made_from_a_running_mean_of_log_probabilities():
         torch.testing.assert_close(seen[-1], expected)
 
 
-def test_the_running_means_momentum_falls_with_the_rate_until_the_last_predictions_count_alone():
+def test_the_momentum_of_the_average_follows_the_schedule():
     bags, start, seen = moon_bags()[0], elsewhere(moon_bags()[0]), []
 
     def watched(log_probs, sizes, proportions):
@@ -214,7 +214,7 @@ def test_algorithm_2_compares_its_first_predictions_with_uniform_ones_and_then_w
         previous = epoch_state.log_probs.exp()
 
 
-def test_an_epoch_of_a_student_has_every_row_of_large_bags_where_these_are_scattered():
+def test_batches_of_rows_show_a_student_every_row_of_large_bags():
     bags = ragged((10, 2, 7), k=2)
     rows = torch.arange(19.0)
     told = replace(bags, x=rows.unsqueeze(1).expand(-1, bags.x.shape[1]).contiguous())
@@ -237,7 +237,7 @@ def test_a_student_that_does_not_move_stops_after_its_second_prediction():
     assert epoch_states[-1].change == 0.0
 
 
-def test_the_last_moment_knows_that_it_is_the_last():
+def test_the_last_state_is_marked():
     bags = moon_bags()[0]
     assert [m.last for m in first(bags)] == [False, False, True]
     assert [m.last for m in second(bags, elsewhere(bags))] == [False, False, True]
@@ -497,7 +497,7 @@ def steps(**given):
     return {"epochs": 2, "schedule": lambda progress: 1.0, "seed": 0} | given
 
 
-def test_an_optimiser_of_another_network_is_refused_before_the_first_step():
+def test_an_optimizer_of_another_network_is_refused_before_the_first_step():
     (bags, _), student, teacher = moon_bags(), network(), network()
     optimizer = make_optimizer(teacher, "adam", 1e-3)
     with pytest.raises(ValueError, match="optimizer 0"):

@@ -1,4 +1,4 @@
-"""PLOT: what it learns from, how instances are weighted, and when algorithm 2 stops."""
+"""PLOT: what the student learns, how rows are weighted and mixed, and the change that stops algorithm 2."""
 
 import math
 
@@ -18,48 +18,41 @@ def labels_of(n: int, k: int = 3, seed: int = 0) -> torch.Tensor:
 
 
 @given(st.integers(1, 7), st.integers(1, 12))
-def test_memory_is_the_mean_of_the_last_rounds(limit, n_rounds):
+def test_the_label_history_is_the_mean_of_its_last_rounds(limit, n_rounds):
     rounds = [labels_of(4, seed=s) for s in range(n_rounds)]
-    memory = LabelHistory(rounds[0], limit)
+    history = LabelHistory(rounds[0], limit)
     for labels in rounds[1:]:
-        memory.add(labels)
-    torch.testing.assert_close(memory.mean, torch.stack(rounds[-limit:]).mean(0))
-    assert len(memory.rounds) == min(limit, n_rounds)
+        history.add(labels)
+    torch.testing.assert_close(history.mean, torch.stack(rounds[-limit:]).mean(0))
+    assert len(history.rounds) == min(limit, n_rounds)
 
 
-def test_memory_is_of_five_rounds_unless_told_otherwise():
-    memory = LabelHistory(torch.zeros(1, 2))
-    for value in range(1, 10):
-        memory.add(torch.full((1, 2), float(value)))
-    assert memory.mean[0, 0] == (5 + 6 + 7 + 8 + 9) / 5
-
-
-def test_memory_of_no_round_is_refused():
+def test_a_label_history_of_no_round_is_refused():
     with pytest.raises(ValueError, match="memory is 0"):
         LabelHistory(torch.zeros(1, 2), 0)
 
 
-def test_plot_learns_the_memorys_mean_of_the_rows_of_the_batch():
+def test_plot_learns_the_mean_labels_of_the_rows_of_the_batch():
     bags, classifier = ragged((4, 2, 5)), network(3)
-    memory = LabelHistory(labels_of(11))
-    memory.add(labels_of(11, seed=1))
+    history = LabelHistory(labels_of(11))
+    history.add(labels_of(11, seed=1))
     batch = bags.take(torch.tensor([2, 0]))
-    (terms,) = PLOT(classifier, memory, symmetric_cross_entropy).losses(batch, 0.0)
+    (terms,) = PLOT(classifier, history, symmetric_cross_entropy).losses(batch, 0.0)
     rows = [6, 7, 8, 9, 10, 0, 1, 2, 3]
-    expected = symmetric_cross_entropy(classifier(bags.x[rows]), memory.mean[rows]).mean()
+    expected = symmetric_cross_entropy(classifier(bags.x[rows]), history.mean[rows]).mean()
     torch.testing.assert_close(terms, {"labels": expected})
 
 
 def test_plot_follows_labels_that_are_added_between_epochs():
-    bags, memory = ragged((4, 2, 5)), LabelHistory(labels_of(11), 1)
-    learner = PLOT(network(3), memory, cross_entropy)
+    bags, history = ragged((4, 2, 5)), LabelHistory(labels_of(11), 1)
+    learner = PLOT(network(3), history, cross_entropy)
     batch = bags.take(torch.arange(3))
     before = next(learner.losses(batch, 0.0))["labels"].item()
-    memory.add(labels_of(11, seed=9))
+    history.add(labels_of(11, seed=9))
     assert next(learner.losses(batch, 0.0))["labels"].item() != before
 
 
-def test_equal_bags_weigh_every_instance_alike():
+def test_rows_of_equal_bags_have_equal_weights():
     assert torch.equal(bag_weights(torch.tensor([4, 4, 4]), 100), torch.ones(12))
 
 
@@ -70,7 +63,7 @@ def test_bag_weights_give_eq_3_the_mean_over_bags_of_the_mean_in_each(sizes):
     torch.testing.assert_close(weighted, torch.stack([part.mean() for part in losses.split(sizes)]).mean())
 
 
-def test_of_a_bag_larger_than_a_batch_an_epoch_sees_a_batch_which_weighs_as_a_bag_does():
+def test_the_drawn_rows_of_a_larger_bag_weigh_as_much_as_any_bag():
     bags = ragged((3, 500, 20, 20))
     weights, totals = bag_weights(bags.sizes, 32), torch.zeros(4)
     for batch in bags.batches(32, stream(0)):
@@ -80,11 +73,11 @@ def test_of_a_bag_larger_than_a_batch_an_epoch_sees_a_batch_which_weighs_as_a_ba
 
 
 def test_eq_3_and_eq_22_differ_for_ragged_bags_as_the_losses_of_plot_do():
-    bags, classifier, memory = ragged((1, 9)), network(3), LabelHistory(labels_of(10))
+    bags, classifier, history = ragged((1, 9)), network(3), LabelHistory(labels_of(10))
     batch = bags.take(torch.tensor([0, 1]))
-    losses = cross_entropy(classifier(bags.x), memory.mean)
+    losses = cross_entropy(classifier(bags.x), history.mean)
     plain, weighted = (
-        next(PLOT(classifier, memory, cross_entropy, weights=w).losses(batch, 0.0))["labels"]
+        next(PLOT(classifier, history, cross_entropy, weights=w).losses(batch, 0.0))["labels"]
         for w in (None, bag_weights(bags.sizes, 100))
     )
     torch.testing.assert_close(plain, losses.mean())
@@ -101,7 +94,7 @@ def test_mixup_leaves_rows_of_labels_summing_to_one_and_mixes_instances_as_their
     assert torch.equal(x, mixed_labels)
 
 
-def test_mixup_draws_a_weight_an_instance_from_a_beta_distribution():
+def test_mixup_draws_one_weight_per_row_from_a_beta_distribution():
     n = 4000
     for alpha in (1.0, 0.4):
         reseed(1)
@@ -125,7 +118,7 @@ def test_mixup_on_images_mixes_whole_images_as_their_labels_and_weights():
     assert torch.equal(labels[:, 2], weights)
 
 
-def test_a_mixed_instance_weighs_as_its_two_halves():
+def test_a_mixed_row_has_the_mixed_weight():
     """Eq. (3): both bags of a mixed pair count, each by its share."""
     bags, labels = ragged((1, 4)), labels_of(5)
     weights = bag_weights(bags.sizes, 100)
@@ -140,7 +133,7 @@ def test_a_mixed_instance_weighs_as_its_two_halves():
     torch.testing.assert_close(terms["labels"], expected)
 
 
-def test_plot_with_mixup_trains_and_without_mixup_draws_nothing():
+def test_plot_draws_random_numbers_for_mixup_only():
     bags = ragged((4, 2, 5))
     learner = PLOT(network(3), LabelHistory(labels_of(11)), cross_entropy, mixup=1.0)
     (epoch,) = trained(learner, bags, 1)

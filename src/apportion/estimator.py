@@ -1,0 +1,669 @@
+"""ProportionClassifier: both stages behind the interface of scikit-learn."""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+import narwhals as nw
+import numpy as np
+import torch
+from narwhals.dependencies import is_pandas_dataframe, is_pandas_series, is_polars_lazyframe, is_polars_series
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.metadata_routing import UNUSED
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[attr-defined]
+from torch import Tensor, nn
+
+from apportion._device import catch_out_of_memory, resolve_device
+from apportion._random import as_seed, preserve_random_state
+from apportion.bags.arrays import as_floats, as_tensor, is_images, move_channels_first, stack_images
+from apportion.bags.bags import Bags
+from apportion.bags.build import (
+    build_bags_without_features,
+    check_row_order,
+    column_names,
+    group_rows,
+    is_frame,
+    take_bag_columns,
+)
+from apportion.bags.groupings import transduce_groupings
+from apportion.bags.known_labels import read_known_labels
+from apportion.defaults import check_settings, resolve_auto
+from apportion.encoding import TableEncoder
+from apportion.errors import ApportionWarning, DataError
+from apportion.evaluate import predict_on
+from apportion.networks import NETWORKS
+from apportion.pipeline import EpochState, fit_two_stages
+from apportion.pseudo_labels import make_labeler, transduce
+from apportion.selection.epochs import EpochSelector, check_selection, split_bags
+from apportion.selection.scores import SCORES
+
+LARGEST_FEATURE = 30.0  # root mean square of a feature from which on an mlp learns badly (docs/log.md)
+SMALLEST_FEATURE = 0.003
+LONG_STAGE = 600.0  # seconds that a stage may take without a word
+ARRAYS: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # images stay bytes
+STAGE_SETTINGS = (
+    "method",
+    "epochs",
+    "student_epochs",
+    "learning_rate",
+    "student_learning_rate",
+    "batch_size",
+    "horizontal_flip",
+)
+
+
+class ProportionClassifier(ClassifierMixin, BaseEstimator):
+    """Classifier of rows or images that learns from the class proportions of bags.
+
+    A network (the teacher) learns from the proportions of the bags. Its predictions are then turned into labels
+    that match the proportions of every bag, and a second network (the student) learns from these labels.
+
+    Rows in a data frame (pandas or polars) are encoded: numbers are standardized, texts become categories, dates
+    and missing values are handled, see `TableEncoder`. Rows in an array are used as they are: scale them. Images
+    are arrays of bytes (n, channels, height, width); channels may also be last.
+
+    Parameters
+    ----------
+    model : str or callable, default="auto"
+        The network: "mlp", "conv13", "resnet9", "resnet18" or "wrn_28_2", or a function
+        `(shape, n_classes) -> torch.nn.Module` that makes a new network from the shape of an instance.
+        "auto": an mlp for rows, a ResNet-9 for images.
+    method : {"auto", "dllp", "count_likelihood", "llp_vat", "llp_gan", "rot", "two_views"}, default="auto"
+        How the teacher learns from proportions. "auto": "dllp" for rows, "two_views" for images.
+    pseudo_labels : {"auto", "soft", "hard", "predicted", "argmax"} or None, default="auto"
+        The labels that the student learns: "soft" or "hard" labels that match the proportions, by entropic or
+        exact optimal transport, or, for comparison, the "predicted" probabilities or their "argmax".
+        None: no student. "auto": "soft" for rows, None for images.
+    epochs : int, optional
+        Passes over the data for the teacher. None: chosen from the data and the bag sizes.
+    student_epochs : int, optional
+        Passes over the data for the student.
+    learning_rate : float, optional
+        Peak learning rate of the teacher. None: the default of the optimizer.
+    student_learning_rate : float, optional
+        Peak learning rate of the student.
+    batch_size : int, optional
+        Rows per batch. Batches hold whole bags, and a larger bag is sampled in every epoch. None: chosen from
+        the bag sizes.
+    reg : float, default=1.0
+        Entropic regularization of soft labels (1/λ in the paper). Smaller values give harder labels.
+    horizontal_flip : bool, default=True
+        Whether training may mirror images. Pass False if a mirrored image is of another class, such as a digit.
+    validation_fraction : float, default=0.0
+        Fraction of the bags that is not learned from, for `select_by` and `calibrate`.
+    select_by : str, optional
+        A score of the validation bags, such as "likelihood" (see `BagScore`): keep the weights of the epoch in
+        which it is best. None: those of the last epoch.
+    calibrate : bool, default=False
+        Whether to divide the logits by the temperature at which the counts of the validation bags are most
+        likely. Classes stay, probabilities move.
+    device : str, default="auto"
+        "cpu", "cuda" (or "cuda:1") or "mps". "auto": CUDA for images if available, else the CPU.
+    random_state : int, RandomState instance or None, default=None
+        An int makes fits repeatable. None: a new seed for every fit.
+    verbose : int, default=0
+        1: print a line per epoch, with the time left.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The sorted classes. Columns of `predict_proba` are in this order.
+    model_ : torch.nn.Module
+        The trained network, on the CPU and in evaluation mode. It returns logits.
+    transduction_ : ndarray of shape (n_samples,)
+        Classes of the training rows: the most probable ones that have the counts of every bag. Of several
+        groupings, the first has its counts exactly and the others nearly.
+    history_ : list of dict
+        One entry per epoch: stage, epoch, the mean of every loss term, seconds, and the validation score if
+        `select_by` is given.
+    best_epoch_ : tuple of (str, int)
+        The stage and the epoch whose weights were kept.
+    temperature_ : float
+        What logits were divided by; 1 without `calibrate`.
+    encoder_ : TableEncoder or None
+        The encoder of the columns, if `X` was a data frame.
+    n_features_in_ : int
+        Number of features (columns) seen during `fit`.
+    feature_names_in_ : ndarray of str
+        Names of the columns, if `X` was a data frame whose column names are all strings.
+    device_ : str
+        Where the networks were trained.
+    optimizers_ : dict
+        For each stage, the optimizer and its peak learning rate in words.
+
+    See Also
+    --------
+    apportion.Proportions : How a table of proportions is meant: counts, percentages, noise, gaps.
+    apportion.condition_on_proportions : Predictions for rows whose bags have known proportions.
+    apportion.expand_proportions : Proportions row by row, for searches and cross-validation.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from apportion import ProportionClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(400, 2))
+    >>> precinct = np.arange(400) % 40
+    >>> voted = X[:, 0] > 0  # not known to the classifier
+    >>> share = {i: voted[precinct == i].mean() for i in range(40)}
+    >>> table = {i: {"no": 1 - yes, "yes": yes} for i, yes in share.items()}
+    >>> model = ProportionClassifier(epochs=40, student_epochs=20, random_state=0)
+    >>> model = model.fit(X, bags=precinct, proportions=table)
+    >>> model.predict([[2.0, 0.0], [-2.0, 0.0]])
+    array(['yes', 'no'], dtype='<U3')
+    """
+
+    # A table has one row per bag. Routed metadata would be cut into folds by rows; expand_proportions is for that.
+    __metadata_request__fit = {"bags": True, "proportions": UNUSED, "known_labels": UNUSED}
+
+    def __init__(
+        self,
+        model: Any = "auto",
+        method: str = "auto",
+        pseudo_labels: str | None = "auto",
+        *,
+        epochs: int | None = None,
+        student_epochs: int | None = None,
+        learning_rate: float | None = None,
+        student_learning_rate: float | None = None,
+        batch_size: int | None = None,
+        reg: float = 1.0,
+        horizontal_flip: bool = True,
+        validation_fraction: float = 0.0,
+        select_by: str | None = None,
+        calibrate: bool = False,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.model = model
+        self.method = method
+        self.pseudo_labels = pseudo_labels
+        self.epochs = epochs
+        self.student_epochs = student_epochs
+        self.learning_rate = learning_rate
+        self.student_learning_rate = student_learning_rate
+        self.batch_size = batch_size
+        self.reg = reg
+        self.horizontal_flip = horizontal_flip
+        self.validation_fraction = validation_fraction
+        self.select_by = select_by
+        self.calibrate = calibrate
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self, X: Any, y: Any = None, *, bags: Any = None, proportions: Any = None, known_labels: Any = None
+    ) -> Self:
+        """Learn from bags of instances and the class proportions of the bags.
+
+        Parameters
+        ----------
+        X : data frame or array-like of shape (n_samples, ...)
+            The instances: rows, or images as bytes. Also a polars LazyFrame, and a list of images.
+        y : array-like, optional
+            In place of `proportions`: labels (n_samples,), which are counted in every bag and not used again,
+            or the proportions of each row's own bag (n_samples, n_classes), see `expand_proportions`. Labels
+            without `bags` are supervised learning.
+        bags : array-like of shape (n_samples,), str or dict
+            The bag id of each row, or the name of the column of `X` that has it; that column is no feature.
+            `{grouping: either}`, or a list of columns, if each row lies in a bag of several groupings.
+        proportions : dict, data frame, array, Proportions or dict of these
+            One row per bag, in any form that `Proportions` takes: `{bag: {class: share}}`, a frame with one
+            column per class, counts, percentages, … `{grouping: any of these}` for several groupings.
+        known_labels : dict or pandas series, optional
+            `{row: class}` of a few rows (rows counted from 0), in addition to the proportions. A series is
+            matched by the index of `X`.
+
+        Returns
+        -------
+        self : ProportionClassifier
+            The fitted classifier. An interrupted fit leaves an unfitted one.
+        """
+        for state in self.iter_fit(X, y, bags=bags, proportions=proportions, known_labels=known_labels):
+            if self.verbose:
+                sys.stdout.write(f"{describe_epoch(state, self.history_[-1])}\n")
+            else:
+                _warn_of_long_stage(state)
+        return self
+
+    def iter_fit(
+        self, X: Any, y: Any = None, *, bags: Any = None, proportions: Any = None, known_labels: Any = None
+    ) -> Iterator[EpochState]:
+        """`fit` as a generator, which yields the state of training after every epoch.
+
+        The parameters are those of `fit`. The classifier is fitted when the generator is exhausted.
+        """
+        _forget_fit(self)
+        seed = as_seed(self.random_state)
+        check_selection(self.validation_fraction, self.select_by, self.calibrate)
+        columns = _names_of_columns(bags)
+        X, bags = take_bag_columns(X, bags)
+        check_row_order(X, bags)
+        instances, y = _validate(self, X, y, reset=True, needs_y=proportions is None)
+        n_rows = _count_rows(instances)
+        labels = read_known_labels(known_labels, X, bags, n_rows)
+        built = build_bags_without_features(n_rows, y, bags=bags, proportions=proportions, known_labels=labels)
+        # rows are numbered, so that predictions can be put back in this order after the split
+        all_bags = replace(built.bags, x=torch.arange(len(built.bags.x)).unsqueeze(1))
+        training, validation = split_bags(all_bags, self.validation_fraction, seed, self.select_by)
+        parts = [training] if validation is None else [training, validation]
+        x, self.encoder_ = _features(instances, parts, n_rows)
+        _check_informative(x, self.encoder_)
+        device = resolve_device(self.device, x)
+        settings = self._resolve_settings(x, device)
+        if settings["model"] == "mlp" and self.encoder_ is None:
+            _warn_of_scale(x, getattr(self, "feature_names_in_", None))
+
+        self.classes_ = built.classes
+        self.history_ = []
+        self.resolved_ = {name: settings[name] for name in ("model", "method", "pseudo_labels")}
+        self.instance_shape_ = tuple(x.shape[1:])
+        self.bytes_ = x.dtype == torch.uint8
+        self.n_rows_ = n_rows
+        self.bag_columns_ = columns
+        self.device_ = str(device)
+        with preserve_random_state(device), catch_out_of_memory(x, device):
+            x = x.to(device)
+            training, validation = _add_features(parts, x)
+            selector = EpochSelector(validation, self.select_by)
+            for state in _fit_stages(training, settings, seed):
+                score = selector.update(state)
+                self.history_.append(_history_entry(state) | score)
+                yield state
+            model, self.temperature_ = selector.best_network(self.calibrate)
+            self.best_epoch_ = selector.stage, selector.epoch
+            self.optimizers_ = selector.optimizers
+            log_probs = predict_on(device, model, x, as_floats).to(device)
+            self.transduction_ = self.classes_[_transduce(log_probs, parts, built.bags)]
+        self.model_ = model
+
+    def _resolve_settings(self, x: Tensor, device: torch.device) -> dict[str, Any]:
+        """The settings of both stages, checked, with "auto" replaced by what goes with these instances."""
+        settings = resolve_auto(self.get_params(deep=False), x, device)
+        check_settings(settings)
+        _check_shape(x, self.model, settings["model"])
+        return settings
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "model_" in vars(self)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Class probabilities.
+
+        Parameters
+        ----------
+        X : data frame or array-like of shape (n_samples, ...)
+            Instances such as those of `fit`. The column of bags may be there or not.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Columns are in the order of `classes_`.
+        """
+        check_is_fitted(self)
+        instances, _ = _validate(self, X, None, reset=False, needs_y=False)
+        if isinstance(instances, Tensor):
+            x = instances
+            _check_like_fit(x, self.instance_shape_, self.bytes_)
+        else:
+            x = torch.from_numpy(self.encoder_.transform(instances))
+        log_probs = predict_on(resolve_device(self.device, x), self.model_, x, as_floats)
+        probabilities = log_probs.double().exp().numpy()
+        return probabilities / probabilities.sum(1, keepdims=True)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each instance.
+
+        Parameters
+        ----------
+        X : data frame or array-like of shape (n_samples, ...)
+            Instances such as those of `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            One of `classes_` for each instance.
+        """
+        probabilities = self.predict_proba(X)  # first: it checks that the classifier is fitted
+        return self.classes_[probabilities.argmax(1)]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy, or the likelihood of proportions.
+
+        Parameters
+        ----------
+        X : data frame or array-like of shape (n_samples, ...)
+            Instances such as those of `fit`.
+        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+            Labels, or the proportions of each row's own bag (see `expand_proportions`).
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows; for labels only.
+
+        Returns
+        -------
+        float
+            For labels the fraction of correct predictions. For proportions the log-likelihood of the counts
+            of the bags, in nats per row, as `BagScore()` gives it; rows with equal proportions are one bag.
+        """
+        if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+            return _score_proportions(self.predict_proba(X), y, self.classes_)
+        return super().score(X, y, sample_weight)
+
+
+# --- training
+
+
+def _fit_stages(bags: Bags, settings: dict[str, Any], seed: int) -> Iterator[EpochState]:
+    """Both stages with the estimator's settings."""
+    model = settings["model"]
+    labeler = None
+    if settings["pseudo_labels"] is not None:
+        labeler = make_labeler(settings["pseudo_labels"], settings["reg"])
+    return fit_two_stages(
+        bags,
+        NETWORKS[model] if isinstance(model, str) else model,
+        label=labeler,
+        seed=seed,
+        **{name: settings[name] for name in STAGE_SETTINGS},
+    )
+
+
+def _forget_fit(estimator: BaseEstimator) -> None:
+    """Delete what an earlier fit has found, so that an interrupted one does not leave half of two models."""
+    for name in list(vars(estimator)):
+        if name.endswith("_") and not name.startswith("_"):
+            delattr(estimator, name)
+
+
+def _history_entry(state: EpochState) -> dict[str, Any]:
+    epoch = state.epoch
+    return {"stage": state.stage, "epoch": epoch.number, **epoch.terms, "seconds": round(epoch.seconds, 3)}
+
+
+def describe_epoch(state: EpochState, entry: dict[str, Any]) -> str:
+    """A line about an epoch: its stage, the values of its `history_` entry, and the time left of the stage."""
+    values = [
+        f"{name} {value:.4g}"
+        for name, value in entry.items()
+        if name not in ("stage", "epoch", "seconds")
+    ]  # fmt: skip
+    left = seconds_left(state)
+    wait = ""
+    if left > 90:
+        wait = f"; {round(left / 60)} minutes left"
+    elif left > 9:
+        wait = f"; {left:.0f} s left"
+    return f"{state.stage} stage, epoch {state.epoch.number} of {state.epoch.of}: {', '.join(values)}{wait}"
+
+
+def seconds_left(state: EpochState) -> float:
+    """Seconds left of the stage, if later epochs take as long as this one."""
+    if state.last:
+        return 0.0
+    return (state.epoch.seconds + state.label_seconds) * (state.epoch.of - state.epoch.number)
+
+
+def _warn_of_long_stage(state: EpochState) -> None:
+    """Say once how long a long stage takes. The first epoch may include compilation, so ask the second."""
+    left = seconds_left(state)
+    if state.epoch.number == 2 and left > LONG_STAGE:
+        what = f"the {state.stage} stage has {state.epoch.of} epochs of {state.epoch.seconds:.0f} s"
+        hint = "verbose=1 shows progress; fewer epochs, smaller instances or a GPU make it shorter"
+        warnings.warn(f"{what}, {left / 60:.0f} minutes more; {hint}", ApportionWarning, stacklevel=3)
+
+
+def _transduce(log_probs: Tensor, parts: list[Bags], bags: Bags) -> np.ndarray:
+    """Class codes of the user's rows that have the counts of every bag; `log_probs` follow the parts."""
+    if len(parts) > 1:  # back to the order in which all bags were built
+        where = torch.cat([part.x[:, 0] for part in parts])
+        ordered = torch.empty_like(log_probs)
+        ordered[where] = log_probs
+        log_probs = ordered
+    bags = replace(bags, proportions=bags.proportions.to(log_probs.device))
+    return transduce(log_probs, bags) if bags.grouping is None else transduce_groupings(log_probs, bags)
+
+
+# --- features
+
+
+def _features(instances: Any, parts: list[Bags], n_rows: int) -> tuple[Tensor, TableEncoder | None]:
+    """Features of the rows of all parts, in their order, and the encoder of a data frame.
+
+    Features of a frame are written straight to the places of their rows. The encoder is fitted on the rows of
+    the first part, those that are learned from.
+    """
+    source = torch.cat([part.source for part in parts]) if len(parts) > 1 else parts[0].source
+    if isinstance(instances, Tensor):
+        in_order = len(source) == n_rows and bool((source == torch.arange(n_rows)).all())
+        return instances if in_order else instances[source], None
+    learned = np.zeros(n_rows, bool)
+    learned[parts[0].source.numpy()] = True
+    encoder = TableEncoder().fit(instances, rows=None if learned.all() else learned)
+    if len(source) != n_rows:  # rows are in a bag of each of several groupings
+        return torch.from_numpy(encoder.transform(instances))[source], encoder
+    x = np.empty((n_rows, len(encoder.get_feature_names_out())), np.float32)
+    places = np.empty(n_rows, np.int32 if n_rows < 2**31 else np.int64)
+    places[source.numpy()] = np.arange(n_rows, dtype=places.dtype)
+    encoder.transform(instances, out=x, places=places)
+    return torch.from_numpy(x), encoder
+
+
+def _add_features(parts: list[Bags], x: Tensor) -> tuple[Bags, Bags | None]:
+    """Training and validation bags with their part of `x`, on its device."""
+    features = x.split([len(part.source) for part in parts])
+    bags = [replace(part.to(x.device), x=own) for part, own in zip(parts, features, strict=True)]
+    return bags[0], bags[1] if len(bags) > 1 else None
+
+
+def _check_informative(x: Tensor, encoder: TableEncoder | None) -> None:
+    """Refuse instances that are all the same, and frames that have nothing but dates."""
+    if encoder is not None and all(column.kind == "date" for column in encoder.columns_):
+        names = [column.name for column in encoder.columns_]
+        raise DataError(f"X has dates only ({names}), which say nothing about single rows; add other columns")
+    if all(bool((part == x[:1]).all()) for part in x.split(100_000)):
+        raise DataError(f"all {len(x)} rows of X are the same, so they cannot be told apart; pass other features")
+
+
+def _warn_of_scale(x: Tensor, names: Any = None) -> None:
+    """Warn of features so large that they drown the others, or all so small that nothing is learned in time."""
+    if x.dtype == torch.uint8:
+        return
+    sizes = np.sqrt(np.einsum("ij,ij->j", x.numpy(), x.numpy(), dtype=np.float64) / len(x))
+    if SMALLEST_FEATURE <= sizes.max() <= LARGEST_FEATURE:
+        return
+    j = int(sizes.argmax())
+    which = f"feature {j} of X" if names is None else f"feature {names[j]!r} of X"
+    what = f"{which}, the largest, has a root mean square of {sizes[j]:.3g}, from which a network learns badly"
+    hint = "scale the features, such as with make_pipeline(StandardScaler(), ProportionClassifier())"
+    warnings.warn(f"{what}; {hint}", ApportionWarning, stacklevel=4)
+
+
+# --- validation of X and y
+
+
+def _names_of_columns(bags: Any) -> list[str]:
+    """The columns that `bags` names."""
+    values = [bags]
+    if isinstance(bags, dict):
+        values = list(bags.values())
+    elif isinstance(bags, list | tuple):
+        values = list(bags)
+    return [value for value in values if isinstance(value, str)] if len(values) < 1000 else []
+
+
+def _validate(estimator: Any, X: Any, y: Any, *, reset: bool, needs_y: bool) -> tuple[Any, Any]:
+    """Instances as a tensor or a data frame, and y, checked as scikit-learn does."""
+    if needs_y and y is None:
+        hint = "pass the bags and their proportions, or labels"
+        raise ValueError(f"requires y to be passed, but the target y is None; {hint}")
+    if reset:
+        as_frame = is_frame(X)
+    else:
+        X = _drop_bag_columns(X, estimator.bag_columns_)
+        as_frame = estimator.encoder_ is not None
+    if as_frame:
+        frame = X if is_frame(X) else _frame_like_fit(estimator, X)
+        _check_columns(estimator, frame, reset)
+        return frame, _validate_y(y)
+    X = stack_images(X)
+    if not reset:
+        X = _move_channels_like_fit(X, estimator.instance_shape_, estimator.bytes_)
+    _refuse_texts_and_sparse(X)
+    y = _validate_y(y)
+    if y is None or np.ndim(y) > 1:
+        X = validate_data(estimator, X, reset=reset, **ARRAYS)
+    else:
+        X, y = validate_data(estimator, X, y, reset=reset, **ARRAYS)
+    return move_channels_first(as_tensor(X)), y
+
+
+def _validate_y(y: Any) -> Any:
+    """Labels as a vector. Proportions row by row are left as they are: the names of their columns matter."""
+    if y is None:
+        return None
+    if isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1:
+        for row, label in enumerate(y):
+            if label is None:
+                hint = "leave such rows out, or pass bags and their proportions instead of y"
+                raise DataError(f"y has no label in row {row}; {hint}")
+    if np.ndim(y) > 1 and np.shape(y)[1] > 1:
+        return y
+    y = column_or_1d(y, warn=True)
+    if y.dtype.kind == "f" and ((y >= 0) & (y <= 1)).all() and (y % 1 != 0).any():
+        hint = "pass those of both classes, numpy.column_stack([1 - y, y])"
+        raise DataError(f"y has numbers from {y.min():g} to {y.max():g}, the shares of one class; {hint}")
+    check_classification_targets(y)
+    return y
+
+
+def _check_columns(estimator: Any, frame: Any, reset: bool) -> None:
+    """Set, or compare with those of `fit`, the number and the names of the columns of a frame."""
+    if is_polars_lazyframe(frame):
+        frame = frame.head(0).collect()  # its columns are those of all rows
+    validate_data(estimator, frame, reset=reset, skip_check_array=True)
+
+
+def _drop_bag_columns(X: Any, columns: list[str]) -> Any:
+    """The frame without the columns that named the bags in `fit`."""
+    if not columns or not is_frame(X):
+        return X
+    there = X.collect_schema().names() if is_polars_lazyframe(X) else list(X.columns)
+    extra = [name for name in dict.fromkeys(columns) if name in there]
+    return X.drop(columns=extra) if is_pandas_dataframe(X) else X.drop(extra)
+
+
+def _frame_like_fit(estimator: Any, X: Any) -> Any:
+    """An array as a frame with the columns of `fit`, after scikit-learn's warning that it has no names."""
+    X = validate_data(estimator, X, reset=False, dtype=None, ensure_all_finite=False)
+    names = [column.name for column in estimator.encoder_.columns_]
+    for backend in ("pandas", "polars"):
+        try:
+            return nw.from_dict({name: X[:, j] for j, name in enumerate(names)}, backend=backend).to_native()
+        except ImportError:
+            continue
+    raise DataError(f"fit had a data frame; install pandas or polars, and pass one with the columns {names}")
+
+
+def _count_rows(instances: Any) -> int:
+    if is_polars_lazyframe(instances):
+        return int(nw.from_native(instances).select(nw.len()).collect().item())
+    return len(instances)
+
+
+def _refuse_texts_and_sparse(X: Any) -> None:
+    if issparse(X):
+        hint = "X.toarray()" if X.shape[1] <= 1000 else "TruncatedSVD(50) before, as in a pipeline"
+        what = f"X is a sparse matrix of {X.shape[1]:,} columns, and networks take dense rows"
+        raise DataError(f"{what}; pass {hint}")
+    series = is_pandas_series(X) or is_polars_series(X) or getattr(X, "ndim", 0) == 1
+    if not (series or isinstance(X, list | tuple)) or not len(X):
+        return
+    first = next(iter(X))
+    if isinstance(first, str) and first.lower().endswith((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")):
+        hint = "open them, [PIL.Image.open(name).convert('RGB') for name in X]"
+        raise DataError(f"X has names of files, such as {first[-40:]!r}; {hint}")
+    if isinstance(first, str):
+        steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
+        raise DataError(f"X has texts, such as {first[:40]!r}; make numbers of them, make_pipeline({steps})")
+    if series and np.ndim(first) == 1:
+        raise DataError(f"X is a column of vectors of {np.size(first)} numbers; pass numpy.stack(X)")
+
+
+def _check_shape(x: Tensor, asked: Any, model: str | Callable[..., nn.Module]) -> None:
+    """Refuse instances that the network does not take."""
+    images = "images are bytes (n, channels, height, width)"
+    hint = ""
+    if x.ndim > 2 and model == "mlp" and asked == "mlp":
+        hint = "an mlp takes rows: pass X.reshape(len(X), -1), or another model"
+    elif x.ndim == 3 and (isinstance(model, str) or asked == "auto"):
+        hint = f"{images}: pass X[:, None] if they are gray, or a model of your own"
+    elif x.ndim == 4 and not is_images(x) and asked == "auto":
+        hint = (
+            f"{images}: pass X.astype(numpy.uint8) if pixels are from 0 to 255, "
+            "(255 * X).round().astype(numpy.uint8) if they are from 0 to 1, or name a model"
+        )
+    elif x.ndim > 4 and asked == "auto":
+        hint = f"{images}: pass X.reshape(-1, *X.shape[-3:]) if each is an image, with a bag for each"
+    elif x.ndim != 4 and isinstance(model, str) and model != "mlp":
+        hint = f"{images} for the model {model!r}; name another, such as 'mlp' for rows"
+    if hint:
+        raise DataError(f"X has instances of shape {tuple(x.shape[1:])}; {hint}", value=tuple(x.shape[1:]))
+
+
+def _move_channels_like_fit(X: Any, shape: tuple[int, ...], as_bytes: bool) -> Any:
+    """Images with channels last as those of `fit`; an error says what to pass for other layouts."""
+    found: tuple[int, ...] = tuple(getattr(X, "shape", ()))
+    if len(shape) == 3 and found and found[1:] != shape:
+        if found[1:] == (*shape[1:], shape[0]):
+            return np.ascontiguousarray(np.moveaxis(np.asarray(X), 3, 1))
+        hint = ""
+        if found in (shape, shape[1:]):
+            raise DataError(f"X is one image of shape {found}; pass X[{', '.join(['None'] * (4 - len(found)))}]")
+        if shape[0] == 1 and found[1:] == shape[1:]:
+            hint = "; pass X[:, None]"
+        raise DataError(f"X has instances of shape {found[1:]}, fit had {shape}{hint}", value=found[1:])
+    if as_bytes and isinstance(X, np.ndarray) and X.dtype.kind in "iu" and X.dtype != np.uint8:
+        bits = "(X >> 8)" if X.size and X.max() > 255 else "X"  # 16 bits per value
+        raise DataError(f"X has numbers of type {X.dtype}, fit had bytes; pass {bits}.astype(numpy.uint8)")
+    return X
+
+
+def _check_like_fit(x: Tensor, shape: tuple[int, ...], as_bytes: bool) -> None:
+    """Refuse instances of another shape or type than those of `fit`: bytes are centered and floats are not."""
+    if tuple(x.shape[1:]) != shape:
+        raise DataError(f"X has instances of shape {tuple(x.shape[1:])}, fit had {shape}", value=x.shape[1:])
+    if as_bytes and x.dtype != torch.uint8:
+        raise DataError("X has floats, fit had bytes; pass pixels from 0 to 255 as numpy.uint8")
+    if x.dtype == torch.uint8 and not as_bytes:
+        raise DataError("X has bytes, fit had floats; pass floats, scaled as those of fit were")
+
+
+# --- score
+
+
+def _score_proportions(probabilities: np.ndarray, y: Any, classes: np.ndarray) -> float:
+    """The likelihood of the counts of bags, which are known by the rows of `y` (n, k) that are equal."""
+    names = column_names(y)
+    rows = np.asarray(y, dtype=np.float64)
+    if names is not None:
+        order = [names.index(name) for name in classes.tolist() if name in names]
+        rows = rows[:, order]
+    if rows.shape != probabilities.shape:
+        what = f"y has proportions of shape {rows.shape}"
+        raise DataError(f"{what}; pass {probabilities.shape}, one column for each of {classes.tolist()}")
+    shares, bag = np.unique(rows, axis=0, return_inverse=True)
+    groups = group_rows(bag.reshape(-1), len(rows))
+    order = np.argsort(groups.number, kind="stable")
+    log_probs = torch.from_numpy(np.log(np.maximum(probabilities, 1e-38)))[order]
+    bags = Bags(
+        log_probs, torch.from_numpy(groups.sizes), torch.from_numpy(shares).float(), torch.from_numpy(order),
+        groups.names,
+    )  # fmt: skip
+    return SCORES["likelihood"](log_probs, bags)

@@ -60,12 +60,12 @@ STAGE_SETTINGS = (
 class ProportionClassifier(ClassifierMixin, BaseEstimator):
     """Classifier of rows or images that learns from the class proportions of bags.
 
-    A network (the teacher) learns from the proportions of the bags. Its predictions are then turned into labels
-    that match the proportions of every bag, and a second network (the student) learns from these labels.
+    A network (the teacher) learns from the proportions of the bags. Its predictions are then turned into
+    labels that match the proportions of every bag, and a second network (the student) learns from these labels.
 
-    Rows in a data frame (pandas or polars) are encoded: numbers are standardized, texts become categories, dates
-    and missing values are handled, see `TableEncoder`. Rows in an array are used as they are: scale them. Images
-    are arrays of bytes (n, channels, height, width); channels may also be last.
+    Rows in a data frame (pandas or polars) are encoded: numbers are standardized, texts become categories,
+    dates and missing values are handled, see `TableEncoder`. Rows in an array are used as they are: scale
+    them. Images are arrays of bytes (n, channels, height, width); channels may also be last.
 
     Parameters
     ----------
@@ -88,17 +88,17 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     student_learning_rate : float, optional
         Peak learning rate of the student.
     batch_size : int, optional
-        Rows per batch. Batches hold whole bags, and a larger bag is sampled in every epoch. None: chosen from
-        the bag sizes.
+        Rows per batch. Batches hold whole bags, and a larger bag is sampled in every epoch. None: chosen
+        from the bag sizes.
     reg : float, default=1.0
         Entropic regularization of soft labels (1/λ in the paper). Smaller values give harder labels.
     horizontal_flip : bool, default=True
-        Whether training may mirror images. Pass False if a mirrored image is of another class, such as a digit.
+        Whether training may mirror images. Pass False if mirror images are of other classes, as with digits.
     validation_fraction : float, default=0.0
         Fraction of the bags that is not learned from, for `select_by` and `calibrate`.
     select_by : str, optional
-        A score of the validation bags, such as "likelihood" (see `BagScore`): keep the weights of the epoch in
-        which it is best. None: those of the last epoch.
+        A score of the validation bags, such as "likelihood" (see `BagScore`): keep the weights of the epoch
+        in which it is best. None: those of the last epoch.
     calibrate : bool, default=False
         Whether to divide the logits by the temperature at which the counts of the validation bags are most
         likely. Classes stay, probabilities move.
@@ -158,7 +158,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     array(['yes', 'no'], dtype='<U3')
     """
 
-    # A table has one row per bag. Routed metadata would be cut into folds by rows; expand_proportions is for that.
+    # A table has one row per bag, and routed metadata is cut into folds by rows: use expand_proportions there
     __metadata_request__fit = {"bags": True, "proportions": UNUSED, "known_labels": UNUSED}
 
     def __init__(
@@ -249,7 +249,9 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         instances, y = _validate(self, X, y, reset=True, needs_y=proportions is None)
         n_rows = _count_rows(instances)
         labels = read_known_labels(known_labels, X, bags, n_rows)
-        built = build_bags_without_features(n_rows, y, bags=bags, proportions=proportions, known_labels=labels)
+        built = build_bags_without_features(
+            n_rows, y, bags=bags, proportions=proportions, known_labels=labels
+        )
         # rows are numbered, so that predictions can be put back in this order after the split
         all_bags = replace(built.bags, x=torch.arange(len(built.bags.x)).unsqueeze(1))
         training, validation = split_bags(all_bags, self.validation_fraction, seed, self.select_by)
@@ -436,8 +438,8 @@ def _transduce(log_probs: Tensor, parts: list[Bags], bags: Bags) -> np.ndarray:
 def _features(instances: Any, parts: list[Bags], n_rows: int) -> tuple[Tensor, TableEncoder | None]:
     """Features of the rows of all parts, in their order, and the encoder of a data frame.
 
-    Features of a frame are written straight to the places of their rows. The encoder is fitted on the rows of
-    the first part, those that are learned from.
+    Features of a frame are written straight to the places of their rows. The encoder is fitted on the rows
+    of the first part, those that are learned from.
     """
     source = torch.cat([part.source for part in parts]) if len(parts) > 1 else parts[0].source
     if isinstance(instances, Tensor):
@@ -466,13 +468,15 @@ def _check_informative(x: Tensor, encoder: TableEncoder | None) -> None:
     """Refuse instances that are all the same, and frames that have nothing but dates."""
     if encoder is not None and all(column.kind == "date" for column in encoder.columns_):
         names = [column.name for column in encoder.columns_]
-        raise DataError(f"X has dates only ({names}), which say nothing about single rows; add other columns")
+        raise DataError(f"X has only dates ({names}), which tell rows of one day nothing; add other columns")
     if all(bool((part == x[:1]).all()) for part in x.split(100_000)):
-        raise DataError(f"all {len(x)} rows of X are the same, so they cannot be told apart; pass other features")
+        raise DataError(
+            f"all {len(x)} rows of X are the same, so they cannot be told apart; pass other features"
+        )
 
 
 def _warn_of_scale(x: Tensor, names: Any = None) -> None:
-    """Warn of features so large that they drown the others, or all so small that nothing is learned in time."""
+    """Warn of features so large that they drown the others, or all so small that learning takes too long."""
     if x.dtype == torch.uint8:
         return
     sizes = np.sqrt(np.einsum("ij,ij->j", x.numpy(), x.numpy(), dtype=np.float64) / len(x))
@@ -480,7 +484,9 @@ def _warn_of_scale(x: Tensor, names: Any = None) -> None:
         return
     j = int(sizes.argmax())
     which = f"feature {j} of X" if names is None else f"feature {names[j]!r} of X"
-    what = f"{which}, the largest, has a root mean square of {sizes[j]:.3g}, from which a network learns badly"
+    what = (
+        f"{which}, the largest, has a root mean square of {sizes[j]:.3g}, from which a network learns badly"
+    )
     hint = "scale the features, such as with make_pipeline(StandardScaler(), ProportionClassifier())"
     warnings.warn(f"{what}; {hint}", ApportionWarning, stacklevel=4)
 
@@ -625,7 +631,9 @@ def _move_channels_like_fit(X: Any, shape: tuple[int, ...], as_bytes: bool) -> A
             return np.ascontiguousarray(np.moveaxis(np.asarray(X), 3, 1))
         hint = ""
         if found in (shape, shape[1:]):
-            raise DataError(f"X is one image of shape {found}; pass X[{', '.join(['None'] * (4 - len(found)))}]")
+            raise DataError(
+                f"X is one image of shape {found}; pass X[{', '.join(['None'] * (4 - len(found)))}]"
+            )
         if shape[0] == 1 and found[1:] == shape[1:]:
             hint = "; pass X[:, None]"
         raise DataError(f"X has instances of shape {found[1:]}, fit had {shape}{hint}", value=found[1:])
@@ -636,7 +644,7 @@ def _move_channels_like_fit(X: Any, shape: tuple[int, ...], as_bytes: bool) -> A
 
 
 def _check_like_fit(x: Tensor, shape: tuple[int, ...], as_bytes: bool) -> None:
-    """Refuse instances of another shape or type than those of `fit`: bytes are centered and floats are not."""
+    """Refuse instances of another shape or type than in `fit`: bytes are centered and floats are not."""
     if tuple(x.shape[1:]) != shape:
         raise DataError(f"X has instances of shape {tuple(x.shape[1:])}, fit had {shape}", value=x.shape[1:])
     if as_bytes and x.dtype != torch.uint8:

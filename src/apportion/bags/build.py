@@ -7,7 +7,6 @@ have a known label, and only then the features, which are written once to the pl
 import math
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -97,7 +96,7 @@ def build_bags_without_features(
     check_one_source(y, proportions)
     if isinstance(bags, Mapping):
         return _build_groupings(n, y, bags, proportions, known_labels or {})
-    built = _build_grouping(n, y, bags, proportions, known_labels or {})
+    built = build_one_grouping(n, y, bags, proportions, known_labels or {})
     for problem in check_bags_differ(built.bags.proportions.double().numpy()):
         raise_problem(problem)
     return built
@@ -121,9 +120,18 @@ def check_one_source(y: Any, proportions: Any) -> None:
 # --- one grouping
 
 
-def _build_grouping(
-    n: int, y: Any, ids: Any, proportions: Any, known_labels: Mapping[int, Hashable]
+def build_one_grouping(
+    n: int,
+    y: Any,
+    ids: Any,
+    proportions: Any,
+    known_labels: Mapping[int, Hashable],
+    classes: Sequence[Any] | None = None,
 ) -> BuiltBags:
+    """Bags of one grouping, without features; they may all have the same proportions.
+
+    `classes` are all classes there are: labels may lack some, and the columns of `y` may have no names.
+    """
     groups = group_rows(ids, n)
     precision = np.full(len(groups.sizes), math.inf)
     exact = True
@@ -131,21 +139,21 @@ def _build_grouping(
         if ids is None:
             raise DataError("proportions belong to bags; pass bags=, the bag id of every row")
         _refuse_whole_tables(ids, proportions)
-        shares, precision, classes = read_shares(proportions, groups.names, groups.sizes)
+        shares, precision, found = read_shares(proportions, groups.names, groups.sizes)
         exact = as_proportions(proportions).std is None
         if np.isnan(shares).all():
             raise DataError("no bag has proportions, so there is nothing to learn from")
     elif np.ndim(y) == 1:
-        shares, classes = _count_labels(np.asarray(refuse_masked_values(y)), groups)
+        shares, found = _count_labels(np.asarray(refuse_masked_values(y)), groups, classes)
     else:
         if ids is None:
             raise DataError("y has proportions of bags; pass bags=, the bag id of every row")
-        shares, precision, classes = read_shares(table_from_rows(y, groups), groups.names, groups.sizes,
-                                                 unavailable=NOT_ROW_BY_ROW)  # fmt: skip
+        table = table_from_rows(y, groups)
+        shares, precision, found = read_shares(table, groups.names, groups.sizes, unavailable=NOT_ROW_BY_ROW)
     bags = _bags_of(groups, shares, precision)
     if known_labels:
-        bags = add_known_labels(bags, known_labels, classes, exact=exact)
-    return BuiltBags(bags, classes)
+        bags = add_known_labels(bags, known_labels, found, exact=exact)
+    return BuiltBags(bags, found)
 
 
 def _bags_of(groups: "Groups", shares: np.ndarray, precision: np.ndarray) -> Bags:
@@ -163,16 +171,23 @@ def _bags_of(groups: "Groups", shares: np.ndarray, precision: np.ndarray) -> Bag
     )
 
 
-def _count_labels(y: np.ndarray, groups: "Groups") -> tuple[np.ndarray, np.ndarray]:
+def _count_labels(
+    y: np.ndarray, groups: "Groups", known: Sequence[Any] | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Shares (m, k) counted from labels, and the sorted classes."""
     if len(y) != len(groups.number):
         raise DataError(f"there are {len(groups.number)} rows but {len(y)} labels; pass one label per row")
     classes, code = np.unique(y, return_inverse=True)
-    if len(classes) < 2:
-        raise DataError(
-            f"all labels are of one class, {classes.tolist()}; pass labels of two or more classes"
-        )
+    if known is not None:
+        every = np.unique(np.asarray(known))
+        strange = np.setdiff1d(classes, every).tolist()
+        if strange:
+            raise DataError(f"y has the label {strange[0]!r}, and the classes are {every.tolist()}; drop it")
+        code = np.searchsorted(every, classes)[code]
+        classes = every
     k = len(classes)
+    if k < 2:
+        raise DataError(f"all labels are of one class, {classes.tolist()}; pass labels of at least two")
     counts = np.bincount(groups.number * k + code, minlength=len(groups.names) * k)
     return counts.reshape(-1, k) / groups.sizes[:, None], classes
 
@@ -222,7 +237,7 @@ def _build_groupings(
     built: dict[Hashable, BuiltBags] = {}
     for name, ids in bags.items():
         try:
-            built[name] = _build_grouping(n, y, ids, tables[name], known_labels)
+            built[name] = build_one_grouping(n, y, ids, tables[name], known_labels)
         except DataError as error:
             raise name_grouping(error, name) from None
     for problem in check_same_classes({name: each.classes.tolist() for name, each in built.items()}):
@@ -315,28 +330,56 @@ def group_rows(ids: Any, n: int) -> Groups:
     """Bags from the bag id of each of n rows; without ids, every row is a bag."""
     if ids is None:
         return Groups(range(n), np.arange(n), np.ones(n, np.int64))
-    keys = read_bag_ids(ids)
-    if len(keys) != n:
-        raise DataError(f"there are {n} rows but {len(keys)} bag ids; pass one id per row")
-    if isinstance(keys, np.ndarray):
-        names, number, sizes = np.unique(keys, return_inverse=True, return_counts=True)
-        return Groups(names.tolist(), number, sizes)
-    distinct = list(dict.fromkeys(keys))
-    with suppress(TypeError):  # ids of mixed types keep the order in which they appear
-        distinct = sorted(distinct)  # type: ignore[type-var]
-    place = {name: i for i, name in enumerate(distinct)}
-    number = np.fromiter((place[key] for key in keys), dtype=np.int64, count=len(keys))
-    return Groups(distinct, number, np.bincount(number, minlength=len(distinct)))
-
-
-def read_bag_ids(ids: Any) -> Sequence[Hashable] | np.ndarray:
-    """The bag id of each row as a list; whole numbers as an array, since a list of them takes gigabytes."""
     ids = _one_column(ids)
+    if len(ids) != n:
+        raise DataError(f"there are {n} rows but {len(ids)} bag ids; pass one id per row")
+    names, number = _factorize(ids) or _factorize_objects(read_bag_ids(ids))
+    names, number = _sort_names(names, number)
+    return Groups(names, number, np.bincount(number, minlength=len(names)))
+
+
+def _factorize(ids: Any) -> tuple[list[Any], np.ndarray] | None:
+    """Distinct ids and the number of each row's id, without a Python object per row: these take gigabytes.
+
+    None where ids have to be looked at one by one.
+    """
     array: Any = ids.cpu().numpy() if isinstance(ids, Tensor) else ids
-    if has_index(ids) or is_polars_series(ids) or hasattr(ids, "to_numpy"):
-        array = ids.to_numpy()
-    if isinstance(array, np.ndarray) and array.dtype.kind in "iu" and array.ndim == 1:
-        return refuse_masked_values(array)
+    if is_polars_series(ids):
+        if ids.dtype.is_integer() and not ids.null_count():
+            array = ids.to_numpy()
+        elif str(ids.dtype) == "String" and not ids.null_count():
+            distinct = ids.unique()
+            return distinct.to_list(), ids.replace_strict(distinct, list(range(len(distinct)))).to_numpy()
+    elif is_pandas_series(ids) and ids.dtype.kind in "iu":
+        array = ids.to_numpy() if not ids.hasnans else ids
+    elif is_pandas_series(ids) and str(ids.dtype) in ("str", "string") and not ids.hasnans:
+        number, distinct = ids.factorize()
+        return distinct.tolist(), number
+    if isinstance(array, np.ndarray) and array.dtype.kind in "iuU" and array.ndim == 1:
+        names, number = np.unique(refuse_masked_values(array), return_inverse=True)
+        return names.tolist(), number
+    return None
+
+
+def _factorize_objects(keys: Sequence[Hashable]) -> tuple[list[Any], np.ndarray]:
+    names = list(dict.fromkeys(keys))
+    place = {name: i for i, name in enumerate(names)}
+    return names, np.fromiter((place[key] for key in keys), dtype=np.int64, count=len(keys))
+
+
+def _sort_names(names: list[Any], number: np.ndarray) -> tuple[list[Any], np.ndarray]:
+    """The same with sorted names. Names of mixed types keep the order in which they appear."""
+    try:
+        order = sorted(range(len(names)), key=names.__getitem__)  # type: ignore[type-var]
+    except TypeError:
+        return names, number
+    rank = np.empty(len(names), np.int64)
+    rank[order] = np.arange(len(names))
+    return [names[i] for i in order], rank[number]
+
+
+def read_bag_ids(ids: Any) -> list[Hashable]:
+    """The bag id of each row, checked: hashable and not missing."""
     values = ids.tolist() if isinstance(ids, np.ndarray | Tensor) else list(ids)
     for i, value in enumerate(values):
         try:

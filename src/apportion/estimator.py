@@ -61,7 +61,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     """Classifier of rows or images that learns from the class proportions of bags.
 
     A network (the teacher) learns from the proportions of the bags. Its predictions are then turned into
-    labels that match the proportions of every bag, and a second network (the student) learns from these labels.
+    labels that match the proportions of every bag, and a second network (the student) learns from these.
 
     Rows in a data frame (pandas or polars) are encoded: numbers are standardized, texts become categories,
     dates and missing values are handled, see `TableEncoder`. Rows in an array are used as they are: scale
@@ -390,7 +390,7 @@ def _history_entry(state: EpochState) -> dict[str, Any]:
 
 
 def describe_epoch(state: EpochState, entry: dict[str, Any]) -> str:
-    """A line about an epoch: its stage, the values of its `history_` entry, and the time left of the stage."""
+    """A line about an epoch: stage, the values of its `history_` entry, and the time left in the stage."""
     values = [
         f"{name} {value:.4g}"
         for name, value in entry.items()
@@ -402,21 +402,21 @@ def describe_epoch(state: EpochState, entry: dict[str, Any]) -> str:
         wait = f"; {round(left / 60)} minutes left"
     elif left > 9:
         wait = f"; {left:.0f} s left"
-    return f"{state.stage} stage, epoch {state.epoch.number} of {state.epoch.of}: {', '.join(values)}{wait}"
+    return f"{state.stage} stage, epoch {state.epoch.number} of {state.epoch.total}: {', '.join(values)}{wait}"
 
 
 def seconds_left(state: EpochState) -> float:
     """Seconds left of the stage, if later epochs take as long as this one."""
     if state.last:
         return 0.0
-    return (state.epoch.seconds + state.label_seconds) * (state.epoch.of - state.epoch.number)
+    return (state.epoch.seconds + state.label_seconds) * (state.epoch.total - state.epoch.number)
 
 
 def _warn_of_long_stage(state: EpochState) -> None:
     """Say once how long a long stage takes. The first epoch may include compilation, so ask the second."""
     left = seconds_left(state)
     if state.epoch.number == 2 and left > LONG_STAGE:
-        what = f"the {state.stage} stage has {state.epoch.of} epochs of {state.epoch.seconds:.0f} s"
+        what = f"the {state.stage} stage has {state.epoch.total} epochs of {state.epoch.seconds:.0f} s"
         hint = "verbose=1 shows progress; fewer epochs, smaller instances or a GPU make it shorter"
         warnings.warn(f"{what}, {left / 60:.0f} minutes more; {hint}", ApportionWarning, stacklevel=3)
 

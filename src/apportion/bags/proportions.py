@@ -252,6 +252,8 @@ def _read(options: Proportions, bags: Sequence[Hashable], subset: bool) -> _Tabl
     if is_pandas_dataframe(table) or is_polars_dataframe(table):
         return _read_frame(table, names, options.key, asked, subset)
     values = to_numbers(table, "the table")
+    if values.ndim == 0:
+        raise DataError(f"the table is {table!r}; pass one row per bag and one column per class")
     if values.ndim == 3 and values.shape[2] == 2:
         _refuse_intervals(dict(enumerate(values)), row="row")
     return _Table(values, None, asked)

@@ -418,45 +418,49 @@ def _check_missing(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]
             yield _about_bag(aligned, i, "missing proportions", "has no proportions", hint, math.nan), i
     if aligned.options.missing_cells == "error":
         for i in np.flatnonzero(missing.any(1) & ~empty & ~doubtful).tolist():
-            what = f"has no number for {int(missing[i].sum())} of its {missing.shape[1]} classes"
-            hint = _advise(aligned, "give all", missing_cells="to give these what the others leave")
             j = int(missing[i].argmax())
+            more = int(missing[i].sum()) - 1
+            what = f"has no number for class {aligned.classes.tolist()[j]!r}"
+            what += f" and {more} more" if more else ""
+            hint = _advise(aligned, "give all", missing_cells="to give these what the others leave")
             yield _about_cell(aligned, i, j, "missing class", what, hint), i
 
 
 def _check_cells(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
     """Numbers that no bag can have, whatever it sums to."""
-    options = aligned.options
-    values = aligned.values
-    word = {"counts": "count", "shares": "share", "percent": "percentage"}[options.kind]
-    exact = options.std is None
-    limit = aligned.totals[:, None] * (1 + SAME)
-    with np.errstate(invalid="ignore"):
-        rules: list[tuple[str, np.ndarray, str, str]] = [
-            ("infinite", np.isinf(values), "which is not a number", "give a number, or drop the bag"),
-            (
-                "negative", (values < 0) & exact & (aligned.classes != options.rest), "which is negative",
-                _advise(aligned, "give 0 or more", std="if noise was added"),
-            ),
-            (
-                "fraction", (values != np.rint(values)) & aligned.counts & exact & (not options.normalize),
-                "which is not a whole number",
-                _advise(aligned, "round it", shares="if these are shares", std="if noise was added"),
-            ),
-            (
-                "too large", (values > limit) & exact & (not options.normalize) & (not aligned.counts),
-                f"which is more than {aligned.totals[0]:g}",
-                _advise(aligned, "correct it", percent="if these are percentages"),
-            ),
-        ]  # fmt: skip
-    for rule, wrong, what, hint in rules:
+    word = {"counts": "count", "shares": "share", "percent": "percentage"}[aligned.options.kind]
+    names = aligned.classes.tolist()
+    for rule, wrong, what, hint in _cell_rules(aligned):
         for i, j in np.argwhere(wrong & ~doubtful[:, None]).tolist():
             if not doubtful[i]:
-                has = f"has {values[i, j]:g} as the {word} of class {aligned.classes.tolist()[j]!r}, {what}"
+                has = f"has {aligned.values[i, j]:g} as the {word} of class {names[j]!r}, {what}"
                 yield _about_cell(aligned, i, j, rule, has, hint), i
-    zero = ~(np.nan_to_num(values, nan=1.0) != 0).any(1)
-    for i in np.flatnonzero(zero & ~doubtful & exact).tolist():
-        yield _about_bag(aligned, i, "all zero", f"has {word}s that are all zero", "drop the bag", 0.0), i
+    if aligned.options.std is None:
+        zero = (aligned.values == 0).all(1)
+        for i in np.flatnonzero(zero & ~doubtful).tolist():
+            yield _about_bag(aligned, i, "all zero", f"has {word}s that are all zero", "drop the bag", 0.0), i
+
+
+@np.errstate(invalid="ignore")
+def _cell_rules(aligned: Aligned) -> Iterator[tuple[str, np.ndarray, str, str]]:
+    """Rule, (m, k) where it is broken, what is wrong there, and what to do."""
+    options = aligned.options
+    values = aligned.values
+    yield "infinite", np.isinf(values), "which is not a number", "give a number, or drop the bag"
+    if options.std is not None:  # noisy numbers may be negative, fractions, and too large
+        return
+    hint = _advise(aligned, "give 0 or more", std="if noise was added")
+    yield "negative", (values < 0) & (aligned.classes != options.rest), "which is negative", hint
+    if options.normalize:
+        return
+    if aligned.counts:
+        fractions = np.isfinite(values) & (values != np.rint(values))
+        hint = _advise(aligned, "round it", shares="if these are shares", std="if noise was added")
+        yield "fraction", fractions, "which is not a whole number", hint
+    else:
+        hint = _advise(aligned, "correct it", percent="if these are percentages")
+        too_large = values > aligned.totals[:, None] * (1 + SAME)
+        yield "too large", too_large, f"which is more than {aligned.totals[0]:g}", hint
 
 
 # --- sums

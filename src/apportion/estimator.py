@@ -20,7 +20,14 @@ from torch import Tensor, nn
 
 from apportion._device import catch_out_of_memory, resolve_device
 from apportion._random import as_seed, preserve_random_state
-from apportion.bags.arrays import as_floats, as_tensor, is_images, move_channels_first, stack_images
+from apportion.bags.arrays import (
+    as_floats,
+    as_tensor,
+    is_images,
+    move_channels_first,
+    refuse_masked_values,
+    stack_images,
+)
 from apportion.bags.bags import Bags
 from apportion.bags.build import (
     build_bags_without_features,
@@ -354,7 +361,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             For labels the fraction of correct predictions. For proportions the log-likelihood of the counts
             of the bags, in nats per row, as `BagScore()` gives it; rows with equal proportions are one bag.
         """
-        if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+        if len(_shape_of(y)) == 2 and _shape_of(y)[1] > 1:
             return _score_proportions(self.predict_proba(X), y, self.classes_)
         return super().score(X, y, sample_weight)
 
@@ -523,7 +530,7 @@ def _validate(estimator: Any, X: Any, y: Any, *, reset: bool, needs_y: bool) -> 
         X = _move_channels_like_fit(X, estimator.instance_shape_, estimator.bytes_)
     _refuse_texts_and_sparse(X)
     y = _validate_y(y)
-    if y is None or np.ndim(y) > 1:
+    if y is None or len(_shape_of(y)) > 1:
         X = validate_data(estimator, X, reset=reset, **ARRAYS)
     else:
         X, y = validate_data(estimator, X, y, reset=reset, **ARRAYS)
@@ -539,14 +546,19 @@ def _validate_y(y: Any) -> Any:
             if label is None:
                 hint = "leave such rows out, or pass bags and their proportions instead of y"
                 raise DataError(f"y has no label in row {row}; {hint}")
-    if np.ndim(y) > 1 and np.shape(y)[1] > 1:
+    if len(_shape_of(y)) > 1 and _shape_of(y)[1] > 1:
         return y
-    y = column_or_1d(y, warn=True)
+    y = column_or_1d(np.asarray(refuse_masked_values(y)), warn=True)
     if y.dtype.kind == "f" and ((y >= 0) & (y <= 1)).all() and (y % 1 != 0).any():
         hint = "pass those of both classes, numpy.column_stack([1 - y, y])"
         raise DataError(f"y has numbers from {y.min():g} to {y.max():g}, the shares of one class; {hint}")
     check_classification_targets(y)
     return y
+
+
+def _shape_of(y: Any) -> tuple[int, ...]:
+    """The shape of anything that numpy can read; np.shape fails for some array-likes."""
+    return tuple(y.shape) if hasattr(y, "shape") else np.asarray(y).shape
 
 
 def _check_columns(estimator: Any, frame: Any, reset: bool) -> None:

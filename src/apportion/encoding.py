@@ -147,7 +147,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         missing = [column.name for column in self.columns_ if column.name not in names]
         if missing:
             raise DataError(f"there is no column {missing[0]!r}; the columns are {list(names)[:20]}")
-        selected = frame.select([names[column.name] for column in self.columns_])
+        selected = frame.select([nw.col(names[column.name]) for column in self.columns_])
         n_rows = _count_rows(selected)
         if out is None:
             out = np.empty((n_rows, len(self.get_feature_names_out())), np.float32)
@@ -203,9 +203,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         for column, name in zip(self.columns_, part.columns, strict=True):
             right = left + len(column.features)
             if column.kind == "category":
-                _encode_categories(column, part[name], features[:, left:right])
+                _encode_categories(column, part.get_column(name), features[:, left:right])
             else:
-                _encode_numbers(column, part[name], features[:, left:right], start)
+                _encode_numbers(column, part.get_column(name), features[:, left:right], start)
             left = right
         return features
 
@@ -234,7 +234,7 @@ def _read_column(frame: nw.DataFrame | nw.LazyFrame, name: Any) -> nw.Series:
     """One column. Python objects of one type, such as True and None, get that type."""
     if isinstance(frame, nw.LazyFrame):
         return frame.select(name).collect()[name]
-    return _infer_objects(frame[name])
+    return _infer_objects(frame.get_column(name))
 
 
 def _infer_objects(values: nw.Series) -> nw.Series:

@@ -42,7 +42,7 @@ from apportion.bags.known_labels import read_known_labels
 from apportion.defaults import check_settings, resolve_auto
 from apportion.encoding import TableEncoder
 from apportion.errors import ApportionWarning, DataError
-from apportion.evaluate import predict_on
+from apportion.evaluate import predict_log_proba_on
 from apportion.networks import NETWORKS
 from apportion.pipeline import EpochState, fit_two_stages
 from apportion.pseudo_labels import make_labeler, transduce
@@ -289,7 +289,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             model, self.temperature_ = selector.best_network(self.calibrate)
             self.best_epoch_ = selector.stage, selector.epoch
             self.optimizers_ = selector.optimizers
-            log_probs = predict_on(device, model, x, as_floats).to(device)
+            log_probs = predict_log_proba_on(device, model, x, as_floats).to(device)
             self.transduction_ = self.classes_[_transduce(log_probs, parts, built.bags)]
         self.model_ = model
 
@@ -323,7 +323,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             _check_like_fit(x, self.instance_shape_, self.bytes_)
         else:
             x = torch.from_numpy(self.encoder_.transform(instances))
-        log_probs = predict_on(resolve_device(self.device, x), self.model_, x, as_floats)
+        log_probs = predict_log_proba_on(resolve_device(self.device, x), self.model_, x, as_floats)
         probabilities = log_probs.double().exp().numpy()
         return probabilities / probabilities.sum(1, keepdims=True)
 
@@ -409,7 +409,9 @@ def describe_epoch(state: EpochState, entry: dict[str, Any]) -> str:
         wait = f"; {round(left / 60)} minutes left"
     elif left > 9:
         wait = f"; {left:.0f} s left"
-    return f"{state.stage} stage, epoch {state.epoch.number} of {state.epoch.total}: {', '.join(values)}{wait}"
+    return (
+        f"{state.stage} stage, epoch {state.epoch.number} of {state.epoch.total}: {', '.join(values)}{wait}"
+    )
 
 
 def seconds_left(state: EpochState) -> float:

@@ -21,17 +21,17 @@ from torch import Tensor, nn
 from apportion import ProportionClassifier, expand_proportions
 from apportion._random import reseed, stream
 from apportion.bags.bags import BagBatch, Bags, bag_means
+from apportion.bags.build import build_bags
 from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult, read_adult
 from apportion.defaults import default_batch_size, epochs_for_steps
 from apportion.evaluate import predict_log_proba
-from apportion.intake.forms import bags_from
 from apportion.networks import mlp
 from apportion.optim import make_optimizer, one_cycle
 from apportion.training import train
 
 COLUMN_LEAST = 20
-LONG = {"first_epochs": 60, "batch_size": 1024}  # for bags of 512; chosen on held-out training rows
+LONG = {"epochs": 60, "batch_size": 1024}  # for bags of 512; chosen on held-out training rows
 KINDS = {
     "dllp+plot, hard": {"labels": "hard"},
     "dllp+plot, soft, λ = 3": {"labels": "soft", "reg": 1 / 3},
@@ -75,7 +75,7 @@ def in_our_loop(learner: Any, bags: Bags, seed: int) -> nn.Module:
 
 
 def log_mean(x: np.ndarray, y: np.ndarray, bags: np.ndarray, test_x: np.ndarray, seed: int) -> np.ndarray:
-    grouped, _ = bags_from(x, y, bags)
+    grouped = build_bags(x, y, bags=bags).bags
     return probability(in_our_loop(LogMean, grouped, seed), test_x)
 
 
@@ -114,19 +114,19 @@ def boosted(x: np.ndarray, y: np.ndarray, bags: np.ndarray, test_x: np.ndarray, 
 
 
 SUPERVISED = {
-    "supervised network": lambda x, y, bags, t, s: ours({"second_stage": None})(x, y, None, t, s),
+    "supervised network": lambda x, y, bags, t, s: ours({"pseudo_labels": None})(x, y, None, t, s),
     "boosted trees": boosted,
 }
 CONTESTANTS = {
-    "dllp": ours({"second_stage": None}),
+    "dllp": ours({"pseudo_labels": None}),
     "dllp+plot": ours({}),
-    "counts": ours({"first_stage": "count_likelihood", "second_stage": None}),
-    "counts+plot": ours({"first_stage": "count_likelihood"}),
+    "counts": ours({"method": "count_likelihood", "pseudo_labels": None}),
+    "counts+plot": ours({"method": "count_likelihood"}),
     "shares as soft labels": naive,
     "mean of log-probabilities": log_mean,
 }
 LONGER = {
-    f"{method}+plot, longer": ours({"first_stage": method} | LONG) for method in ("dllp", "count_likelihood")
+    f"{method}+plot, longer": ours({"method": method} | LONG) for method in ("dllp", "count_likelihood")
 }
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from apportion import ProportionClassifier
+from apportion.bags.build import build_bags
 from apportion.datasets.adult import adult
 from apportion.defaults import default_batch_size
-from apportion.intake.forms import bags_from
 
 
 class Task(NamedTuple):
@@ -76,7 +76,7 @@ def main() -> None:
         right: dict[str, list[float]] = {"least": [], "rule": []}
         for seed in asked.seeds:
             task = make(seed)
-            bags, _ = bags_from(task.x, task.y, task.bag)
+            bags = build_bags(task.x, task.y, bags=task.bag).bags
             sizes = {
                 "least": min(4096, max(256, int(bags.sizes.max()))),
                 "rule": default_batch_size("table", bags, "bag"),

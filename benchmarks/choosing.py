@@ -78,10 +78,10 @@ def settings() -> list[dict[str, Any]]:
     for i in range(MODELS):
         made.append(
             {
-                "first_stage": str(random.choice(["dllp", "dllp", "rot", "llp_vat", "llp_gan"])),
+                "method": str(random.choice(["dllp", "dllp", "rot", "llp_vat", "llp_gan"])),
                 "second_stage": "plot" if i % 2 else None,
                 "steps": int(random.choice([20, 60, 200, 600, 1500])),
-                "rate": float(random.choice([3e-4, 1e-3, 3e-3, 1e-2])),
+                "learning_rate": float(random.choice([3e-4, 1e-3, 3e-3, 1e-2])),
                 "widths": [[8], [32], [64, 64], [128, 128, 128]][int(random.integers(4))],
             }
         )

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from apportion import ProportionClassifier
+from apportion.bags.build import build_bags
 from apportion.defaults import (
     default_batch_size,
     default_epochs,
     default_student_epochs,
     epochs_for_steps,
 )
-from apportion.intake.forms import bags_from
 
 TASKS = [  # rows, classes, clouds a class, how far apart they are, bag size
     (6_000, 20, 1, 0.35, 16),
@@ -55,7 +55,7 @@ def main() -> None:
         for seed in asked.seeds:
             x, y, new, truth = clouds(seed, rows, k, each, apart)
             bag = np.arange(rows) // size
-            bags, _ = bags_from(x, y, bag)
+            bags = build_bags(x, y, bags=bag).bags
             batch = default_batch_size("table", bags, "bag")
             lengths = {
                 "ten": [epochs_for_steps(steps, bags, batch) for steps in (1000, 500)],
@@ -65,7 +65,7 @@ def main() -> None:
                 ],
             }
             for name, (first, second) in lengths.items():
-                model = ProportionClassifier(first_epochs=first, second_epochs=second, random_state=seed)
+                model = ProportionClassifier(epochs=first, student_epochs=second, random_state=seed)
                 right = (model.fit(x, y, bags=bag).predict(new) == truth).mean()
                 cells[name].append(100 * float(right))
         told = " | ".join(

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from apportion._random import reseed, stream
 from apportion.bags.bags import Bags
+from apportion.bags.build import build_bags
 from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult
 from apportion.defaults import default_batch_size
 from apportion.evaluate import predict_log_proba
-from apportion.intake.forms import bags_from
 from apportion.methods import METHODS
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.networks import mlp
@@ -36,7 +36,7 @@ def parted(x: Tensor, y: Tensor, seed: int, asked: argparse.Namespace) -> tuple[
     random = np.random.default_rng(1000 + seed)
     held, kept = np.split(random.permutation(len(x)), [asked.held])
     groups = random_bag_ids(x[kept], y[kept], asked.bags, stream(seed, "bags", "random", asked.bags))
-    bags, _ = bags_from(x[kept].numpy(), y[kept].numpy(), groups)
+    bags = build_bags(x[kept].numpy(), y[kept].numpy(), bags=groups).bags
     if asked.half:
         order = random.permutation(len(bags.sizes))
         bags = bags.select(torch.from_numpy(np.sort(order[len(order) // 2 :])))

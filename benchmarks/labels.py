@@ -30,12 +30,12 @@ STUDENTS = ("hard", "soft", "argmax", "predicted")
 def judged(seed: int, rows: int, k: int, each: int, apart: float, size: int) -> dict[str, float]:
     x, y, new, truth = clouds(seed, rows, k, each, apart)
     bags, found = np.arange(rows) // size, {}
-    teacher = ProportionClassifier(second_stage=None, random_state=seed).fit(x, y, bags=bags)
+    teacher = ProportionClassifier(pseudo_labels=None, random_state=seed).fit(x, y, bags=bags)
     found["teacher's labels, argmax"] = (teacher.predict(x) == y).mean()
     found["teacher's labels, exact"] = (teacher.transduction_ == y).mean()
     found["teacher"] = (teacher.predict(new) == truth).mean()
     for labels in STUDENTS:
-        student = ProportionClassifier(labels=labels, random_state=seed).fit(x, y, bags=bags)
+        student = ProportionClassifier(pseudo_labels=labels, random_state=seed).fit(x, y, bags=bags)
         found[labels] = (student.predict(new) == truth).mean()
     return {name: 100 * float(right) for name, right in found.items()}
 

@@ -18,12 +18,11 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
-from apportion import ProportionClassifier
+from apportion import ProportionClassifier, Proportions, build_bags
 from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult
-from apportion.intake.mending import mended_bags
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.networks import mlp
 from apportion.pipeline import fit_two_stages
@@ -46,14 +45,17 @@ def cases(y: np.ndarray, counts: np.ndarray, seed: int) -> dict[str, tuple[dict[
     some = random.permutation(len(y))[: len(y) // 100].tolist()
     clipped = scaled(np.clip(np.round(noisy), 0, n) + 1e-9)
     return {
-        "clean": ({}, {"counts": counts}),
-        "noise, nothing done": ({}, {"proportions": clipped}),
-        "noise, its deviation given": ({"noise": SCALE * math.sqrt(2)}, {"counts": noisy}),
-        "noise, estimated": ({"noise": "estimate"}, {"counts": noisy}),
-        "rounded to 5 %": ({"normalize": True}, {"proportions": rounded}),
-        "rounded to 5 %, as noise": ({"noise": STEP / math.sqrt(12)}, {"proportions": rounded}),
-        "half without proportions": ({"unlabeled": True}, {"proportions": half}),
-        "1 % of labels given": ({}, {"counts": counts, "given": {i: int(y[i]) for i in some}}),
+        "clean": {"proportions": Proportions(counts, "counts")},
+        "noise, nothing done": {"proportions": clipped},
+        "noise, its deviation given": {"proportions": Proportions(noisy, "counts", std=SCALE * math.sqrt(2))},
+        "noise, estimated": {"proportions": Proportions(noisy, "counts", std="estimate")},
+        "rounded to 5 %": {"proportions": Proportions(rounded, normalize=True)},
+        "rounded to 5 %, as noise": {"proportions": Proportions(rounded, std=STEP / math.sqrt(12))},
+        "half without proportions": {"proportions": Proportions(half, missing_bags="allow")},
+        "1 % of labels given": {
+            "proportions": Proportions(counts, "counts"),
+            "known_labels": {i: int(y[i]) for i in some},
+        },
     }
 
 
@@ -78,8 +80,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--bags", type=int, default=64)
     parser.add_argument("--cases", nargs="+")
-    parser.add_argument("--first-stage", default="dllp")
-    parser.add_argument("--first-epochs", type=int, nargs="+", help="if not given, the estimator's own")
+    parser.add_argument("--method", default="dllp")
+    parser.add_argument("--epochs", type=int, nargs="+", help="if not given, the estimator's own")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     data = adult(asked.data)
@@ -88,13 +90,13 @@ def main() -> None:
     for seed in asked.seeds:
         bag = random_bag_ids(data.x, data.y, asked.bags, stream(seed, "bags", "random", asked.bags))
         counts = np.stack([np.bincount(bag, y == c) for c in (0, 1)], 1)
-        for name, (settings, given) in cases(y, counts, seed).items():
+        for name, given in cases(y, counts, seed).items():
             if asked.cases is None or name in asked.cases:
-                first: dict[str, Any] = {"first_stage": asked.first_stage}
-                if asked.first_epochs:
-                    bags = mended_bags(x, ids=bag, **settings, **given).bags.known()
-                    first["first_epochs"] = likeliest(asked.first_epochs, bags, asked.first_stage, seed)
-                model = ProportionClassifier(**first, **settings, random_state=seed)
+                first: dict[str, Any] = {"method": asked.method}
+                if asked.epochs:
+                    bags = build_bags(x, bags=bag, **given).bags.known()
+                    first["epochs"] = likeliest(asked.epochs, bags, asked.method, seed)
+                model = ProportionClassifier(**first, random_state=seed)
                 fitted = model.fit(x, bags=bag, **given)
                 share = fitted.predict_proba(test_x)[:, 1]
                 scores = 100 * ((share > 0.5) == test_y).mean(), 100 * roc_auc_score(test_y, share)

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from apportion import distributed, pipeline
 from apportion.bags.bags import Bags
-from apportion.intake.grouping import build_bags
+from apportion.bags.build import build_bags
 from apportion.losses import cross_entropy
 from apportion.methods import DLLP
 from apportion.networks import mlp
@@ -50,7 +50,9 @@ def made(rows: int, folder: Path, mapped: bool) -> Bags:
     shares = torch.stack([1 - share, share], 1)
     if mapped:
         file = np.load(folder / "x.npy", mmap_mode="r")
-        return build_bags(file, np.repeat(np.arange(n_bags), sizes.numpy()), shares.numpy())
+        return build_bags(
+            file, bags=np.repeat(np.arange(n_bags), sizes.numpy()), proportions=shares.numpy()
+        ).bags
     x = torch.randn(rows, VALUES, generator=generator)
     return Bags(x, sizes, shares, torch.arange(rows), range(n_bags))
 

@@ -61,7 +61,7 @@ def main() -> None:
         sizes = np.bincount(bag)
         half = np.median(sizes)
         print(f"seed {seed}: bags of {sizes.min()} to {sizes.max()} rows, half of them at most {half:.0f}")
-        fitted = ProportionClassifier(first_epochs=asked.first_epochs, random_state=seed)
+        fitted = ProportionClassifier(epochs=asked.epochs, random_state=seed)
         answers = {"the overall share": np.full(len(new), y.mean())}
         with patch("apportion.methods.dllp.proportion_loss", mean_over_bags):
             answers["mean over bags"] = fitted.fit(x, y, bags=bag).predict_proba(new)[:, 1]

@@ -34,9 +34,9 @@ def main(folder: Path, small: bool = False) -> None:
     for name, groups, second, color in (
         ("true labels", None, None, "black"),
         ("shares of 64, first stage", bags, None, "#2471a3"),
-        ("shares of 64, both stages", bags, "plot", "#c0392b"),
+        ("shares of 64, both stages", bags, "soft", "#c0392b"),
     ):
-        classifier = ProportionClassifier(second_stage=second, random_state=1).fit(x, y, bags=groups)
+        classifier = ProportionClassifier(pseudo_labels=second, random_state=1).fit(x, y, bags=groups)
         share = classifier.predict_proba(test_x)[:, 1]
         right, area = classifier.score(test_x, test_y), roc_auc_score(test_y, share)
         print(f"{name}: accuracy {right:.4f}, AUC {area:.4f}")

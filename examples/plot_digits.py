@@ -25,11 +25,11 @@ def main(folder: Path, small: bool = False) -> None:
     x, y = load_digits(return_X_y=True)
     x, test_x, y, test_y = train_test_split(x / 16, y, test_size=0.3, random_state=0)
     bags = np.arange(len(x)) // BAG  # the rows were shuffled: these are random bags
-    epochs = {"first_epochs": 5, "second_epochs": 2} if small else {}
+    epochs = {"epochs": 5, "student_epochs": 2} if small else {}
 
     # Labels given beside bags are counted in every bag and not used again.
-    for second in (None, "plot"):
-        classifier = ProportionClassifier(second_stage=second, random_state=0, **epochs)
+    for second in (None, "soft"):
+        classifier = ProportionClassifier(pseudo_labels=second, random_state=0, **epochs)
         classifier.fit(x, y, bags=bags)
         right, found = classifier.score(test_x, test_y), (classifier.transduction_ == y).mean()
         name = "both stages" if second else "first stage alone"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from apportion import ProportionClassifier
+from apportion import ProportionClassifier, Proportions
 
 AGES = np.arange(18, 91)
 
@@ -42,19 +42,18 @@ def main(folder: Path, small: bool = False) -> None:
     x = (people - scale[0]) / scale[1]
 
     counts = {
-        p: [int((~vote[precinct == p]).sum()), int(vote[precinct == p].sum())] for p in np.unique(precinct)
+        p: {"right": int((~vote[precinct == p]).sum()), "left": int(vote[precinct == p].sum())}
+        for p in np.unique(precinct)
     }
     held = sorted(counts)[::5]  # every fifth precinct is kept aside, to see whether its share is foretold
     learned = ~np.isin(precinct, held)
     known = {p: count for p, count in counts.items() if p not in held}
-    classifier = ProportionClassifier(
-        random_state=0, **({"first_epochs": 5, "second_epochs": 2} if small else {})
-    )
-    classifier.fit(x[learned], bags=precinct[learned], counts=known, classes=["right", "left"])
+    classifier = ProportionClassifier(random_state=0, **({"epochs": 5, "student_epochs": 2} if small else {}))
+    classifier.fit(x[learned], bags=precinct[learned], proportions=Proportions(known, "counts"))
 
     left = list(classifier.classes_).index("left")
     foretold = [classifier.predict_proba(x[precinct == p])[:, left].mean() for p in held]
-    published = [counts[p][1] / sum(counts[p]) for p in held]
+    published = [counts[p]["left"] / sum(counts[p].values()) for p in held]
     print(f"precincts kept aside: {np.abs(np.subtract(foretold, published)).mean():.3f} off on average")
     curve = [people_at(classifier, scale, age)[:, left].mean() for age in AGES]
     real = truth(AGES, np.full(len(AGES), 3.0))

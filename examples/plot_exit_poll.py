@@ -65,9 +65,9 @@ def main(folder: Path, small: bool = False) -> None:
         known = {name: bags[name] for name in names}, {name: tables[name] for name in names}
         said = "precincts and exit poll" if "age" in names else "precincts"
         classifier = ProportionClassifier(
-            random_state=0, **({"first_epochs": 5, "second_epochs": 2} if small else {})
+            random_state=0, **({"epochs": 5, "student_epochs": 2} if small else {})
         )
-        classifier.fit(scaled(age, income), bags=known[0], proportions=known[1], classes=[0, 1])
+        classifier.fit(scaled(age, income), bags=known[0], proportions=known[1])
         learned = classifier.predict_proba(scaled(AGES, 3.0))[:, 1]
         met = condition_on_proportions(classifier.predict_proba(scaled(age, income)), *known, classes=[0, 1])[
             :, 1

@@ -71,7 +71,7 @@ def compare_bag_sizes(panel: Axes, epochs: int) -> None:
 def cluster_one_bag(panel: Axes, label: Labeler, title: str, epochs: int) -> None:
     """Self-labeling from a random network: the whole data set is one bag with uniform proportions."""
     data = blobs(SEED, n=1000)
-    bags = build_bags(data.x, ["everything"] * len(data.x), {"everything": [0.25] * 4})
+    bags = build_bags(data.x, bags=["everything"] * len(data.x), proportions={"everything": [0.25] * 4}).bags
     network = new_network(4)
     optimizer = make_optimizer(network, "adam", 1e-3)
     for _ in second_stage(

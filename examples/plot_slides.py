@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from apportion import ProportionClassifier
+from apportion import ProportionClassifier, Proportions
 
 PATCHES, SIZE = 32, 20
 
@@ -47,17 +47,18 @@ def main(folder: Path, small: bool = False) -> None:
     x, slide, secret = make_slides(8 if small else 60, random)
     new, new_slide, truth = make_slides(4 if small else 30, random)
     noted = {i: round(20 * secret[slide == i].mean()) / 20 for i in np.unique(slide).tolist()}
-    shares = {i: [1 - share, share] for i, share in noted.items()}
+    shares = {i: {"healthy": 1 - share, "tumour": share} for i, share in noted.items()}
+    table = Proportions(shares, std=0.05 / 12**0.5)  # rounded to 5 %
 
     for name, stages in {
-        "DLLP and PLOT": {"first_stage": "dllp", "second_stage": "plot"},
+        "DLLP and PLOT": {"method": "dllp", "pseudo_labels": "hard"},
         "two views, which images get of themselves": {},
     }.items():
         model = ProportionClassifier(
-            **stages, noise=0.05 / 12**0.5, random_state=0, device="cpu",
-            first_epochs=2 if small else 60, second_epochs=2 if small else 30,
+            **stages, random_state=0, device="cpu",
+            epochs=2 if small else 60, student_epochs=2 if small else 30,
         )  # fmt: skip
-        model.fit(x, bags=slide, proportions=shares, classes=["healthy", "tumour"])
+        model.fit(x, bags=slide, proportions=table)
         right = ((model.predict(new) == "tumour") == truth).mean()
         print(f"{name}: {right:.3f} of the patches of new slides right")
 

@@ -14,11 +14,9 @@ import torch
 from data_files import cifar_bin, idx_bytes, npy_bytes
 from run_folders import folder_readers
 
-from apportion.bags.bags import Bags
 from apportion.datasets.adult import encode_rows, parse_rows
 from apportion.datasets.images import parse_cifar, parse_idx
 from apportion.errors import DataError, RunError, SettingsError
-from apportion.intake.manifest import load_manifest, save_manifest
 from apportion.optim import make_optimizer
 from apportion.recipes import Recipe, Second, from_json, to_json
 from apportion.recipes.checks import check
@@ -52,14 +50,6 @@ def on_disk(read: Callable[[Path], object], name: str) -> Callable[[bytes], obje
 
 
 # --- bags, recipes
-
-
-def manifest() -> bytes:
-    shares = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
-    bags = Bags(X, torch.tensor([2, 4]), shares, torch.arange(6), ["a", "b"])
-    with tempfile.TemporaryDirectory() as folder:
-        save_manifest(bags, Path(folder) / "it.json")
-        return (Path(folder) / "it.json").read_bytes()
 
 
 def read_recipe_text(data: bytes) -> None:
@@ -237,7 +227,6 @@ def all_readers() -> dict[str, Reader]:
     recipe = to_json(Recipe(second=Second())).encode()
     found = {name: Reader(*pair, DataError) for name, pair in data_readers().items()}
     found |= {name: Reader(*pair, RunError) for name, pair in (run_readers() | folder_readers()).items()}
-    found["manifest"] = Reader(manifest(), on_disk(lambda path: load_manifest(path, X), "it.json"), DataError)
     found["recipe"] = Reader(recipe, read_recipe_text, SettingsError)
     if find_spec("polars"):
         found |= {name: Reader(*pair, DataError) for name, pair in table_readers().items()}

@@ -260,8 +260,6 @@ def test_labels_alone_are_bags_of_one_row():
         {"y": SHARES.loc[IDS].to_numpy()[:5], "bags": IDS},
         {"y": SHARES.loc[IDS[::-1]].to_numpy(), "bags": IDS},  # rows of a bag disagree
         {"y": np.full((6, 2), 0.7), "bags": IDS},
-        {"bags": IDS, "proportions": dict.fromkeys("abc", [0.5, 0.5])},  # all bags alike
-        {"bags": ["a"] * 6, "proportions": SHARES},  # one bag
     ],
 )
 def test_what_says_nothing_of_the_bags_is_refused(call):

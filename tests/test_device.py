@@ -124,10 +124,12 @@ def test_an_estimator_learns_and_predicts_on_its_device(monkeypatch):
         used.append(str(device))
         return predict_log_proba_on(device, *args)
 
-    monkeypatch.setattr("apportion.estimators.resolve_device", resolve)
-    monkeypatch.setattr("apportion.estimators.predict_log_proba_on", watched)
+    monkeypatch.setattr("apportion.estimator.resolve_device", resolve)
+    monkeypatch.setattr("apportion.estimator.predict_log_proba_on", watched)
     x, y, bags = pictures(24)
-    model = ProportionClassifier("dllp", None, first_epochs=1, device="auto").fit(x, y, bags=bags)
+    model = ProportionClassifier(method="dllp", pseudo_labels=None, epochs=1, device="auto").fit(
+        x, y, bags=bags
+    )
     assert (model.device_, used) == ("cpu:0", ["cpu:0"])
     model.predict(x)
     assert resolved == [("auto", 4)] * 2
@@ -135,13 +137,15 @@ def test_an_estimator_learns_and_predicts_on_its_device(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", ["two-views", "dllp", "gan"])
+@pytest.mark.parametrize("method", ["two_views", "dllp", "llp_gan"])
 def test_images_are_learned_on_the_gpu_by_both_stages_unless_another_device_is_named(monkeypatch, method):
     monkeypatch.setattr("apportion._device.cuda_works", cuda_works)
     generator = np.random.default_rng(0)
     y, dark = generator.integers(0, 2, 256), generator.integers(0, 120, (256, 3, 16, 16))
     x = (dark + 130 * y[:, None, None, None]).astype(np.uint8)
-    model = ProportionClassifier(method, "plot", first_epochs=6, second_epochs=6, random_state=0)
+    model = ProportionClassifier(
+        method=method, pseudo_labels="soft", epochs=6, student_epochs=6, random_state=0
+    )
     model.fit(x, y, bags=np.arange(256) // 4)
     assert model.device_ == "cuda"
     assert all("Muon" in words for words in model.optimizers_.values())
@@ -232,7 +236,7 @@ def out_of_memory(*args, **named):
 def test_training_says_what_to_change_if_the_device_is_too_small(monkeypatch):
     x, y, bags = pictures()
     made, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 4, 2, stream(0))
-    monkeypatch.setattr("apportion.estimators.two_stages", out_of_memory)
+    monkeypatch.setattr("apportion.estimator.fit_two_stages", out_of_memory)
     with pytest.raises(SettingsError):
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)
     with pytest.raises(SettingsError):

@@ -16,10 +16,10 @@ from sklearn.linear_model import LogisticRegression
 
 from apportion import diagnose
 from apportion.bags.bags import Bags, bag_means
+from apportion.bags.denoise import denoise
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import blobs, digits, moons
 from apportion.errors import DataError, SettingsError
-from apportion.intake.mending import denoised
 from apportion.networks import mlp
 from apportion.pipeline import fit_two_stages
 from apportion.selection.crossfit import out_of_fold_log_proba
@@ -388,7 +388,7 @@ def test_denoised_proportions_say_nothing_about_how_bags_differ():
     y = random.integers(k, size=(m, n))
     guess = np.where(random.random(y.shape) < 0.85, y, (y + 1) % k)
     counts = np.stack([(y == c).sum(1) for c in range(k)], 1) + random.laplace(scale=2, size=(m, k))
-    shares = torch.from_numpy(denoised(counts, np.full(m, n), 2.8, whole=True)[0])
+    shares = torch.from_numpy(denoise(counts, np.full(m, n), 2.8, counts=True)[0])
     bags = Bags(torch.zeros(m * n, 1), torch.full((m,), n), shares, torch.arange(m * n), range(m))
     log_probs = sure(torch.from_numpy(guess.ravel()), k)
     plain, noisy = (diagnose_bags(log_probs, bags, noisy=each) for each in (False, True))

@@ -12,6 +12,7 @@ from conftest import ONE_VIEW, learner_of, moon_bags, network, ragged
 from torch import nn
 
 from apportion._random import stream
+from apportion.bags.build import build_bags
 from apportion.distributed import (
     GLOBAL_TERMS,
     MAX,
@@ -27,7 +28,6 @@ from apportion.distributed import (
     weigh_term,
 )
 from apportion.errors import RunError
-from apportion.intake.grouping import build_bags
 from apportion.methods import DLLP
 from apportion.methods.prediction_memory import PredictionMemory
 from apportion.optim import make_optimizer
@@ -196,7 +196,7 @@ def test_the_first_process_puts_the_rows_of_all_together():
 def test_of_a_mapped_file_a_process_copies_its_own_bags_alone(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((sum(SIZES), 3), dtype=np.float32))
     file = np.load(tmp_path / "x.npy", mmap_mode="r")
-    bags = build_bags(file, np.repeat(np.arange(8), SIZES), np.full((8, 2), 0.5))
+    bags = build_bags(file, bags=np.repeat(np.arange(8), SIZES), proportions=np.full((8, 2), 0.5)).bags
     copied = []
     take = type(bags).take
     monkeypatch.setattr(

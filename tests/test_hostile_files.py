@@ -82,7 +82,7 @@ def tampered(draw: st.DrawFn, good: bytes) -> bytes:
 
 
 FILES = ("recipe", "where", "result", "sample")
-JSON = ["result", "where", "recipe file", "manifest", "recipe"]
+JSON = ["result", "where", "recipe file", "recipe"]
 JSON += [f"run {name}" for name in FILES] + [name for name in ("model",) if name in READERS]
 WHOLE_LINES = ("adult", "log", "csv", "scored", "run log")  # half of these may be a good file
 

@@ -24,7 +24,7 @@ def probabilities(path, x: np.ndarray) -> np.ndarray:
 def test_onnx_gives_the_same_probabilities_for_any_number_of_rows(tmp_path):
     data = moons(1, 200)
     x, y = data.x.numpy(), np.array(["left", "right"])[data.y.numpy()]
-    model = ProportionClassifier(first_epochs=2, second_epochs=1, random_state=0).fit(x, y)
+    model = ProportionClassifier(epochs=2, student_epochs=1, random_state=0).fit(x, y)
     export_onnx(model, tmp_path / "new" / "m.onnx")
     assert os.listdir(tmp_path / "new") == ["m.onnx"]
     for n in (1, 7):
@@ -37,7 +37,7 @@ def test_onnx_gives_the_same_probabilities_for_any_number_of_rows(tmp_path):
 def test_onnx_takes_the_bytes_of_images_that_the_classifier_takes(tmp_path):
     images = RANDOM.integers(0, 256, (24, 1, 12, 12)).astype(np.uint8)
     small = partial(conv13, last_padding=1)
-    model = ProportionClassifier(backbone=small, first_epochs=1, second_stage=None, random_state=0)
+    model = ProportionClassifier(model=small, epochs=1, pseudo_labels=None, random_state=0)
     model.fit(images, np.arange(24) % 3)
     export_onnx(model, tmp_path / "m.onnx")
     found = probabilities(tmp_path / "m.onnx", images[:5])

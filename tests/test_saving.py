@@ -37,7 +37,7 @@ ABOUT = About(
 
 
 def fitted(**parameters: Any) -> ProportionClassifier:
-    quick = {"first_epochs": 2, "second_epochs": 1, "random_state": 0}
+    quick = {"epochs": 2, "student_epochs": 1, "random_state": 0}
     return ProportionClassifier(**(quick | parameters)).fit(X, TRUTH, bags=BAGS)
 
 
@@ -79,9 +79,9 @@ def change(place: Path, path: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "parameters",
     [
-        {}, {"backbone": mlp}, {"backbone": partial(mlp, widths=(8, 4), dropout=0.5)},
-        {"mirror": np.bool_(False), "random_state": np.random.RandomState(0)},
-        {"held_out": 0.3, "choose": "likelihood", "calibrate": True},
+        {}, {"model": mlp}, {"model": partial(mlp, widths=(8, 4), dropout=0.5)},
+        {"horizontal_flip": np.bool_(False), "random_state": np.random.RandomState(0)},
+        {"validation_fraction": 0.3, "select_by": "likelihood", "calibrate": True},
     ],
 )  # fmt: skip
 def test_a_loaded_classifier_predicts_the_same_and_can_be_fitted_and_saved_again(tmp_path, parameters):
@@ -93,8 +93,8 @@ def test_a_loaded_classifier_predicts_the_same_and_can_be_fitted_and_saved_again
         assert np.array_equal(again.predict_proba(X), before.predict_proba(X))
         assert np.array_equal(again.predict(X), before.predict(X))
         assert again.n_features_in_ == 2
-        assert (again.chosen_, again.temperature_) == (before.chosen_, before.temperature_)
-        kept = {"backbone": None, "random_state": None}
+        assert (again.best_epoch_, again.temperature_) == (before.best_epoch_, before.temperature_)
+        kept = {"model": None, "random_state": None}
         assert again.get_params() | kept == before.get_params() | kept
     assert (tmp_path / "one" / "model.json").read_bytes() == (tmp_path / "two" / "model.json").read_bytes()
     assert after.fit(X, TRUTH).score(X, TRUTH) > 0
@@ -103,18 +103,18 @@ def test_a_loaded_classifier_predicts_the_same_and_can_be_fitted_and_saved_again
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_comes_back_to_the_bit(tmp_path, name):
     x = np.random.default_rng(0).random((8, 5)) if name == "mlp" else IMAGES
-    before = ProportionClassifier(backbone=name, first_epochs=1, second_stage=None, random_state=0)
+    before = ProportionClassifier(model=name, epochs=1, pseudo_labels=None, random_state=0)
     before.fit(x, [0, 1] * 4)
     save(before, tmp_path / "m")
     after = load(tmp_path / "m")
     assert np.array_equal(after.predict_proba(x), before.predict_proba(x))
-    state = after.classifier_.state_dict()
-    assert all(torch.equal(value, state[key]) for key, value in before.classifier_.state_dict().items())
+    state = after.model_.state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in before.model_.state_dict().items())
 
 
 @pytest.mark.parametrize("classes", [["a", "b"], [-1, 1], [1.0, 2.0], [False, True]])
 def test_classes_keep_their_type(tmp_path, classes):
-    before = ProportionClassifier(first_epochs=1, second_epochs=0, random_state=0)
+    before = ProportionClassifier(epochs=1, student_epochs=0, random_state=0)
     before.fit(X[:20], np.asarray(classes)[np.arange(20) % 2])
     save(before, tmp_path / "m")
     assert load(tmp_path / "m").classes_.tolist() == before.classes_.tolist() == classes
@@ -129,8 +129,8 @@ def test_what_programs_know_about_the_data_comes_back(tmp_path, model):
 
 
 def test_a_model_older_than_a_parameter_has_its_default(copy):
-    change(copy, "parameters.mirror", ...)
-    assert load(copy).mirror is True
+    change(copy, "parameters.horizontal_flip", ...)
+    assert load(copy).horizontal_flip is True
 
 
 def test_a_model_is_three_files_that_others_can_read(saved):
@@ -163,7 +163,7 @@ def own(shape: Any, n_classes: int) -> torch.nn.Module:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: fitted(backbone=own), "state_dict"),
+        (lambda: fitted(model=own), "state_dict"),
         (lambda: make_pipeline(StandardScaler(), fitted()), r"pipeline\[-1\]"),
     ],
 )
@@ -226,7 +226,7 @@ HOSTILE: list[tuple[str, Any]] = [
     ("classes", ["a", "a"]), ("classes", [1, 10**400]), ("classes", [1.0, math.inf]),
     ("classes", ["a", "\ud800"]),
     ("encoder", {"columns": []}), ("feature_names", [1]), ("parameters", [1]), ("parameters.color", 1),
-    ("parameters.first_epochs", 10**9), ("parameters.noise", {}),
+    ("parameters.epochs", 10**9), ("parameters.reg", {}),
     ("fit.temperature", "hot"), ("fit.temperature", math.nan), ("fit.temperature", 0), ("fit.epoch", -1),
     ("fit.rows", 1.5), ("fit.optimizers", {"first": 1}), ("about", []), ("about.missing", "?"),
     ("about.quality", {"error": [1]}),

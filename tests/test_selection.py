@@ -20,11 +20,10 @@ from torch import Tensor, nn
 
 from apportion import BagCorrelation, BagScore
 from apportion._random import stream
+from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import calibration, predict_log_proba
-from apportion.intake.given import GivenBag
-from apportion.intake.instances import as_floats
 from apportion.methods import DLLP
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.networks import mlp
@@ -235,8 +234,7 @@ def test_only_bags_that_measure_something_are_held_out():
     bags = ragged([5] * 20)
     proportions = bags.proportions.clone()
     proportions[:10] = math.nan
-    ids = [*bags.ids[:14], *(GivenBag(i) for i in range(6))]
-    bags = replace(bags, proportions=proportions, ids=ids)
+    bags = replace(bags, proportions=proportions, pure=torch.arange(20) >= 14)
     for seed in range(5):
         training, validation = hold_out(bags, 2, seed)
         assert set(validation.ids) < set(bags.ids[10:14])

@@ -13,25 +13,24 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from apportion.bags.bags import Bags
+    from apportion.bags.build import build_bags, expand_proportions
     from apportion.bags.proportions import Proportions
     from apportion.bags.simulate import make_bags
     from apportion.conditioning import condition_on_proportions
     from apportion.encoding import TableEncoder
     from apportion.errors import ApportionError, ApportionWarning
-    from apportion.estimators import ProportionClassifier
-    from apportion.intake.forms import expand_proportions
-    from apportion.intake.grouping import build_bags
+    from apportion.estimator import ProportionClassifier
     from apportion.saving import load, save
     from apportion.selection.diagnosis import diagnose
     from apportion.selection.scores import BagCorrelation, BagScore
 
 _HOME = {
-    "ProportionClassifier": "estimators",
+    "ProportionClassifier": "estimator",
     "Proportions": "bags.proportions",
     "Bags": "bags.bags",
-    "build_bags": "intake.grouping",
+    "build_bags": "bags.build",
     "make_bags": "bags.simulate",
-    "expand_proportions": "intake.forms",
+    "expand_proportions": "bags.build",
     "TableEncoder": "encoding",
     "condition_on_proportions": "conditioning",
     "diagnose": "selection.diagnosis",

@@ -12,7 +12,7 @@ import torch
 from narwhals.dependencies import is_pandas_dataframe, is_pandas_series, is_polars_lazyframe, is_polars_series
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import column_or_1d
+from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[attr-defined]
@@ -39,6 +39,7 @@ from apportion.bags.build import (
 )
 from apportion.bags.groupings import transduce_groupings
 from apportion.bags.known_labels import read_known_labels
+from apportion.bags.rules import check_bags_differ, raise_problem
 from apportion.defaults import check_settings, resolve_auto
 from apportion.encoding import TableEncoder
 from apportion.errors import ApportionWarning, DataError
@@ -259,6 +260,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         built = build_bags_without_features(
             n_rows, y, bags=bags, proportions=proportions, known_labels=labels
         )
+        for problem in check_bags_differ(built.bags.proportions.double().numpy()):
+            raise_problem(problem)
         # rows are numbered, so that predictions can be put back in this order after the split
         all_bags = replace(built.bags, x=torch.arange(len(built.bags.x)).unsqueeze(1))
         training, validation = split_bags(all_bags, self.validation_fraction, seed, self.select_by)
@@ -480,7 +483,7 @@ def _check_informative(x: Tensor, encoder: TableEncoder | None) -> None:
         raise DataError(f"X has only dates ({names}), which tell rows of one day nothing; add other columns")
     if all(bool((part == x[:1]).all()) for part in x.split(100_000)):
         raise DataError(
-            f"all {len(x)} rows of X are the same, so they cannot be told apart; pass other features"
+            f"all {len(x)} rows of X are equal, so there is nothing to learn; pass other features"
         )
 
 
@@ -528,7 +531,9 @@ def _validate(estimator: Any, X: Any, y: Any, *, reset: bool, needs_y: bool) -> 
         _check_columns(estimator, frame, reset)
         return frame, _validate_y(y)
     X = stack_images(X)
-    if not reset:
+    if reset:
+        X = move_channels_first(X)
+    else:
         X = _move_channels_like_fit(X, estimator.instance_shape_, estimator.bytes_)
     _refuse_texts_and_sparse(X)
     y = _validate_y(y)
@@ -536,7 +541,7 @@ def _validate(estimator: Any, X: Any, y: Any, *, reset: bool, needs_y: bool) -> 
         X = validate_data(estimator, X, reset=reset, **ARRAYS)
     else:
         X, y = validate_data(estimator, X, y, reset=reset, **ARRAYS)
-    return move_channels_first(as_tensor(X)), y
+    return as_tensor(X), y
 
 
 def _validate_y(y: Any) -> Any:
@@ -550,7 +555,8 @@ def _validate_y(y: Any) -> Any:
                 raise DataError(f"y has no label in row {row}; {hint}")
     if len(_shape_of(y)) > 1 and _shape_of(y)[1] > 1:
         return y
-    y = column_or_1d(np.asarray(refuse_masked_values(y)), warn=True)
+    y = check_array(refuse_masked_values(y), ensure_2d=False, dtype=None, input_name="y")
+    y = column_or_1d(y, warn=True)
     if y.dtype.kind == "f" and ((y >= 0) & (y <= 1)).all() and (y % 1 != 0).any():
         hint = "pass those of both classes, numpy.column_stack([1 - y, y])"
         raise DataError(f"y has numbers from {y.min():g} to {y.max():g}, the shares of one class; {hint}")

@@ -89,14 +89,14 @@ def is_images(x: Tensor) -> bool:
     return x.ndim == 4 and x.dtype == torch.uint8
 
 
-def move_channels_first(x: Tensor) -> Tensor:
+def move_channels_first(X: Any) -> Any:
     """Images (n, height, width, channels) as (n, channels, height, width); everything else as it is."""
-    if not is_images(x) or x.shape[1] in CHANNELS:
-        return x
-    many_channels_last = x.shape[1] == x.shape[2] > x.shape[3] > 0  # square images, say of 13 bands
-    if x.shape[3] in CHANNELS or many_channels_last:
-        return x.movedim(3, 1).contiguous()
-    return x
+    if not isinstance(X, np.ndarray) or X.ndim != 4 or X.dtype != np.uint8 or X.shape[1] in CHANNELS:
+        return X
+    many_channels_last = X.shape[1] == X.shape[2] > X.shape[3] > 0  # square images, say of 13 bands
+    if X.shape[3] in CHANNELS or many_channels_last:
+        return np.ascontiguousarray(np.moveaxis(X, 3, 1))
+    return X
 
 
 def as_floats(x: Tensor) -> Tensor:
@@ -177,28 +177,3 @@ def _how_to_match(first: Any, word: str) -> str:
         such = f"[image.convert({first.mode!r}).resize({first.size}) for image in X]"
         return f"resize them to one size, such as {such}"
     return "pass rows of one length" if word == "row" else "resize them to one size, with the same channels"
-
-
-# --- labels
-
-
-def as_class_codes(y: Any, n: int, n_classes: int) -> Tensor:
-    """Labels (n,) int64 from whole numbers of any type, checked to be from 0 to n_classes - 1."""
-    labels = y if isinstance(y, Tensor) else torch.from_numpy(np.array(y))
-    if labels.ndim != 1:
-        raise DataError(f"y has shape {tuple(labels.shape)}; pass one label per row")
-    if len(labels) != n:
-        raise DataError(f"there are {n} rows but {len(labels)} labels; pass one label per row")
-    if n_classes < 2:
-        raise DataError(f"n_classes is {n_classes}, which leaves nothing to learn; pass 2 or more")
-    fractional = (labels != labels.long()).nonzero().flatten()
-    if len(fractional):
-        row = int(fractional[0])
-        raise DataError(f"row {row} has label {labels[row].item()}; labels are whole numbers from 0")
-    labels = labels.long()
-    outside = ((labels < 0) | (labels >= n_classes)).nonzero().flatten()
-    if len(outside):
-        row = int(outside[0])
-        known = f"with n_classes={n_classes}, labels are 0 to {n_classes - 1}"
-        raise DataError(f"row {row} has label {int(labels[row])}; {known}", value=int(labels[row]))
-    return labels

@@ -21,7 +21,7 @@ from narwhals.dependencies import (
 )
 from torch import Tensor
 
-from apportion.bags.arrays import as_tensor, move_channels_first, refuse_masked_values
+from apportion.bags.arrays import as_tensor, move_channels_first, refuse_masked_values, stack_images
 from apportion.bags.bags import Bags
 from apportion.bags.denoise import clip_rounding_residue
 from apportion.bags.groupings import join_groupings
@@ -29,7 +29,6 @@ from apportion.bags.known_labels import add_known_labels, has_index, read_known_
 from apportion.bags.proportions import Proportions, as_proportions, is_missing
 from apportion.bags.rules import (
     OPTIONS,
-    check_bags_differ,
     check_overall_shares,
     check_same_classes,
     raise_problem,
@@ -77,7 +76,7 @@ def build_bags(
     """
     X, bags = take_bag_columns(X, bags)
     check_row_order(X, bags)
-    x = move_channels_first(as_tensor(X))
+    x = as_tensor(move_channels_first(stack_images(X)))
     built = build_bags_without_features(
         len(x),
         y,
@@ -96,10 +95,7 @@ def build_bags_without_features(
     check_one_source(y, proportions)
     if isinstance(bags, Mapping):
         return _build_groupings(n, y, bags, proportions, known_labels or {})
-    built = build_one_grouping(n, y, bags, proportions, known_labels or {})
-    for problem in check_bags_differ(built.bags.proportions.double().numpy()):
-        raise_problem(problem)
-    return built
+    return _build_grouping(n, y, bags, proportions, known_labels or {})
 
 
 def add_features(bags: Bags, x: Tensor) -> Bags:
@@ -120,18 +116,10 @@ def check_one_source(y: Any, proportions: Any) -> None:
 # --- one grouping
 
 
-def build_one_grouping(
-    n: int,
-    y: Any,
-    ids: Any,
-    proportions: Any,
-    known_labels: Mapping[int, Hashable],
-    classes: Sequence[Any] | None = None,
+def _build_grouping(
+    n: int, y: Any, ids: Any, proportions: Any, known_labels: Mapping[int, Hashable]
 ) -> BuiltBags:
-    """Bags of one grouping, without features; they may all have the same proportions.
-
-    `classes` are all classes there are: labels may lack some, and the columns of `y` may have no names.
-    """
+    """Bags of one grouping; they may all have the same proportions."""
     groups = group_rows(ids, n)
     precision = np.full(len(groups.sizes), math.inf)
     exact = True
@@ -144,7 +132,7 @@ def build_one_grouping(
         if np.isnan(shares).all():
             raise DataError("no bag has proportions, so there is nothing to learn from")
     elif np.ndim(y) == 1:
-        shares, found = _count_labels(np.asarray(refuse_masked_values(y)), groups, classes)
+        shares, found = _count_labels(np.asarray(refuse_masked_values(y)), groups)
     else:
         if ids is None:
             raise DataError("y has proportions of bags; pass bags=, the bag id of every row")
@@ -171,20 +159,11 @@ def _bags_of(groups: "Groups", shares: np.ndarray, precision: np.ndarray) -> Bag
     )
 
 
-def _count_labels(
-    y: np.ndarray, groups: "Groups", known: Sequence[Any] | None
-) -> tuple[np.ndarray, np.ndarray]:
+def _count_labels(y: np.ndarray, groups: "Groups") -> tuple[np.ndarray, np.ndarray]:
     """Shares (m, k) counted from labels, and the sorted classes."""
     if len(y) != len(groups.number):
         raise DataError(f"there are {len(groups.number)} rows but {len(y)} labels; pass one label per row")
     classes, code = np.unique(y, return_inverse=True)
-    if known is not None:
-        every = np.unique(np.asarray(known))
-        strange = np.setdiff1d(classes, every).tolist()
-        if strange:
-            raise DataError(f"y has the label {strange[0]!r}, and the classes are {every.tolist()}; drop it")
-        code = np.searchsorted(every, classes)[code]
-        classes = every
     k = len(classes)
     if k < 2:
         raise DataError(f"all labels are of one class, {classes.tolist()}; pass labels of at least two")
@@ -237,15 +216,13 @@ def _build_groupings(
     built: dict[Hashable, BuiltBags] = {}
     for name, ids in bags.items():
         try:
-            built[name] = build_one_grouping(n, y, ids, tables[name], known_labels)
+            built[name] = _build_grouping(n, y, ids, tables[name], known_labels)
         except DataError as error:
             raise name_grouping(error, name) from None
     for problem in check_same_classes({name: each.classes.tolist() for name, each in built.items()}):
         raise_problem(problem)
     classes = next(iter(built.values())).classes
     joined = join_groupings({name: each.bags for name, each in built.items()})
-    for problem in check_bags_differ(joined.proportions.double().numpy()):
-        raise_problem(problem)
     overall = {name: each.bags.overall.numpy() for name, each in built.items() if each.bags.precision is None}
     for problem in check_overall_shares(overall, classes.tolist()):
         warnings.warn(problem.text(), ApportionWarning, stacklevel=4)

@@ -141,4 +141,7 @@ def with_given(bags: Bags, given: Mapping[int, Hashable], classes: np.ndarray, *
     sizes = torch.cat([sizes[kept], torch.tensor([len(p) for p in pure])])
     label = torch.zeros(n, dtype=torch.int64).index_put_((rows,), labels.argmax(1))
     own = torch.nn.functional.one_hot(torch.stack([label[p[0]] for p in pure]), k)
-    return Bags(bags.x[order], sizes, torch.cat([shares[kept], own]).float(), bags.source[order], ids)
+    return Bags(
+        bags.x[order], sizes, torch.cat([shares[kept], own]).float(), bags.source[order], ids,
+        pure=torch.arange(len(ids)) >= len(kept),
+    )  # fmt: skip

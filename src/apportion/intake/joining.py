@@ -13,7 +13,8 @@ from torch import Tensor
 
 from apportion._random import stream
 from apportion.bags.bags import Bags, exact_bag_means
-from apportion.bags.raking import LEAST, Margin, rake
+from apportion.bags.groupings import MIN_LOG_PROB as LEAST
+from apportion.bags.groupings import Margin, rake
 from apportion.intake import mending
 from apportion.intake.weights import Relax, weights_of
 from apportion.pseudo_labels import hard_labels
@@ -41,7 +42,9 @@ def joined(bags: Mapping[Hashable, Bags]) -> Bags:
     ids = [BagOf(name, each) for name, part in bags.items() for each in part.ids]
     x, sizes = torch.cat([part.x for part in parts]), torch.cat([part.sizes for part in parts])
     shares = torch.cat([part.proportions for part in parts])
-    return Bags(x, sizes, shares, torch.cat([part.source for part in parts]), ids)
+    none = [torch.zeros(len(part.ids), dtype=torch.bool) for part in parts]
+    pure = torch.cat([no if part.pure is None else part.pure for part, no in zip(parts, none, strict=True)])
+    return Bags(x, sizes, shares, torch.cat([part.source for part in parts]), ids, pure=pure)
 
 
 def joined_weights(relax: Mapping[Hashable, Relax]) -> Relax:

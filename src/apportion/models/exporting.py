@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from apportion.bags.arrays import as_floats
 from apportion.errors import ModelError
-from apportion.intake.instances import as_floats
 from apportion.models.model import Model
 from apportion.runs.files import whole_file
 from apportion.tables.columns import to_values

@@ -60,7 +60,7 @@ def _method(values: Mapping[str, Any]) -> str:
 
 def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """What None means depends on the parameter."""
-    off = ("second_stage", "choose")
+    off = ("pseudo_labels", "select_by")
     return {
         name: ("none" if name in off else "default") if value is None else value
         for name, value in parameters.items()

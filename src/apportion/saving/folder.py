@@ -25,8 +25,7 @@ from apportion._device import channels_last
 from apportion._untrusted import NUMBER, atomic_folder, check_number, printable, read_json, read_tensors
 from apportion.encoding import TableEncoder
 from apportion.errors import DataError, ModelError
-from apportion.estimators import ProportionClassifier
-from apportion.fitting.auto import told
+from apportion.estimator import ProportionClassifier
 from apportion.networks import NETWORKS
 from apportion.saving.card import card
 
@@ -51,6 +50,7 @@ _SCHEMA = {
         "optimizers": {"*": str},
         "device": str,
         "resolved": {"*": _WORD},
+        "bag_columns": [str],
     },
     "about": {
         "bags": int,
@@ -119,7 +119,7 @@ def save(classifier: ProportionClassifier, folder: str | Path, *, about: About |
     except (TypeError, ValueError) as problem:
         what = "classes and parameters must be texts, finite numbers or booleans"
         raise ModelError(f"{what}: {printable(problem)}") from None
-    weights = classifier.classifier_.state_dict()
+    weights = classifier.model_.state_dict()
     tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
     with atomic_folder(folder, error=ModelError) as partial_folder:
         (partial_folder / "model.safetensors").write_bytes(tensors_as_bytes(tensors))
@@ -151,12 +151,12 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
         hint = "of a search save best_estimator_, of a pipeline the last step, pipeline[-1]"
         raise ModelError(f"{what}; {hint}, and keep the other steps with joblib")
     check_is_fitted(classifier)
-    name, options = _name_of(classifier.backbone_)
+    name, options = _name_of(classifier.resolved_["model"])
     feature_names = getattr(classifier, "feature_names_in_", None)
     encoder = getattr(classifier, "encoder_", None)
     if about is None:
         about = getattr(classifier, "about_", About(quality=_quality_of(classifier)))
-    stage, epoch = classifier.chosen_
+    stage, epoch = classifier.best_epoch_
     return {
         "format": FORMAT,
         "apportion": apportion.__version__,
@@ -175,6 +175,7 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
             "optimizers": classifier.optimizers_,
             "device": classifier.device_,
             "resolved": _resolved(classifier),
+            "bag_columns": [str(name) for name in classifier.bag_columns_],
         },
         "about": asdict(about),
     }
@@ -191,15 +192,15 @@ def _name_of(model: str | Callable[..., nn.Module]) -> tuple[str, dict[str, Any]
         if function is known or function == name:
             return name, options
     what = f"the model {model!r} is a function of your own, which a file cannot name"
-    hint = "save its weights with torch.save(classifier.classifier_.state_dict(), path)"
+    hint = "save its weights with torch.save(classifier.model_.state_dict(), path)"
     raise ModelError(f"{what}; {hint}, or use a network of apportion.networks")
 
 
 def _parameters_of(classifier: ProportionClassifier, name: str) -> dict[str, Any]:
     """The constructor's parameters as plain values."""
     parameters = classifier.get_params(deep=False)
-    if not isinstance(parameters["backbone"], str):
-        parameters["backbone"] = name
+    if not isinstance(parameters["model"], str):
+        parameters["model"] = name
     for key, value in parameters.items():
         if isinstance(value, np.generic):
             parameters[key] = value.item()
@@ -211,24 +212,24 @@ def _parameters_of(classifier: ProportionClassifier, name: str) -> dict[str, Any
 
 
 def _resolved(classifier: ProportionClassifier) -> dict[str, Any]:
-    """What was used for the parameters that are "auto"."""
+    """What was used for the parameters that are "auto", as plain values."""
     parameters = classifier.get_params(deep=False)
-    dtype = torch.uint8 if classifier.bytes_ else torch.float32
-    example = torch.zeros(1, *classifier.instance_shape_, dtype=dtype)
-    resolved = told(parameters, example, example.device)
-    names = [name for name, value in parameters.items() if isinstance(value, str) and value == "auto"]
-    return {name: resolved[name] for name in names if isinstance(resolved[name], _PLAIN)}
+    return {
+        name: value
+        for name, value in classifier.resolved_.items()
+        if isinstance(parameters[name], str) and parameters[name] == "auto" and isinstance(value, _PLAIN)
+    }
 
 
 def _quality_of(classifier: ProportionClassifier) -> dict[str, Any]:
     """What is known about the epoch whose weights are kept: the last one, or the best on held-out bags."""
-    stage, epoch = classifier.chosen_
+    stage, epoch = classifier.best_epoch_
     quality: dict[str, Any] = {}
     for line in classifier.history_:
         if (line["stage"], line["epoch"]) == (stage, epoch):
             quality.update(line)
-    if classifier.choose is not None and stage:
-        quality["epoch chosen by"] = classifier.choose
+    if classifier.select_by is not None and stage:
+        quality["epoch chosen by"] = classifier.select_by
     if classifier.calibrate:
         quality["temperature"] = classifier.temperature_
     return quality
@@ -247,25 +248,27 @@ def load(folder: str | Path) -> ProportionClassifier:
     fit = values["fit"]
     shape = tuple(values["input"]["shape"])
     attributes = {
-        "backbone_": _function_of(values),
-        "classifier_": network,
+        "resolved_": _resolved_from(values),
+        "model_": network,
         "instance_shape_": shape,
         "classes_": np.asarray(values["classes"]),
         "history_": [],
         "bytes_": values["input"]["bytes"],
         "n_rows_": fit["rows"],
-        "chosen_": (fit["stage"], fit["epoch"]),
+        "best_epoch_": (fit["stage"], fit["epoch"]),
         "temperature_": float(fit["temperature"]),
         "optimizers_": fit["optimizers"],
         "device_": fit["device"],
+        "bag_columns_": fit["bag_columns"],
+        "encoder_": None if values["encoder"] is None else _encoder_from(folder, values),
         "about_": _about_from(values),
     }
     if len(shape) == 1:
         attributes["n_features_in_"] = shape[0]
     if values["feature_names"] is not None:
         attributes["feature_names_in_"] = np.asarray(values["feature_names"], dtype=object)
-    if values["encoder"] is not None:
-        attributes["encoder_"] = _encoder_from(folder, values)
+    if attributes["encoder_"] is not None:
+        attributes["n_features_in_"] = attributes["encoder_"].n_features_in_
     for name, value in attributes.items():
         setattr(classifier, name, value)
     return classifier
@@ -366,7 +369,7 @@ def _parameters_from(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             what = f"{folder} has the parameter {printable(name)!r}, which is not known"
             raise ModelError(f"{what}; known parameters are {', '.join(known)}")
-    for name in ("first_epochs", "second_epochs"):
+    for name in ("epochs", "student_epochs"):
         if parameters.get(name) is not None:
             check_number(
                 parameters[name],
@@ -377,8 +380,15 @@ def _parameters_from(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
                 error=ModelError,
             )
     if values["network"]["options"]:
-        parameters["backbone"] = _function_of(values)
+        parameters["model"] = _function_of(values)
     return parameters
+
+
+def _resolved_from(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What was used for model, method and pseudo_labels."""
+    names = ("model", "method", "pseudo_labels")
+    parameters = {name: values["parameters"].get(name) for name in names}
+    return parameters | values["fit"]["resolved"] | {"model": _function_of(values)}
 
 
 def _about_from(values: Mapping[str, Any]) -> About:

@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from apportion._untrusted import atomic_file
+from apportion.bags.arrays import as_floats
 from apportion.errors import ModelError
-from apportion.estimators import ProportionClassifier
-from apportion.intake.instances import as_floats
+from apportion.estimator import ProportionClassifier
 
 
 class Probabilities(nn.Module):
@@ -48,7 +48,7 @@ def export_onnx(classifier: ProportionClassifier, path: str | Path) -> None:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                Probabilities(classifier.classifier_).eval(),
+                Probabilities(classifier.model_).eval(),
                 (example,),
                 dynamo=True,
                 input_names=["features"],

@@ -10,13 +10,11 @@ from torch import Tensor, nn
 
 from apportion._device import plain_network
 from apportion._random import stream
+from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
+from apportion.bags.rules import check_bags_differ
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import predict_log_proba
-from apportion.intake.gaps import refuse_alike
-from apportion.intake.given import GivenBag
-from apportion.intake.instances import as_floats
-from apportion.intake.joining import BagOf
 from apportion.optim import describe_optimizer
 from apportion.pipeline import EpochState
 from apportion.selection.calibration import fit_temperature, scale_temperature
@@ -63,10 +61,8 @@ def split_bags(
             hint = f"pass validation_fraction={MIN_BAGS / n_eligible:.2g}, or select_by='likelihood'"
         raise DataError(f"{what}, which are too few for a correlation; {hint}")
     training, validation = hold_out(bags, n_validation, seed)
-    try:
-        refuse_alike(training)
-    except DataError as problem:
-        raise DataError(f"{what}; then {problem}, or hold out fewer") from None
+    for problem in check_bags_differ(training.proportions.cpu().double().numpy()):
+        raise DataError(f"{what}; then {problem.text()}, or hold out fewer", problems=[problem])
     return training, validation
 
 
@@ -79,9 +75,8 @@ def hold_out(bags: Bags, n_validation: int, seed: int) -> tuple[Bags, Bags]:
 
 def _can_validate(bags: Bags) -> Tensor:
     """(m,) bags with known proportions that are not made of known labels: the others measure nothing."""
-    names = (name.name if isinstance(name, BagOf) else name for name in bags.ids)
-    known_labels = torch.tensor([isinstance(name, GivenBag) for name in names])
-    return bags.proportions.isfinite().all(1).cpu() & ~known_labels
+    known = bags.proportions.isfinite().all(1).cpu()
+    return known if bags.pure is None else known & ~bags.pure
 
 
 class EpochSelector:

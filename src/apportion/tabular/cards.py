@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags, exact_bag_means
 from apportion.evaluate import bag_correlation, predict_log_proba_on, proportion_error
-from apportion.intake.instances import as_floats
 from apportion.selection.diagnosis import MIN_BAGS
 from apportion.tables.asking import Asked, Found
 

@@ -13,7 +13,7 @@ from apportion.bags.bags import Bags
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import predict_log_proba_on
 from apportion.fitting import two_stages
-from apportion.intake.instances import as_floats
+from apportion.bags.arrays import as_floats
 from apportion.intake.weights import Relax
 from apportion.models import Model
 from apportion.selection.crossfit import out_of_fold_log_proba

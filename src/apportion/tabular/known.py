@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from apportion._device import resolve_device
+from apportion.bags.arrays import as_floats
 from apportion.conditioning import condition_groupings
 from apportion.errors import DataError
 from apportion.evaluate import predict_log_proba_on
-from apportion.intake.instances import as_floats
 from apportion.intake.weights import weights_of
 from apportion.models import Model
 from apportion.tables.asking import Asked

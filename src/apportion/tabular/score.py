@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from apportion._device import resolve_device
+from apportion.bags.arrays import as_floats
 from apportion.errors import DataError
 from apportion.evaluate import predict_log_proba_on
-from apportion.intake.instances import as_floats
 from apportion.models import Model
 from apportion.tables.asking import SHOWN, told
 from apportion.tables.columns import Column

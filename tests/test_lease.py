@@ -102,7 +102,7 @@ def test_a_second_stage_is_not_begun_when_the_time_is_over(lease, lent, monkeypa
 
 def test_a_trial_changes_a_setting_of_all_its_runs(lease, lent, tmp_path):
     name = "figure2/dllp/50"
-    code, _ = lent(600, f"{name}@1", "--set", "first.epochs=2", "--set", "data.validation_fraction=0.2")
+    code, _ = lent(600, f"{name}@1", "--set", "first.epochs=2", "--set", "data.held_out=0.2")
     assert code == 0
     recipe = lease.runs.read_recipe(tmp_path / name / "seed=1")
     assert (recipe["first"]["epochs"], recipe["data"]["held_out"], recipe["seed"]) == (2, 0.2, 1)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 pl = pytest.importorskip("polars")
 
-from apportion import Bags, ProportionClassifier, condition_on_proportions  # noqa: E402
+from apportion import Bags, ProportionClassifier, Proportions, condition_on_proportions  # noqa: E402
 from apportion.cli import app  # noqa: E402
 from apportion.errors import DataError, SettingsError  # noqa: E402
 from apportion.intake.joining import joined  # noqa: E402
@@ -96,8 +96,8 @@ def test_rows_have_their_own_features_in_every_grouping_and_classes_one_order(fo
     ("words", "options"),
     [
         ((), {}),
-        (("--noise", "2"), {"noise": 2.0}),
-        (("--noise", "0", "--noise", "2"), {"noise": {"age": 2.0}}),
+        (("--noise", "2"), {"town": 2.0, "age": 2.0}),
+        (("--noise", "0", "--noise", "2"), {"age": 2.0}),
     ],
 )
 def test_fit_is_the_estimators_fit_of_both_groupings(folder, words, options):
@@ -106,9 +106,10 @@ def test_fit_is_the_estimators_fit_of_both_groupings(folder, words, options):
     x = frame.select("a", "b").to_numpy()
     x = ((x - x.mean(0)) / x.std(0)).astype(np.float32)
     tables = {name: read(f"{name}.csv") for name in TEXTS}
-    other = ProportionClassifier(first_epochs=3, second_epochs=2, random_state=0, **options)
-    other.fit(x, bags={name: frame[name].to_numpy() for name in tables}, counts=tables)
-    same_weights(load_model(Path("model")).network, other.classifier_)
+    other = ProportionClassifier(epochs=3, student_epochs=2, random_state=0)
+    tables = {name: Proportions(table, "counts", std=options.get(name)) for name, table in tables.items()}
+    other.fit(x, bags={name: frame[name].to_numpy() for name in tables}, proportions=tables)
+    same_weights(load_model(Path("model")).network, other.model_)
 
 
 def test_the_card_tells_of_both_groupings_and_counts_rows_once(folder):
@@ -151,14 +152,16 @@ def test_noise_given_labels_and_gaps_work_in_every_grouping(folder):
     assert "1 bags have no row in town.csv" in result.output
     assert json.loads(Path("model/config.json").read_text())["facts"]["given"]
     x = table.select("a", "b").to_numpy()
-    other = ProportionClassifier(first_epochs=3, second_epochs=2, random_state=0, noise=1.5, unlabeled=True)
+    other = ProportionClassifier(epochs=3, student_epochs=2, random_state=0)
     other.fit(
         ((x - x.mean(0)) / x.std(0)).astype(np.float32),
         bags={name: table[name].to_numpy() for name in TEXTS},
-        counts={name: read(f"{name}.csv") for name in TEXTS},
-        given={i: name for i, name in enumerate(known) if name},
+        proportions={
+            name: Proportions(read(f"{name}.csv"), "counts", std=1.5, missing_bags="allow") for name in TEXTS
+        },
+        known_labels={i: name for i, name in enumerate(known) if name},
     )
-    same_weights(load_model(Path("model")).network, other.classifier_)
+    same_weights(load_model(Path("model")).network, other.model_)
 
 
 @pytest.mark.parametrize(

@@ -368,5 +368,6 @@ def test_the_estimator_predicts_with_the_average_and_teaches_a_student_by_it():
 
 
 def two_views_classifier(pseudo_labels: str | None) -> ProportionClassifier:
-    second = None if pseudo_labels is None else "plot"
-    return ProportionClassifier("two_views", second, first_epochs=40, second_epochs=10, random_state=0)
+    return ProportionClassifier(
+        method="two_views", pseudo_labels=pseudo_labels, epochs=40, student_epochs=10, random_state=0
+    )

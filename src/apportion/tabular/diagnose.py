@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from apportion._device import resolve_device
+from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import predict_log_proba_on
 from apportion.fitting import two_stages
-from apportion.bags.arrays import as_floats
 from apportion.intake.weights import Relax
 from apportion.models import Model
 from apportion.selection.crossfit import out_of_fold_log_proba

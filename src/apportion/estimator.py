@@ -266,8 +266,9 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         all_bags = replace(built.bags, x=torch.arange(len(built.bags.x)).unsqueeze(1))
         training, validation = split_bags(all_bags, self.validation_fraction, seed, self.select_by)
         parts = [training] if validation is None else [training, validation]
-        x, self.encoder_ = _features(instances, parts, n_rows)
-        _check_informative(x, self.encoder_)
+        x, encoder = _features(instances, parts, n_rows)
+        _check_informative(x, encoder)
+        self.encoder_: Any = encoder
         device = resolve_device(self.device, x)
         settings = self._resolve_settings(x, device)
         if settings["model"] == "mlp" and self.encoder_ is None:

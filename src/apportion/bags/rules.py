@@ -725,7 +725,7 @@ def check_bags_differ(shares: np.ndarray) -> Iterator[Problem]:
         yield Problem("identical bags", f"{what}, so nothing tells the classes apart", hint)
 
 
-def check_same_classes(classes: Mapping[Hashable, Sequence[Any]]) -> Iterator[Problem]:
+def check_same_classes(classes: Mapping[Any, Sequence[Any]]) -> Iterator[Problem]:
     """Groupings must have the same classes."""
     names = list(classes)
     for one, other in zip(names, names[1:], strict=False):

@@ -37,7 +37,6 @@ from apportion.bags.build import (
     is_frame,
     take_bag_columns,
 )
-from apportion.bags.groupings import transduce_groupings
 from apportion.bags.known_labels import read_known_labels
 from apportion.bags.rules import check_bags_differ, raise_problem
 from apportion.defaults import check_settings, resolve_auto
@@ -442,7 +441,7 @@ def _transduce(log_probs: Tensor, parts: list[Bags], bags: Bags) -> np.ndarray:
         ordered[where] = log_probs
         log_probs = ordered
     bags = replace(bags, proportions=bags.proportions.to(log_probs.device))
-    return transduce(log_probs, bags) if bags.grouping is None else transduce_groupings(log_probs, bags)
+    return transduce(log_probs, bags)
 
 
 # --- features

@@ -1,1 +1,1 @@
-"""From what people have to bags: groups of instances with known class proportions."""
+"""Bags: groups of instances with known class proportions, and how they are built from what people have."""

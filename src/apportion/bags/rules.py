@@ -148,7 +148,7 @@ def _check_bags(aligned: Aligned) -> Iterator[Problem]:
             f"no bag of the data is in the table: the data has {one!r} ({type(one).__name__}), "
             f"the table {other!r} ({type(other).__name__})"
         )
-        yield Problem("no common bag", message, "write both alike, such as with map(str, ...)", bag=one)
+        yield Problem("no common bag", message, "write both alike, as texts or as numbers", bag=one)
         return
     seen = set()
     for i, bag in enumerate(aligned.table_bags):
@@ -161,7 +161,7 @@ def _check_bags(aligned: Aligned) -> Iterator[Problem]:
     misspelled = {bag for bag, _ in spellings.values()}
     for bag, size in zip(aligned.bags, aligned.sizes.tolist(), strict=True):
         if bag not in listed and bag not in misspelled:
-            message = f"bag {bag!r} has {size} rows of data but no row in the table"
+            message = f"bag {bag!r} has {_rows(size)} of data but no row in the table"
             hint = _advise(aligned, "add it or drop its rows", missing_bags="if its proportions are unknown")
             yield Problem("missing bag", message, hint, bag=bag, value=size)
 
@@ -396,7 +396,7 @@ def _check_kind(aligned: Aligned) -> Problem | None:
 def _wrong_kind(aligned: Aligned, i: int, given: str, kind: str) -> Problem:
     numbers = ", ".join(f"{value:.4g}" for value in aligned.values[i, :5])
     numbers += ", …" if aligned.values.shape[1] > 5 else ""
-    message = f"bag {aligned.bags[i]!r} has [{numbers}] as {given} of its {aligned.sizes[i]} rows"
+    message = f"bag {aligned.bags[i]!r} has [{numbers}] as {given} of its {_rows(aligned.sizes[i])}"
     words = {"shares": "shares", "counts": "counts", "percent": "percentages"}[kind]
     hint = f"these look like {words}"
     if kind not in aligned.unavailable:
@@ -483,7 +483,8 @@ def _check_sums(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         columns = sums - values[:, rest]
         tolerance = totals * SUM_TOLERANCE if options.std is None else np.inf
         for i in np.flatnonzero((values[:, rest] < -tolerance) & usable).tolist():
-            what = f"has {columns[i]:g} for its columns, more than {totals[i]:g}: nothing is left as rest"
+            what = f"has columns that sum to {columns[i]:g}, more than {totals[i]:g}, so nothing is left"
+            what += f" for class {options.rest!r}"
             yield _about_bag(aligned, i, "sum", what, "correct them", columns[i]), i
         return
     if options.normalize:
@@ -498,7 +499,7 @@ def _check_sums(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
     for i in wrong.tolist():
         what = f"has {_plural(aligned)} that sum to {sums[i]:.6g}"
         if aligned.counts:
-            what += f" but {int(totals[i])} rows of data"
+            what += f" but {_rows(totals[i])} of data"
         yield _about_bag(aligned, i, "sum", what, hint, sums[i]), i
 
 
@@ -514,7 +515,8 @@ def _sum_hint(aligned: Aligned, usable: np.ndarray) -> str:
     if (np.abs(sums - totals) <= _rounding_tolerance(aligned, usable)).all():
         return _advise(aligned, "correct them", normalize="if they are rounded", std="if noise was added")
     if _is_interval(aligned, usable):
-        return "are they the ends of an interval? Pass [1 - middle, middle] with std=width / 12 ** 0.5"
+        both = "give [1 - middle, middle], and width / √12 as the standard deviation"
+        return f"if they are the ends of an interval, {both}"
     if _sums_are_constant(aligned, usable):
         return _advise(
             aligned, "correct them", normalize="if all bags are meant to have this sum",
@@ -608,10 +610,10 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
     values, totals, std = _to_common_total(aligned, usable)
     if std is None or not len(usable):
         return
-    said = f'std="{std}"' if isinstance(std, str) else f"std={options.std:g}"
+    noise = "estimated noise" if isinstance(std, str) else f"noise of standard deviation {options.std:g}"
     unit = 100 if options.kind == "percent" else 1
     if not isinstance(std, str) and not aligned.counts and np.max(std) > 0.5 * unit:
-        message = f"{said} is more than {0.5 * unit:g}, the largest standard deviation of a share"
+        message = f"the standard deviation {options.std:g} is more than {0.5 * unit:g}, the most of a share"
         hint = _advise(aligned, "pass it in the units of the table", percent="if these are percentages")
         yield Problem("std", message, hint, value=options.std), []
         return
@@ -621,15 +623,17 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         and not aligned.counts
         and (np.abs(sums - totals) <= SUM_TOLERANCE * totals).all()
     ):
-        message = 'std="estimate" is found from how far sums are off, and here all are right'
+        message = "noise is estimated from how far sums are off, and here all are right"
         yield Problem("std", message, "pass the standard deviation as a number", value=std), []
         return
     strayed = sums_beyond_noise(values, totals, std)
     for i in strayed.tolist():
-        of = f" but {totals[i]:g} rows of data" if aligned.counts else ""
-        what = f"has {_plural(aligned)} that sum to {sums[i]:.6g}{of}, which {said} does not explain"
+        of = f" but {_rows(totals[i])} of data" if aligned.counts else ""
+        what = f"has {_plural(aligned)} that sum to {sums[i]:.6g}{of}, which {noise} does not explain"
         if aligned.counts:
-            hint = _advise(aligned, "correct them", normalize="and std= in their units, for a larger group")
+            hint = _advise(
+                aligned, "correct them", normalize="and the deviation in their units, for a larger group"
+            )
         else:
             hint = _advise(aligned, "correct them", percent="if these are percentages")
         yield _about_bag(aligned, int(usable[i]), "noise", what, hint, sums[i]), usable[i]
@@ -640,7 +644,7 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         hint = "sums do not show it, as where one class is the rest of its bag: pass the standard deviation"
     for i, j in cells_beyond_noise(values, totals, std, counts=aligned.counts).tolist():
         what = f"has {values[i, j]:g} for class {aligned.classes.tolist()[j]!r} and {totals[i]:g} for all"
-        what += f", which {said} does not explain"
+        what += f", which {noise} does not explain"
         yield _about_cell(aligned, int(usable[i]), j, "noise", what, hint), usable[i]
 
 
@@ -773,6 +777,10 @@ def _is_passed(options: Proportions, name: str) -> bool:
         "shares": options.kind == "shares",
         "percent": options.kind != "shares",
     }[name]
+
+
+def _rows(n: float) -> str:
+    return "1 row" if n == 1 else f"{int(n):,} rows"
 
 
 def _plural(aligned: Aligned) -> str:

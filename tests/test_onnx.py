@@ -9,6 +9,7 @@ import pytest
 
 from apportion import ProportionClassifier
 from apportion.datasets.synthetic import moons
+from apportion.encoding import TableEncoder
 from apportion.networks import conv13
 from apportion.saving import export_onnx
 
@@ -42,3 +43,16 @@ def test_onnx_takes_the_bytes_of_images_that_the_classifier_takes(tmp_path):
     export_onnx(model, tmp_path / "m.onnx")
     found = probabilities(tmp_path / "m.onnx", images[:5])
     np.testing.assert_allclose(found, model.predict_proba(images[:5]), atol=1e-4)
+
+
+def test_onnx_of_a_data_frame_tells_how_its_features_are_made(tmp_path):
+    frame = pytest.importorskip("polars").DataFrame(
+        {"age": [20.0, 40.0, None, 30.0] * 5, "city": ["Bern", "Wien"] * 10}
+    )
+    model = ProportionClassifier(epochs=1, student_epochs=0, random_state=0).fit(frame, [0, 1] * 10)
+    export_onnx(model, tmp_path / "m.onnx")
+    metadata = runtime.InferenceSession(tmp_path / "m.onnx").get_modelmeta().custom_metadata_map
+    encoder = TableEncoder.from_json(json.loads(metadata["encoder"]))
+    assert json.loads(metadata["features"]) == encoder.get_feature_names_out().tolist()
+    found = probabilities(tmp_path / "m.onnx", encoder.transform(frame))
+    np.testing.assert_allclose(found, model.predict_proba(frame), atol=1e-4)

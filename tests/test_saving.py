@@ -21,11 +21,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import apportion
-from apportion import ProportionClassifier, load, save
+from apportion import ProportionClassifier
 from apportion.datasets.synthetic import moons
-from apportion.errors import ModelError
+from apportion.errors import ApportionWarning, ModelError
 from apportion.networks import NETWORKS, mlp
-from apportion.saving import About, folder, save_nearby
+from apportion.saving import About, folder, load, save, save_nearby
 
 DATA = moons(1, 200)
 X, TRUTH = DATA.x.numpy(), np.array(["left", "right"])[DATA.y.numpy()]
@@ -112,6 +112,45 @@ def test_every_network_comes_back_to_the_bit(tmp_path, name):
     assert all(torch.equal(value, state[key]) for key, value in before.model_.state_dict().items())
 
 
+def people(library: str) -> Any:
+    """A data frame with numbers, gaps, texts and the bag of each row."""
+    ages = [None if i % 17 == 0 else float(x) for i, x in enumerate(X[:, 0])]
+    cities = [("Bern", "Wien", "Oslo")[i % 3] for i in range(len(X))]
+    columns = {"age": ages, "city": cities, "precinct": BAGS}
+    return pytest.importorskip(library).DataFrame(columns)
+
+
+SHARES = {bag: {name: float((TRUTH[bag == BAGS] == name).mean()) for name in set(TRUTH)} for bag in set(BAGS)}
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_classifier_of_data_frames_comes_back(tmp_path, library):
+    frame = people(library)
+    before = ProportionClassifier(epochs=1, student_epochs=1, random_state=0)
+    before.fit(frame, bags="precinct", proportions=SHARES)
+    save(before, tmp_path / "one")
+    save(load(tmp_path / "one"), tmp_path / "two")
+    for name in ("one", "two"):
+        after = load(tmp_path / name)
+        assert np.array_equal(after.predict_proba(frame), before.predict_proba(frame))
+        assert after.feature_names_in_.tolist() == ["age", "city"]
+        assert after.encoder_.to_json() == before.encoder_.to_json()
+    card = (tmp_path / "one" / "README.md").read_text()
+    assert "| city | category | 3 categories and 'other' |" in card
+    values = json.loads((tmp_path / "one" / "model.json").read_text())
+    for change_it in (
+        lambda columns: columns.pop(),
+        lambda columns: columns[1]["categories"].pop(),
+        lambda columns: columns[0].update(mean=math.nan),
+        lambda columns: columns[0].update(code="x"),
+    ):
+        changed = json.loads(json.dumps(values["encoder"]))
+        change_it(changed["columns"])
+        change(tmp_path / "one", "encoder", changed)
+        with pytest.raises(ModelError, match="one"):
+            load(tmp_path / "one")
+
+
 @pytest.mark.parametrize("classes", [["a", "b"], [-1, 1], [1.0, 2.0], [False, True]])
 def test_classes_keep_their_type(tmp_path, classes):
     before = ProportionClassifier(epochs=1, student_epochs=0, random_state=0)
@@ -185,7 +224,8 @@ def test_nothing_is_overwritten(tmp_path, model):
 def test_a_model_that_cannot_be_saved_is_saved_next_to_its_place(tmp_path, model):
     (tmp_path / "m").symlink_to(tmp_path / "gone")
     (tmp_path / "m-2").write_text("taken")
-    assert save_nearby(model, tmp_path / "m") == tmp_path / "m-3"
+    with pytest.warns(ApportionWarning, match="m is a symbolic link.*the model is in .*m-3"):
+        assert save_nearby(model, tmp_path / "m") == tmp_path / "m-3"
     assert np.array_equal(load(tmp_path / "m-3").predict(X), model.predict(X))
     assert save_nearby(model, tmp_path / "free") == tmp_path / "free"
 

@@ -8,6 +8,7 @@ import inspect
 import json
 import math
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
@@ -24,7 +25,7 @@ import apportion
 from apportion._device import channels_last
 from apportion._untrusted import NUMBER, atomic_folder, check_number, printable, read_json, read_tensors
 from apportion.encoding import TableEncoder
-from apportion.errors import DataError, ModelError
+from apportion.errors import ApportionWarning, DataError, ModelError
 from apportion.estimator import ProportionClassifier
 from apportion.networks import NETWORKS
 from apportion.saving.card import card
@@ -128,19 +129,24 @@ def save(classifier: ProportionClassifier, folder: str | Path, *, about: About |
 
 
 def save_nearby(classifier: ProportionClassifier, folder: str | Path, *, about: About | None = None) -> Path:
-    """Save to `folder` or, if that fails after hours of training, to another place; returns which."""
+    """Save to `folder` or, if that fails after hours of training, to another place; returns which.
+
+    Another place comes with an ApportionWarning that names it, and the reason.
+    """
     folder = Path(folder).absolute()
     places = [folder]
     places += [folder.with_name(f"{folder.name[:100]}-{i}") for i in range(2, 10)]
-    places += [Path(tempfile.gettempdir()) / f"{folder.name[:100]}-{i}" for i in range(1, 10)]
+    places += [Path(tempfile.gettempdir()) / f"{folder.name[:100]}-{i}" for i in range(2, 10)]
     problems = []
     for place in places:
         try:
             save(classifier, place, about=about)
         except ModelError as problem:
             problems.append(problem)
-        else:
-            return place
+            continue
+        if problems:
+            warnings.warn(f"{problems[0]}; the model is in {place}", ApportionWarning, stacklevel=2)
+        return place
     raise problems[0]
 
 
@@ -153,7 +159,7 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
     check_is_fitted(classifier)
     name, options = _name_of(classifier.resolved_["model"])
     feature_names = getattr(classifier, "feature_names_in_", None)
-    encoder = getattr(classifier, "encoder_", None)
+    encoder = classifier.encoder_
     if about is None:
         about = getattr(classifier, "about_", About(quality=_quality_of(classifier)))
     stage, epoch = classifier.best_epoch_
@@ -174,7 +180,7 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
             "temperature": classifier.temperature_,
             "optimizers": classifier.optimizers_,
             "device": classifier.device_,
-            "resolved": _resolved(classifier),
+            "resolved": classifier.resolved_ | {"model": name},
             "bag_columns": [str(name) for name in classifier.bag_columns_],
         },
         "about": asdict(about),
@@ -211,25 +217,14 @@ def _parameters_of(classifier: ProportionClassifier, name: str) -> dict[str, Any
     return parameters
 
 
-def _resolved(classifier: ProportionClassifier) -> dict[str, Any]:
-    """What was used for the parameters that are "auto", as plain values."""
-    parameters = classifier.get_params(deep=False)
-    return {
-        name: value
-        for name, value in classifier.resolved_.items()
-        if isinstance(parameters[name], str) and parameters[name] == "auto" and isinstance(value, _PLAIN)
-    }
-
-
 def _quality_of(classifier: ProportionClassifier) -> dict[str, Any]:
-    """What is known about the epoch whose weights are kept: the last one, or the best on held-out bags."""
-    stage, epoch = classifier.best_epoch_
+    """What is known about the epoch whose weights are kept: the last one, or the best on validation bags."""
     quality: dict[str, Any] = {}
     for line in classifier.history_:
-        if (line["stage"], line["epoch"]) == (stage, epoch):
+        if (line["stage"], line["epoch"]) == classifier.best_epoch_:
             quality.update(line)
-    if classifier.select_by is not None and stage:
-        quality["epoch chosen by"] = classifier.select_by
+    if classifier.select_by is not None:
+        quality["epoch selected by"] = classifier.select_by
     if classifier.calibrate:
         quality["temperature"] = classifier.temperature_
     return quality
@@ -247,28 +242,29 @@ def load(folder: str | Path) -> ProportionClassifier:
     classifier = ProportionClassifier(**_parameters_from(folder, values))
     fit = values["fit"]
     shape = tuple(values["input"]["shape"])
+    encoder = None if values["encoder"] is None else _encoder_from(folder, values)
     attributes = {
-        "resolved_": _resolved_from(values),
         "model_": network,
-        "instance_shape_": shape,
         "classes_": np.asarray(values["classes"]),
         "history_": [],
-        "bytes_": values["input"]["bytes"],
-        "n_rows_": fit["rows"],
         "best_epoch_": (fit["stage"], fit["epoch"]),
         "temperature_": float(fit["temperature"]),
+        "encoder_": encoder,
+        "resolved_": fit["resolved"] | {"model": _function_of(values)},
         "optimizers_": fit["optimizers"],
         "device_": fit["device"],
+        "instance_shape_": shape,
+        "bytes_": values["input"]["bytes"],
+        "n_rows_": fit["rows"],
         "bag_columns_": fit["bag_columns"],
-        "encoder_": None if values["encoder"] is None else _encoder_from(folder, values),
         "about_": _about_from(values),
     }
-    if len(shape) == 1:
+    if encoder is not None:
+        attributes["n_features_in_"] = encoder.n_features_in_
+    elif len(shape) == 1:
         attributes["n_features_in_"] = shape[0]
     if values["feature_names"] is not None:
         attributes["feature_names_in_"] = np.asarray(values["feature_names"], dtype=object)
-    if attributes["encoder_"] is not None:
-        attributes["n_features_in_"] = attributes["encoder_"].n_features_in_
     for name, value in attributes.items():
         setattr(classifier, name, value)
     return classifier
@@ -382,13 +378,6 @@ def _parameters_from(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     if values["network"]["options"]:
         parameters["model"] = _function_of(values)
     return parameters
-
-
-def _resolved_from(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What was used for model, method and pseudo_labels."""
-    names = ("model", "method", "pseudo_labels")
-    parameters = {name: values["parameters"].get(name) for name in names}
-    return parameters | values["fit"]["resolved"] | {"model": _function_of(values)}
 
 
 def _about_from(values: Mapping[str, Any]) -> About:

@@ -67,7 +67,7 @@ def export_onnx(classifier: ProportionClassifier, path: str | Path) -> None:
 def _metadata(classifier: ProportionClassifier) -> dict[str, str]:
     """What a program needs besides the numbers, as JSON: classes, names of features, how they are made."""
     metadata = {"classes": json.dumps(classifier.classes_.tolist())}
-    encoder = getattr(classifier, "encoder_", None)
+    encoder = classifier.encoder_
     names = getattr(classifier, "feature_names_in_", None)
     if encoder is not None:
         names = encoder.get_feature_names_out()

@@ -1,9 +1,10 @@
-"""Income of single people, learned from its share in groups of 64: Adult, 32,561 people of a census.
+"""Income of single people, learned from proportions of 64 people each.
 
-How much is lost when nobody's income is known, and only a share for every 64 people? The same network on true
-labels says how much there was to gain.
+The Adult census has 32,561 people to train on. How much is lost when nobody's income is known, but only its
+proportion in every group of 64? The same network, trained on true labels, shows how much there was to
+learn.
 
-    python examples/plot_adult.py [FOLDER]     half a minute; the data comes with `apportion data fetch adult`
+    python examples/plot_adult.py [FOLDER]     half a minute; needs `apportion data fetch adult`
 """
 
 import sys
@@ -22,28 +23,31 @@ from apportion.datasets.adult import adult
 
 def main(folder: Path, small: bool = False) -> None:
     if find_dataset("adult", default_folder()) is None:
-        print("Adult is not here; `apportion data fetch adult` fetches it, and this story is skipped")
+        print("The Adult data are not here. Skipped; `apportion data fetch adult` downloads them.")
         return
     torch.set_num_threads(1)
     data = adult()
     n = 2000 if small else len(data.x)
-    x, y, test_x, test_y = (part.numpy() for part in (data.x[:n], data.y[:n], data.test_x, data.test_y))
+    x, y = data.x[:n].numpy(), data.y[:n].numpy()
+    test_x, test_y = data.test_x.numpy(), data.test_y.numpy()
     bags = random_bag_ids(data.x[:n], data.y[:n], 64, stream(1, "bags", "random", 64))
+
     figure = Figure(figsize=(5, 5), layout="constrained")
     panel = figure.subplots()
-    for name, groups, second, color in (
+    for name, ids, pseudo_labels, color in (
         ("true labels", None, None, "black"),
-        ("shares of 64, first stage", bags, None, "#2471a3"),
-        ("shares of 64, both stages", bags, "soft", "#c0392b"),
+        ("bags of 64, first stage", bags, None, "#2471a3"),
+        ("bags of 64, both stages", bags, "soft", "#c0392b"),
     ):
-        classifier = ProportionClassifier(pseudo_labels=second, random_state=1).fit(x, y, bags=groups)
-        share = classifier.predict_proba(test_x)[:, 1]
-        right, area = classifier.score(test_x, test_y), roc_auc_score(test_y, share)
-        print(f"{name}: accuracy {right:.4f}, AUC {area:.4f}")
-        panel.plot(
-            *roc_curve(test_y, share)[:2], color=color, label=f"{name}: {100 * right:.1f} %, AUC {area:.3f}"
-        )
-    panel.set(xlabel="wrongly taken for rich", ylabel="rightly taken for rich", title="Adult, test part")
+        classifier = ProportionClassifier(pseudo_labels=pseudo_labels, random_state=1).fit(x, y, bags=ids)
+        probability = classifier.predict_proba(test_x)[:, 1]
+        accuracy = classifier.score(test_x, test_y)
+        auc = roc_auc_score(test_y, probability)
+        print(f"{name}: accuracy {accuracy:.4f}, AUC {auc:.4f}")
+        false_positives, true_positives, _ = roc_curve(test_y, probability)
+        label = f"{name}: {100 * accuracy:.1f} %, AUC {auc:.3f}"
+        panel.plot(false_positives, true_positives, color=color, label=label)
+    panel.set(xlabel="false positive rate", ylabel="true positive rate", title="Adult, test part")
     panel.legend(loc="lower right", fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "adult.png", dpi=120)

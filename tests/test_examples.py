@@ -7,10 +7,10 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 STORIES = {
-    "digits": "images right",
-    "slides": "of the patches of new slides right",
-    "election": "off the truth",
-    "exit_poll": "precincts and exit poll: share by age",
+    "digits": "on test images",
+    "slides": "on patches of new slides",
+    "election": "vote by age: mean error",
+    "exit_poll": "precincts and exit poll: mean error",
     "ads": "nothing is wrong",
     "two_moons": "labels 0.0000",
     "limits": "bag loss 0.693366, cross-entropy with the true labels 0.693366",
@@ -29,7 +29,7 @@ def test_a_story_runs_and_leaves_its_picture(name, tmp_path, capsys):
 def test_the_census_is_skipped_with_a_plain_message_where_it_is_not_at_hand(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("APPORTION_DATA", str(tmp_path / "nothing"))
     runpy.run_path(str(EXAMPLES / "plot_adult.py"))["main"](tmp_path, small=True)
-    assert "Adult is not here; `apportion data fetch adult`" in capsys.readouterr().out
+    assert "`apportion data fetch adult` downloads them" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 

@@ -23,8 +23,8 @@ def crop_flip(x: Tensor, padding: int | None = None, horizontal_flip: bool = Tru
     """Images (n, c, h, w), each shifted by up to `padding` pixels both ways and flipped half of the time.
 
     Beyond the edge is black. The default padding is an eighth of the shorter side, at most 4: half of a small
-    image would show nothing. Pass `horizontal_flip=False` where mirror images are of no class, as for digits
-    and letters. It is one gather for the whole batch and keeps the type, such as bytes.
+    image would show nothing. Pass `horizontal_flip=False` where mirror images may be of another class, as for
+    digits and letters. It is one gather for the whole batch and keeps the type, such as bytes.
     """
     n, _, height, width = x.shape
     device = x.device

@@ -24,22 +24,21 @@ from pathlib import Path
 import torch
 from kill import contents
 
-from apportion.grid import RECIPES
-from apportion.jobs import Cell, do, run_all
-from apportion.jobs.engines import cluster
-from apportion.recipes import changed
+from apportion.experiments.grid import RECIPES
+from apportion.experiments.parallel import NamedRecipe, dask_cluster, run_all, run_job
+from apportion.experiments.recipes import change_recipe
 
-NAMES = ("digits/dllp/16", "digits/dllp+plot/16", "digits/rot/16", "digits/rot+plot/16", "digits/vat/16")
+NAMES = ("digits/dllp/16", "digits/dllp+plot/16", "digits/rot/16", "digits/rot+plot/16", "digits/llp_vat/16")
 GIVEN = {"device": "cpu", "data": None, "exact": False, "force": False}
 
 
-def cells(seeds: int, epochs: int) -> list[Cell]:
+def cells(seeds: int, epochs: int) -> list[NamedRecipe]:
     settings = {"first.epochs": str(epochs)}
     made = []
     for seed in range(1, seeds + 1):
         for name in NAMES:
             more = {"second.epochs": str(epochs)} if "plot" in name else {}
-            made.append((name, replace(changed(RECIPES[name], settings | more), seed=seed)))
+            made.append((name, replace(change_recipe(RECIPES[name], settings | more), seed=seed)))
     return made
 
 
@@ -110,7 +109,7 @@ class Attack:
         for lock in self.root.rglob("lock"):
             with suppress(FileNotFoundError):
                 begun = (lock.parent / "log.jsonl").exists() and not (lock.parent / "result.json").exists()
-                if begun and f"process {worker.pid} " in lock.read_text():
+                if begun and is_open(lock, worker.pid):
                     return lock.parent
         return None
 
@@ -137,6 +136,15 @@ def loopback(folder: Path, workers: int) -> Iterator[tuple[str, list[subprocess.
             process.wait()
 
 
+def is_open(path: Path, pid: int) -> bool:
+    """Whether a process has the file open. Linux only."""
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if descriptor.readlink() == path.resolve():
+                return True
+    return False
+
+
 def address_in(told: Path, scheduler: subprocess.Popen[bytes], seconds: float = 60) -> str:
     """Where a scheduler listens, once it has written it down."""
     until = time.monotonic() + seconds
@@ -147,11 +155,13 @@ def address_in(told: Path, scheduler: subprocess.Popen[bytes], seconds: float = 
     raise RuntimeError(f"no scheduler: {(told.parent / 'scheduler.log').read_text()}")
 
 
-def attacked(grid: list[Cell], root: Path, address: str, workers: list[subprocess.Popen[bytes]]) -> bool:
+def attacked(
+    grid: list[NamedRecipe], root: Path, address: str, workers: list[subprocess.Popen[bytes]]
+) -> bool:
     """Run the grid on a cluster that loses a worker; whether nothing was lost and nothing made twice."""
     ends, attack, killed = Ends(root), Attack(workers, root, len(grid) // 2), ""
     try:
-        with cluster(address, GIVEN) as engine:
+        with dask_cluster(address, GIVEN) as engine:
             for done, each in enumerate(run_all(grid, root, engine), 1):
                 print(f"{done}: {each.job.folder.relative_to(root)}: {each.problem or 'made'}", flush=True)
     finally:
@@ -171,7 +181,7 @@ def main() -> int:
         folder = Path(name)
         with loopback(folder, 2) as (address, workers):
             fine = attacked(grid, folder / "cluster", address, workers)
-        for _ in run_all(grid, folder / "plain", lambda jobs: (do(job, GIVEN) for job in jobs)):
+        for _ in run_all(grid, folder / "plain", lambda jobs: (run_job(job, GIVEN) for job in jobs)):
             pass
         same = contents(folder / "cluster") == contents(folder / "plain")
     print("the files are those of plain runs" if same else "the files DIFFER from those of plain runs")

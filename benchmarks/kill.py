@@ -13,6 +13,7 @@ import json
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -21,17 +22,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from apportion import runs
-from apportion.experiment.stages import run_with_teacher
-from apportion.grid import RECIPES
-from apportion.recipes import changed
-from apportion.report.collect import collect
-from apportion.runs import files
+from apportion.experiments import folder as folders
+from apportion.experiments.grid import RECIPES
+from apportion.experiments.recipes import change_recipe
+from apportion.experiments.run import run_with_teacher
+from apportion.experiments.sample import read_sample
+from apportion.report.tables import collect
 
 NAME = "digits/rot+plot/16"
-CLOCKS = {"seconds", "timed"}  # what a clock says differs from run to run
+CLOCKS = {"seconds", "timed"}  # times differ from run to run
 APART = {"where.json", "lock", "last.safetensors"}  # a kill just after the result leaves the last two
 
 
@@ -40,10 +42,10 @@ APART = {"where.json", "lock", "last.safetensors"}  # a kill just after the resu
 
 def train(root: Path, epochs: int) -> None:
     """Both stages, with a checkpoint after every epoch; the second has all that a checkpoint can hold."""
-    runs.CHECKPOINT_SECONDS = -1.0
+    folders.CHECKPOINT_SECONDS = -1.0
     settings = {"first.epochs": str(epochs), "second.epochs": str(epochs), "second.labels": "soft"}
-    more = {"second.hold": "2", "second.running": "0.5", "second.stop": "0", "second.mixup": "0.4"}
-    recipe = replace(changed(RECIPES[NAME], settings | more), seed=1)
+    more = {"second.warmup_epochs": "2", "second.ema": "0.5", "second.stop": "0", "second.mixup": "0.4"}
+    recipe = replace(change_recipe(RECIPES[NAME], settings | more), seed=1)
     for _ in run_with_teacher(recipe, root, NAME, device="cpu"):
         pass
 
@@ -84,6 +86,10 @@ def contents(root: Path) -> dict[str, object]:
             found[name] = without_clocks(json.loads(path.read_text()))
         elif path.suffix == ".jsonl":
             found[name] = [without_clocks(json.loads(line)) for line in path.read_text().splitlines()]
+        elif path.suffix == ".npz":
+            sample = vars(read_sample(path.parent))
+            arrays = {key: value.tolist() for key, value in sample.items() if isinstance(value, np.ndarray)}
+            found[name] = arrays | {"info": without_clocks(sample["info"])}
         else:
             found[name] = path.read_bytes()
     return found
@@ -103,7 +109,7 @@ def same_in_the_end(root: Path, epochs: int, expected: dict[str, object]) -> boo
 # --- at random moments
 
 
-def epoch_states(folder: Path, times: int, epochs: int, seed: int) -> bool:
+def moments(folder: Path, times: int, epochs: int, seed: int) -> bool:
     draw = random.Random(seed)  # noqa: S311
     whole = left_alone(folder / "whole", epochs)
     expected, same = contents(folder / "whole"), 0
@@ -127,8 +133,11 @@ def epoch_states(folder: Path, times: int, epochs: int, seed: int) -> bool:
 # --- at every write
 
 
+FSYNC = os.fsync
+
+
 class Counter:
-    """CountLikelihood what a process does to files below a root, and kills it before the last of them."""
+    """Counts what a process does to files below a root, and kills it before the last of them."""
 
     def __init__(self, root: Path, last: int | None) -> None:
         self.root, self.last, self.count = str(root), last, 0
@@ -148,8 +157,9 @@ class Counter:
 
 def cut_and_die(counter: Counter, descriptor: int) -> None:
     """In place of a sync: half of the file is written when the process dies."""
-    counter.act(lambda: os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2))
-    os.fsync(descriptor)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        counter.act(lambda: os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2))
+    FSYNC(descriptor)
 
 
 def watched(root: Path, epochs: int, last: int | None, halves: bool) -> int:
@@ -158,7 +168,7 @@ def watched(root: Path, epochs: int, last: int | None, halves: bool) -> int:
     def work() -> None:
         counter = Counter(root, last)
         if halves:
-            files.sync = runs.sync = lambda descriptor: cut_and_die(counter, descriptor)
+            os.fsync = lambda descriptor: cut_and_die(counter, descriptor)
         else:
             sys.addaudithook(counter.hear)
         train(root, epochs)
@@ -238,7 +248,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("moments", "writes", "many"))
-    parser.add_argument("--times", type=int, default=20, help="epoch_states: how many")
+    parser.add_argument("--times", type=int, default=20, help="moments: how many")
     parser.add_argument("--step", type=int, default=1, help="writes: every one, every second, ...")
     parser.add_argument("--runs", type=int, default=1000, help="many: how many")
     parser.add_argument("--killed", type=int, default=10, help="many: how many of them")
@@ -250,7 +260,7 @@ def main() -> None:
         if given.what != "many":
             train(Path(folder) / "first", 2)
         if given.what == "moments":
-            good = epoch_states(Path(folder), given.times, given.epochs or 8, given.seed)
+            good = moments(Path(folder), given.times, given.epochs or 8, given.seed)
         elif given.what == "writes":
             good = writes(Path(folder), given.epochs or 2, given.step)
         else:

@@ -1,7 +1,7 @@
 """Runs one after the other on a device that is lent for a while: none is begun that would not end in time.
 
     python benchmarks/lease.py --seconds 560 --data DIR --out results \\
-        table1/dllp+plot/16@2=95 beyond-conv13/two-views/64@2=230
+        table1/dllp+plot/16@2=95 beyond-conv13/two_views/64@2=230
 
 A word is a recipe, a seed and the seconds that it needs: so many must be left, or it is skipped. One whose
 epochs turn out too slow to end in time is given up as soon as that is seen. With --go-on runs train until the
@@ -24,11 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from apportion import runs
-from apportion.cli.naming import settings
-from apportion.experiment.stages import run_with_teacher
-from apportion.grid import RECIPES
-from apportion.recipes import Recipe, changed
+from apportion.cli.experiments import parse_settings
+from apportion.experiments.folder import read_result
+from apportion.experiments.grid import RECIPES
+from apportion.experiments.recipes import Recipe, change_recipe
+from apportion.experiments.run import run_with_teacher
 
 SHOWN = 10  # epochs between lines, and before one is thought to be typical
 LEAST = 30  # seconds in which a run learns anything, after it has compiled
@@ -88,7 +88,7 @@ def main() -> int:
         parser.error("--set makes trials: name an --out for them, so that no result is taken for another's")
     end, worst = time.monotonic() + given.seconds, 0
     words = [asked(word) for word in given.words]
-    recipes = {name: changed(RECIPES[name], settings(given.set)) for name, _, _ in words}
+    recipes = {name: change_recipe(RECIPES[name], parse_settings(given.set)) for name, _, _ in words}
     for name, seed, needed in words:
         begun, folder = time.monotonic(), given.out / name / f"seed={seed}"
         left = end - begun
@@ -99,7 +99,7 @@ def main() -> int:
             continue
         try:
             if trained(name, replace(recipes[name], seed=seed), end, given):
-                accuracy = runs.read_result(folder)["test_accuracy"]
+                accuracy = read_result(folder)["test_accuracy"]
                 print(name, seed, accuracy, f"{time.monotonic() - begun:.0f} s", flush=True)
             else:
                 worst = 3

@@ -17,17 +17,18 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from apportion._device import channels_last, identity
+from apportion._device import channels_last
 from apportion._random import reseed, stream
 from apportion.augment import crop_flip, weak_and_strong
 from apportion.bags.arrays import center_pixels
 from apportion.bags.simulate import make_bags
 from apportion.datasets import load_dataset
 from apportion.evaluate import predict_log_proba
-from apportion.grid.beyond import MUON, TWO_VIEWS
+from apportion.experiments.grid import TWO_VIEWS, TWO_VIEWS_MUON
+from apportion.experiments.run import build_optimizers, build_schedule
+from apportion.methods import make_learner
 from apportion.networks import resnet9
 from apportion.pipeline import first_stage
-from apportion.recipes.building import build_learner, build_optimizers, build_schedule
 
 HOME = "apportion.methods.two_views"
 
@@ -54,7 +55,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "neither labels nor contrast": ({"options": {"contrast": 0.0}}, {"label_losses": no_labels}),
     "two weak views": ({}, {}),
     "no averaged weights": ({"options": {"momentum": 0.0}}, {}),
-    "SGD instead of Muon": ({"optimizer": TWO_VIEWS.optimizer, "rate": TWO_VIEWS.rate}, {}),
+    "SGD instead of Muon": ({"optimizer": TWO_VIEWS.optimizer, "learning_rate": TWO_VIEWS.learning_rate}, {}),
 }
 
 
@@ -62,7 +63,7 @@ def trained(
     name: str, x: Tensor, y: Tensor, asked: argparse.Namespace, right: Callable[..., float]
 ) -> list[float]:
     settings, parts = VARIANTS[name]
-    first = replace(MUON, epochs=asked.epochs, **settings)
+    first = replace(TWO_VIEWS_MUON, epochs=asked.epochs, **settings)
     bags, _ = make_bags(x, y, asked.size, 10, stream(asked.seed, "bags", "random", asked.size))
     reseed(asked.seed, "first", "weights")
     network = channels_last(resnet9(tuple(x.shape[1:]), 10, width=8))
@@ -70,7 +71,7 @@ def trained(
     with ExitStack() as stack:
         for part, other in parts.items():
             stack.enter_context(patch(f"{HOME}.{part}", other))
-        learner = build_learner(first, network, bags, channels_last, identity)
+        learner = make_learner(first.method, network, bags, options=first.options, to_device=channels_last)
         epoch_states = first_stage(
             learner, bags, build_optimizers(learner.networks(), first), epochs=asked.epochs, seed=asked.seed,
             schedule=build_schedule(first), batch_size=256,

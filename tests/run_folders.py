@@ -1,152 +1,129 @@
-"""Run folders as a stranger may hand them over: one file is theirs, the others are good."""
+"""Run folders for tests of readers and reports, as a run writes them but without training."""
 
 import json
-import tempfile
-from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
+from typing import Any
 
 import numpy as np
 
-from apportion.cli.watch import shown
-from apportion.datasets import SYNTHETIC, Instances
-from apportion.experiment import sample
-from apportion.experiment.sample.packing import bits_for, pack
-from apportion.recipes import Data, First, Network, Recipe, Second, to_json
-from apportion.report.claims import claims
-from apportion.report.collect import Cell, collect
-from apportion.report.html import embedded
-from apportion.report.html.contents import _cell, _confusion, _run
-from apportion.report.html.pictures import Pictures
-from apportion.report.live import statuses
-from apportion.report.page import _places
-from apportion.report.profile import profile_table, time_by_part
-from apportion.report.tables import ablation_table, accuracy_table, claims_table, held_out_table, run_table
+from apportion.experiments.folder import format_json
+from apportion.experiments.recipes import Data, FirstStage, Network, Recipe, SecondStage, to_json
+from apportion.experiments.sample import GRID, Sample
 
-SOURCED = SYNTHETIC["moons"]
-CELL = "table1/dllp+plot/16"
-RECIPE = Recipe(Data("moons"), network=Network("mlp"), first=First(epochs=2), second=Second(epochs=2), seed=3)
-N = 2000  # instances of two moons
-LINE = {
-    "stage": "second",
-    "epoch": 1,
-    "terms": {"labels": 0.5},
-    "test_accuracy": 90.0,
-    "label_accuracy": {"predicted": 90.0, "labels": 91.0, "mean": 92.0},
-    "max_proportion_gap": 0.0,
-    "proportion_error": 1.5,
-    "seconds": {"train": 1.0, "label": 0.25, "evaluate": 0.5},
-}
-RESULT = {
-    "test_accuracy": {"last": 90.0, "oracle": 91.0, "oracle_epoch": 1, "held_out": 90.0, "held_out_epoch": 1},
-    "epochs": 2,
-    "train": {
-        "errors": 3,
-        "proportion_error": 1.0,
-        "entropy": 0.5,
-        "label_accuracy": {"argmax": 90.0, "exact": 91.0, "entropic_plan": 91.5, "relaxed": 90.5},
-    },
-    "seconds": {"train": 2.0, "label": 0.5, "evaluate": 1.0},
-    "confusion": [[8, 2], [1, 9]],
-}
-WHERE = {"apportion": "1", "commit": "abc", "torch": "2", "device": "cpu: x", "exact": False, "data": "12ab"}
+SCRIPT = "<script>alert(1)</script>"  # the name of a class, and a remark
 
 
-def sample_of(shown: int = 4) -> dict[str, object]:
-    """A sample of one bag of two moons, through two epochs."""
-    each, grid = np.zeros(shown, np.int64), {"low": [-1.0, -1.0], "high": [2.0, 1.0], "across": 3, "up": 2}
-    line = {"shares": pack(np.array([50, 50]), bits_for(101)), "predicted": pack(each, 1), "grid": "012345"}
-    return {
-        "classes": ["0", "1"],
-        "instances": N,
-        "bags": [{"name": "7", "size": 50, "classes": [0, 1], "known": [50.0, 50.0]}],
-        "shown": [shown],
-        "source": pack(np.arange(shown), bits_for(N)),
-        "epochs": [{"epoch": n, **line, "labels": pack(each, 1)} for n in (1, 2)],
-        "grid": grid,
-        "evaluation": {
-            "truth": pack(each, 1),
-            "confusion": {"full": [[8, 2], [1, 9]]},
-            "calibration": [[20, 0.9, 0.85]],
-        },
-        "seconds": {"train": 2.0, "label": 0.5, "evaluate": 1.0},
-        "timed": {"share": 0.5, "predict": 0.01, "augment": 0.001},
+def recipe_for(epochs: int, plot: bool, seed: int, data: str = "digits") -> Recipe:
+    second = SecondStage(epochs=epochs) if plot else None
+    return Recipe(Data(data, 16), Network(), FirstStage(epochs=epochs), second, seed=seed)
+
+
+def log_line(epoch: int, accuracy: float, plot: bool = True) -> dict[str, Any]:
+    line: dict[str, Any] = {"stage": "second" if plot else "first", "epoch": epoch}
+    line |= {"terms": {"labels": 1 / epoch}, "test_accuracy": accuracy}
+    if plot:
+        line["label_accuracy"] = {"predicted": accuracy, "labels": accuracy + 1, "mean": accuracy + 2}
+        line |= {"label_gap": 0.0, "proportion_error": 3.0}
+    line["seconds"] = {"train": 0.1, "label": 0.02, "evaluate": 0.01}
+    return line
+
+
+def result_of(last: float, epochs: int = 1, k: int = 2, **changes: Any) -> dict[str, Any]:
+    labels = {"argmax": 1.0, "exact": 2.0, "entropic": 3.0, "relaxed": 4.0}
+    result = {
+        "test_accuracy": {"last": last, "oracle": last + 1, "oracle_epoch": 1},
+        "epochs": epochs,
+        "train": {"errors": 3, "proportion_error": 5.0, "entropy": 0.5, "label_accuracy": labels},
+        "seconds": {"train": 10.0, "label": 2.0, "evaluate": 1.0},
+        "confusion": (np.eye(k, dtype=int) * 9 + 1).tolist(),
     }
+    return result | changes
 
 
-FILES = {
-    "recipe.json": to_json(RECIPE),
-    "where.json": json.dumps(WHERE),
-    "log.jsonl": "".join(json.dumps(LINE | {"epoch": epoch}) + "\n" for epoch in (1, 2)),
-    "result.json": json.dumps(RESULT),
-    "sample.json": json.dumps(sample_of()),
-}
+def sample_of(epochs: int, k: int = 10, plot: bool = False, seed: int = 0, moons: bool = False) -> Sample:
+    """Random labels of twelve bags of sixteen instances."""
+    random = np.random.default_rng(seed)
+    shown_epochs = np.unique(np.linspace(1, epochs, 20).round().astype(int))
+    n = 12 * 16
+    info: dict[str, Any] = {
+        "classes": [SCRIPT, *(f"class {i}" for i in range(1, k))],
+        "names": [f"{SCRIPT} {i}" for i in range(12)],
+        "instances": 2000 if moons else 1347,
+        "seconds": {"train": 10.0, "label": 2.0, "evaluate": 1.0},
+        "timed": {"share": 0.5, "predict": 0.005, "augment": 0.001},
+    }
+    regions = None
+    if moons:
+        info |= {"low": [-1.5, -1.0], "high": [2.5, 1.5]}
+        regions = random.integers(0, 101, (len(shown_epochs), *GRID)).astype(np.uint8)
+    labels = random.integers(0, k, (len(shown_epochs), n)).astype(np.uint8)
+    return Sample(
+        info=info,
+        size=np.full(12, 16),
+        bag_classes=np.tile(np.arange(k), (12, 1)),
+        known=np.full((12, k), 100 / k, np.float32),
+        shown=np.full(12, 16),
+        source=random.integers(0, 1347, n),
+        truth=random.integers(0, k, n).astype(np.uint8),
+        epoch=shown_epochs,
+        predicted_share=random.integers(0, 20, (len(shown_epochs), 12, k)).astype(np.uint8),
+        predicted=random.integers(0, k, (len(shown_epochs), n)).astype(np.uint8),
+        labels=labels if plot else None,
+        regions=regions,
+        calibration=np.array([[10, (i + 0.5) / 10, (i + 0.4) / 10] for i in range(10)]),
+    )
 
 
-def write_run(root: Path) -> Path:
-    folder = root / CELL / "seed=3"
+def write_run(
+    root: Path,
+    name: str,
+    seed: int = 1,
+    last: float | None = None,
+    *,
+    epochs: int = 1,
+    k: int = 10,
+    log: list[dict[str, Any]] | None = None,
+    result: dict[str, Any] | None = None,
+    with_sample: bool = True,
+    finished: bool = True,
+    data: str = "digits",
+) -> Path:
+    """A run of made-up numbers. Names with +plot are second stages."""
+    folder = root / name / f"seed={seed}"
     folder.mkdir(parents=True)
-    for name, text in FILES.items():
-        (folder / name).write_text(text)
+    plot = "+plot" in name
+    random = np.random.default_rng(seed)
+    if log is None:
+        curve = [90 * epoch / epochs + random.random() for epoch in range(1, epochs + 1)]
+        if last is not None:
+            curve[-1] = last
+        log = [log_line(epoch, accuracy, plot) for epoch, accuracy in enumerate(curve, 1)]
+    (folder / "recipe.json").write_text(to_json(recipe_for(epochs, plot, seed, data)))
+    where = {"device": "cpu: x", "torch": "2", "commit": "abcdef", "remark": SCRIPT}
+    (folder / "where.json").write_text(json.dumps(where))
+    write_log(folder, log)
+    if with_sample:
+        sample = sample_of(epochs, 2 if data == "moons" else k, plot, seed, moons=data == "moons")
+        (folder / "sample.npz").write_bytes(sample.to_bytes())
+    if finished:
+        result = result or result_of(log[-1]["test_accuracy"], epochs, k)
+        (folder / "result.json").write_text(format_json(result))
     return folder
 
 
-@lru_cache(8)
-def _moons(seed: int) -> Instances:
-    """As they are, but made once: they would take most of the time."""
-    return SOURCED(seed)
+def write_log(folder: Path, log: list[dict[str, Any]]) -> None:
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
 
 
-def reads(root: Path, name: str, good: dict[str, Cell]) -> None:
-    """All that `watch`, `report --html` and `report --md` make of one file of a run, but for the drawing."""
-    (folder,) = good[CELL].folders
-    pictures = Pictures(None, thumbnails=False)
-    if name in ("recipe.json", "log.jsonl"):
-        shown(statuses(root))
-    if name == "result.json":
-        cells = collect(root)
-        page = [_cell(cells[CELL]), _confusion(cells[CELL].results[0], None)]
-        accuracy_table(cells, "table1"), claims_table(cells, "table1"), run_table(cells, "table1")
-        claims(cells), ablation_table(cells), held_out_table(cells)
-    elif name == "sample.json":
-        kept = sample.read(folder, whole=True)
-        page = [kept, pictures.of(json.loads(FILES["recipe.json"]), kept), pictures.points]
-        page += [_confusion(RESULT, kept), time_by_part({"train": 1.0}, [], kept)]
-    else:
-        page = [_run(CELL, folder, RESULT, None, None, pictures)]
-        if name == "log.jsonl":
-            profile_table(good, "table1")
-        if name == "where.json":
-            _places(good)
-    embedded({"page": page}).encode("utf-8", "replace")
+def change_result(folder: Path, **changes: Any) -> None:
+    """Change parts of a result; dicts are merged."""
+    path = folder / "result.json"
+    result = json.loads(path.read_text())
+    for name, value in changes.items():
+        result[name] = result[name] | value if isinstance(value, dict) else value
+    path.write_text(json.dumps(result))
 
 
-def draw_all(root: Path) -> None:
-    """All that `figure` makes of them, but for the file."""
-    from apportion.report.curves import confusion_figure, curves_figure
-    from apportion.report.figures import figure_3
-
-    cells = collect(root)
-    cell: Cell = cells[CELL]
-    curves_figure(cells), figure_3(cells, CELL), confusion_figure(cell)
-
-
-def folder_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
-    """Each file of a run in turn is the stranger's."""
-    keep = tempfile.TemporaryDirectory()
-    folder = write_run(Path(keep.name))
-    good = collect(Path(keep.name))
-
-    def reader(name: str) -> Callable[[bytes], object]:
-        def written(data: bytes, keep: tempfile.TemporaryDirectory = keep) -> None:
-            (folder / name).write_bytes(data)
-            try:
-                with patch.dict(SYNTHETIC, {"moons": _moons}):
-                    reads(Path(keep.name), name, good)
-            finally:
-                (folder / name).write_text(FILES[name])
-
-        return written
-
-    return {f"run {Path(name).stem}": (FILES[name].encode(), reader(name)) for name in FILES}
+def seeded(recipe: Recipe, seed: int) -> Recipe:
+    return replace(recipe, seed=seed)

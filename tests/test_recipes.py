@@ -1,133 +1,302 @@
-"""Recipes: frozen, plain, written and read without loss; unknown settings list the known ones."""
+"""Recipes: JSON and back, settings by path, and what is refused before any data is read."""
 
+import inspect
 import json
-from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from apportion import runs
+from apportion.augment import AUGMENTATIONS, PAIRS
+from apportion.bags.simulate import BAG_KINDS
+from apportion.datasets import DATASETS
 from apportion.errors import SettingsError
-from apportion.experiment.stages import FOLDERS
-from apportion.grid import RECIPES
-from apportion.recipes import Data, First, Network, Recipe, Second, changed, from_json, to_json
-from apportion.recipes.checks import check
+from apportion.experiments.folder import all_runs, differences, read_recipe
+from apportion.experiments.grid import RECIPES
+from apportion.experiments.recipes import (
+    LOSSES,
+    OPTION_RANGES,
+    RANGES,
+    Data,
+    FirstStage,
+    Network,
+    Recipe,
+    SecondStage,
+    change_recipe,
+    check_recipe,
+    from_json,
+    numbers_of,
+    to_json,
+)
+from apportion.methods import METHODS
+from apportion.networks import NETWORKS
+from apportion.optim import OPTIMIZERS, SCHEDULES
+from apportion.pseudo_labels import PSEUDO_LABELS
+
+RESULTS = Path(__file__).parents[1] / "results"
+IMAGES = Recipe(data=Data("cifar10"), second=SecondStage())  # with images every network works
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_is_written_and_read_without_loss_and_passes_the_check(name):
-    recipe = RECIPES[name]
-    check(recipe)
-    assert from_json(to_json(recipe)) == recipe
-    assert to_json(from_json(to_json(recipe))) == to_json(recipe)
+def refused(recipe: Recipe, **settings: str) -> str:
+    """The message with which changed settings are refused."""
+    changes = {name.replace("__", "."): text for name, text in settings.items()}
+    with pytest.raises(SettingsError) as error:
+        check_recipe(change_recipe(recipe, changes))
+    return str(error.value)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_name_says_group_method_and_bag_size(name):
-    _, method, size = name.split("/")
-    recipe = RECIPES[name]
-    assert recipe.data.bag_size == int(size)
-    assert ("plot" in method) <= (recipe.second is not None)
-    first = FOLDERS.get(recipe.first.method, recipe.first.method)
-    assert first in (*method.split("+"), "dllp")
+# --- JSON and settings
 
 
-def test_a_written_recipe_holds_every_setting():
-    def names(kind: type) -> set[str]:
-        return {f.name for f in fields(kind)}
-
-    values = json.loads(to_json(Recipe(second=Second(network=Network()))))
-    assert set(values) == names(Recipe)
-    for part, kind in {"data": Data, "network": Network, "first": First, "second": Second}.items():
-        assert set(values[part]) == names(kind)
-    assert set(values["second"]["network"]) == names(Network)
-
-
-def test_a_recipe_is_frozen_through_and_through():
-    recipe = Recipe(second=Second())
-    for part in (recipe, *(getattr(recipe, f.name) for f in fields(recipe))):
-        if is_dataclass(part):
-            with pytest.raises(FrozenInstanceError):
-                setattr(part, fields(part)[0].name, None)
+def test_every_named_recipe_is_valid_and_survives_json():
+    for name, recipe in RECIPES.items():
+        check_recipe(recipe)
+        assert from_json(to_json(recipe)) == recipe
+        group, method, size = name.split("/")
+        assert int(size) == recipe.data.bag_size, name
+        always_two_stages = group in ("table3", "figure4", "figure4-cifar100")
+        assert (recipe.second is not None) == ("+plot" in method or always_two_stages), name
+        if method.split("+")[0] in METHODS:
+            assert recipe.first.method == method.split("+")[0], name
 
 
-def test_settings_are_changed_by_path_and_read_as_json_where_possible():
-    recipe = changed(
-        Recipe(),
-        {
-            "second.mixup": "1",
-            "second.labels": "soft",
-            "second.relax": "2.5",
-            "second.network.options.dropout": "0.5",
-            "network.options.widths": "[8, 8]",
-            "seed": "7",
-        },
-    )
-    second = Second(mixup=1.0, labels="soft", relax=2.5, network=Network(options={"dropout": 0.5}))
+def test_settings_are_changed_by_path_and_read_as_json():
+    changes = {
+        "second.mixup": "1",
+        "second.labels": "soft",
+        "second.relax": "2.5",
+        "second.network.options.dropout": "0.5",
+        "network.options.widths": "[8, 8]",
+        "seed": "7",
+    }
+    recipe = change_recipe(Recipe(), changes)
+    network = Network(options={"dropout": 0.5})
+    second = SecondStage(mixup=1.0, labels="soft", relax=2.5, network=network)
     assert recipe == Recipe(network=Network(options={"widths": (8, 8)}), second=second, seed=7)
     assert isinstance(recipe.second.mixup, float)
+    assert change_recipe(recipe, {"second": "null"}).second is None
+    assert recipe.second is not None  # a change leaves the original alone
 
 
-def test_a_students_network_is_the_first_stages_with_what_is_changed():
-    recipe = Recipe(network=Network("conv13", {"dropout": 0.5, "slope": 0.2}), second=Second())
-    student = changed(recipe, {"second.network.options.dropout": "0.25"}).second.network
-    assert student == Network("conv13", {"dropout": 0.25, "slope": 0.2})
-
-
-def test_a_stage_can_be_taken_out_and_a_change_leaves_the_original_alone():
-    both = Recipe(second=Second())
-    assert changed(both, {"second": "null"}) == Recipe()
-    changed(both, {"network.options.dropout": "0.5"})
-    assert both == Recipe(second=Second())
+def test_a_students_network_starts_from_that_of_the_first_stage():
+    recipe = Recipe(network=Network("conv13", {"dropout": 0.5, "slope": 0.2}), second=SecondStage())
+    changed = change_recipe(recipe, {"second.network.options.dropout": "0.25"})
+    assert changed.second.network == Network("conv13", {"dropout": 0.25, "slope": 0.2})
+    assert changed.stage_network == changed.second.network
+    assert recipe.stage_network == recipe.network
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("path", "text"),
     [
-        ({"second.mixupp": "0.4"}, r"no setting 'second.mixupp'; second has epochs, labels, reg.*augment$"),
-        ({"sed": "1"}, r"no setting 'sed'; a recipe has data, network, first, second"),
-        ({"data.bagsize": "8"}, r"no setting 'data.bagsize'; data has name, bag_size, bagging, held_out"),
-        ({"frist.epochs": "8"}, r"no settings 'frist'; there are data, network, first"),
-        (
-            {"second.network.nam": '"mlp"'},
-            r"no setting 'second.network.nam'; second.network has name, options",
-        ),
-        ({"data.network.x": "1"}, r"no setting 'data.network'; data has name"),
-        ({"seed.x": "1"}, r"no settings 'seed'; there are data"),
-        ({"first.epochs": "3.5"}, r"the setting 'first.epochs' is 3.5; it must be int"),
-        ({"first.epochs": "true"}, r"the setting 'first.epochs' is True; it must be int"),
-        ({"first.rate": "fast"}, r"the setting 'first.rate' is 'fast'; it must be float"),
-        ({"second.stop": "soon"}, r"the setting 'second.stop' is 'soon'; it must be float or nothing"),
-        ({"first.epochs": "null"}, r"the setting 'first.epochs' is None; it must be int"),
-        ({"data": "3"}, r"data must be a table of settings, not 3"),
-        ({"network.options": "3"}, r"the setting 'network.options' is 3; it must be"),
+        ("second.mixupp", "0.4"),
+        ("sed", "1"),
+        ("data.bagsize", "8"),
+        ("frist.epochs", "8"),
+        ("second.network.nam", "mlp"),
+        ("data.network.x", "1"),
+        ("seed.x", "1"),
+        ("first.epochs", "3.5"),
+        ("first.epochs", "true"),
+        ("first.epochs", "null"),
+        ("first.learning_rate", "fast"),
+        ("second.stop", "soon"),
+        ("data", "3"),
+        ("network.options", "3"),
     ],
 )
-def test_a_setting_that_does_not_exist_or_fit_is_refused_with_what_does(settings, message):
-    with pytest.raises(SettingsError, match=message):
-        changed(Recipe(), settings)
+def test_unknown_settings_and_wrong_types_are_refused(path, text):
+    with pytest.raises(SettingsError, match=path.split(".")[0]):
+        change_recipe(Recipe(), {path: text})
 
 
-def test_a_file_that_is_no_recipe_is_refused():
-    with pytest.raises(SettingsError, match="a recipe must be a table of settings, not"):
-        from_json("[1, 2]")
-    with pytest.raises(SettingsError, match="no setting 'bags'"):
-        from_json('{"bags": {}}')
+@pytest.mark.parametrize("text", ["[1, 2]", '{"bags": {}}', "{", "[" * 100_000, '{"seed": "\\ud800"}'])
+def test_text_that_is_not_a_recipe_is_refused(text):
+    with pytest.raises(SettingsError):
+        from_json(text)
 
 
 def test_missing_settings_take_their_defaults():
     assert from_json("{}") == Recipe()
-    assert from_json('{"first": {"epochs": 3}}') == replace(Recipe(), first=First(epochs=3))
+    assert from_json('{"first": {"epochs": 3}}') == replace(Recipe(), first=FirstStage(epochs=3))
 
 
-RESULTS = Path(__file__).parents[1] / "results"
-
-
-@pytest.mark.parametrize("group", sorted(folder.name for folder in RESULTS.iterdir() if folder.is_dir()))
-def test_what_was_run_is_what_the_recipe_of_its_name_says(group):
-    folders = list(runs.all_runs(RESULTS / group))
-    assert folders
+def test_committed_results_were_made_with_the_recipe_of_their_name():
+    folders = all_runs(RESULTS)
+    assert len(folders) > 200
     for folder in folders:
-        *_, method, size, seed = folder.parts
+        *_, group, method, size, seed = folder.parts
         recipe = replace(RECIPES[f"{group}/{method}/{size}"], seed=int(seed.removeprefix("seed=")))
-        assert not runs.differences(runs.read_recipe(folder), json.loads(to_json(recipe)))
+        assert not differences(read_recipe(folder), json.loads(to_json(recipe)))
+
+
+# --- names
+
+NAMES = {
+    "data.name": DATASETS,
+    "data.bagging": BAG_KINDS,
+    "network.name": NETWORKS,
+    "first.method": METHODS,
+    "first.optimizer": OPTIMIZERS,
+    "first.schedule": SCHEDULES,
+    "first.batches": ("bag", "row"),
+    "second.labels": PSEUDO_LABELS,
+    "second.loss": LOSSES,
+    "second.student": ("new", "teacher"),
+    "second.weighting": ("instance", "bag"),
+    "second.optimizer": OPTIMIZERS,
+    "second.schedule": SCHEDULES,
+    "second.network.name": NETWORKS,
+    "augment": AUGMENTATIONS,
+    "second.augment": AUGMENTATIONS,
+}
+
+
+@pytest.mark.parametrize("path", NAMES)
+def test_known_names_are_accepted_and_unknown_ones_are_refused_with_the_known(path):
+    for name in NAMES[path]:
+        if name not in ("two_views", *PAIRS):  # these need each other
+            recipe = IMAGES
+            if path == "data.name" and name not in ("cifar10", "mnist"):
+                recipe = replace(IMAGES, network=Network("mlp"))
+            check_recipe(change_recipe(recipe, {path: name}))
+    message = refused(IMAGES, **{path.replace(".", "__"): "nonsense"})
+    assert path in message
+    assert all(name in message for name in NAMES[path])
+
+
+def test_an_option_must_be_a_parameter_of_its_network_or_method():
+    assert "widths" in refused(Recipe(), network__options__width="3")
+    assert "network.options.width" in refused(Recipe(), network__options__width="3")
+    refused(Recipe(), first__options__weight="3")  # dllp has none
+    for method, option in (("llp_gan", "generator"), ("llp_vat", "epsilon"), ("rot", "lambda")):
+        recipe = Recipe(first=FirstStage(method))
+        assert f"first.options.{option}" in refused(recipe, **{f"first__options__{option}": "3"})
+
+
+# --- numbers
+
+
+@pytest.mark.parametrize(
+    ("path", "bad"),
+    [
+        ("data.bag_size", "0"),
+        ("data.validation_fraction", "1.0"),
+        ("data.validation_fraction", "-0.1"),
+        ("first.epochs", "0"),
+        ("second.epochs", "-1"),
+        ("first.learning_rate", "NaN"),
+        ("second.learning_rate", "Infinity"),
+        ("first.weight_decay", "-1"),
+        ("first.momentum", "1"),
+        ("first.generator_learning_rate", "-1"),
+        ("first.clip", "0"),
+        ("second.reg", "0"),
+        ("second.relax", "0"),
+        ("second.alpha", "-1"),
+        ("second.beta", "-1"),
+        ("second.log_zero", "0"),
+        ("second.log_zero", "-Infinity"),
+        ("second.mixup", "-1"),
+        ("second.memory", "0"),
+        ("second.ema", "1"),
+        ("second.warmup_epochs", "-1"),
+        ("second.stop", "-1"),
+        ("batch_size", "0"),
+        ("seed", "-1"),
+        ("seed", "1" + "0" * 400),
+        ("network.options.widths", "[8, 0]"),
+        ("network.options.widths", "8"),
+        ("network.options.widths", "[[8]]"),
+        ("network.options.dropout", "1"),
+        ("network.options.dropout", "much"),
+    ],
+    ids=lambda value: value[:24],
+)
+def test_a_number_out_of_range_is_refused_by_name(path, bad):
+    assert path in refused(Recipe(second=SecondStage()), **{path.replace(".", "__"): bad})
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "bad"),
+    [
+        ("llp_vat", "ramp", 0),
+        ("llp_vat", "radius", 0.0),
+        ("llp_vat", "probe", -1.0),
+        ("llp_vat", "weight", -1.0),
+        ("llp_gan", "noise", 0),
+        ("llp_gan", "noise", 1.5),
+        ("rot", "alpha", 1.1),
+        ("rot", "reg", 0.0),
+        ("rot", "relax", 0),
+        ("rot", "relax", True),
+    ],
+)
+def test_an_option_of_a_method_out_of_range_or_of_another_type_is_refused(method, option, bad):
+    check_recipe(Recipe(first=FirstStage(method)))
+    with pytest.raises(SettingsError, match=f"first.options.{option}"):
+        check_recipe(Recipe(first=FirstStage(method, options={option: bad})))
+
+
+def test_infinite_relaxation_meets_the_proportions_exactly():
+    check_recipe(change_recipe(Recipe(first=FirstStage("rot")), {"first.options.relax": "Infinity"}))
+
+
+def test_every_number_and_every_option_has_a_range():
+    recipe = Recipe(first=FirstStage(clip=1.0), second=SecondStage(relax=1.0, stop=1.0))
+    assert {path for path, _ in numbers_of(recipe)} == set(RANGES)
+    makers = [(maker, 2) for maker in NETWORKS.values()] + [(maker, 1) for maker in METHODS.values()]
+    for maker, n_given in makers:
+        for option in list(inspect.signature(maker).parameters.values())[n_given:]:
+            has_default = option.default not in (inspect.Parameter.empty, None)
+            if (
+                has_default
+                and not isinstance(option.default, bool)
+                and isinstance(option.default, int | float | tuple)
+            ):
+                assert option.name in OPTION_RANGES
+
+
+# --- combinations
+
+PAIR = "weak+strong"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting"),
+    [
+        (Recipe(augment="crop+flip"), "augment"),
+        (Recipe(network=Network("conv13")), "network.name"),
+        (Recipe(second=SecondStage(network=Network("resnet18"))), "second.network.name"),
+        (Recipe(second=SecondStage(augment="strong")), "second.augment"),
+        (Recipe(Data("mnist"), first=FirstStage("two_views")), "augment"),
+        (Recipe(Data("mnist"), augment=PAIR), "first.method"),
+        (Recipe(first=FirstStage("two_views"), augment=PAIR, second=SecondStage()), "second.augment"),
+        (Recipe(first=FirstStage("rot", batches="row")), "first.batches"),
+        (
+            Recipe(second=SecondStage(student="teacher", network=Network("mlp", {"widths": (8,)}))),
+            "second.network",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(recipe, setting):
+    with pytest.raises(SettingsError, match=setting.replace(".", r"\.")):
+        check_recipe(recipe)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_pairs_of_views_go_with_two_views_on_points_and_images(pair):
+    check_recipe(Recipe(first=FirstStage("two_views"), augment=pair))
+    check_recipe(
+        replace(IMAGES, first=FirstStage("two_views"), augment=pair, second=SecondStage(augment="crop"))
+    )
+
+
+def test_a_teacher_that_is_trained_on_may_name_its_own_network():
+    check_recipe(Recipe(second=SecondStage(student="teacher", network=Network())))
+
+
+def test_recipes_are_values():
+    assert asdict(Recipe()) == asdict(from_json("{}"))
+    with pytest.raises(AttributeError):
+        Recipe().seed = 2  # type: ignore[misc]

@@ -7,21 +7,7 @@ from typing import Annotated
 import typer
 
 import apportion
-from apportion.cli import (
-    check,
-    data,
-    demo,
-    diagnose,
-    export,
-    figure,
-    fit,
-    list_recipes,
-    predict,
-    report,
-    run,
-    show,
-    watch,
-)
+from apportion.cli import check, diagnose, experiments, export, fit, predict
 from apportion.cli.stopping import Stopped, stop
 
 OK, REFUSED = 0, 2  # a refusal names its reason
@@ -47,15 +33,12 @@ def about(
         raise typer.Exit
 
 
-app.command("list", help="The names of all recipes, with what each trains.")(list_recipes.command)
-app.command("show", help="A recipe, its defaults written out.")(show.command)
-app.command("run", help="Run recipes: finished runs are skipped, interrupted ones go on.")(run.command)
-app.command("report", help="Tables and figures from run folders.")(report.command)
-app.command("watch", help="Runs as they go: progress, current figures, time left.")(watch.command)
-app.command("figure", help="A figure of runs for a paper, as PNG, SVG or PDF.")(figure.command)
-app.command("demo", help="The paper's two-moons study: a table and a figure, in under two minutes.")(
-    demo.command
-)
+app.command("list")(experiments.list_recipes)
+app.command()(experiments.show)
+app.command()(experiments.run)
+app.command()(experiments.report)
+app.command()(experiments.figure)
+app.command()(experiments.demo)
 app.command("check", help="What is wrong with a table and the shares of its bags, all of it at once.")(
     check.command
 )
@@ -67,7 +50,7 @@ app.command("diagnose", help="Is a model's answer any good? Figures and plain wo
     diagnose.command
 )
 app.command("export", help="A model as one file for programs without torch.")(export.command)
-app.add_typer(data.app, name="data", help="Download and list data sets.")
+app.add_typer(experiments.data_app, name="data")
 
 
 def after_stop(words: list[str]) -> str:

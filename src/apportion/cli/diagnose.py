@@ -35,8 +35,9 @@ def command(
     device: tabling.Device = "auto",
 ) -> None:
     from apportion._device import find_device
+    from apportion._untrusted import check_writable_place
+    from apportion.errors import DataError
     from apportion.models import load_model
-    from apportion.runs.files import check_place
     from apportion.tables.checking import check, refuse
     from apportion.tables.reading import check_ending, pl, save_table
     from apportion.tabular.believing import mended
@@ -46,7 +47,7 @@ def command(
 
     for path in (path for path in (bags_out, rows_out) if path is not None):
         check_ending(path)
-        check_place(path)
+        check_writable_place(path, error=DataError)
     tabling.check_apart([bags_out, rows_out], [table, *(proportions or ()), *(counts or ())])
     find_device(device)
     loaded = load_model(model)

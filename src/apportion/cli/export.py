@@ -15,11 +15,12 @@ def command(
     ] = None,
 ) -> None:
     from apportion import models, saving
+    from apportion._untrusted import check_writable_place
+    from apportion.errors import DataError
     from apportion.models import exporting
-    from apportion.runs.files import check_place
 
     path = onnx or model / "model.onnx"
-    check_place(path)
+    check_writable_place(path, error=DataError)
     tabling.check_apart([path], [p for p in model.glob("*") if p.suffix != ".onnx"])
     if (model / "model.json").exists():
         saving.export_onnx(saving.load(model), path)

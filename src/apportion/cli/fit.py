@@ -67,13 +67,14 @@ def command(
     device: tabling.Device = AUTO,
 ) -> None:
     from apportion._device import find_device
+    from apportion._untrusted import check_writable_place
+    from apportion.errors import DataError
     from apportion.models import refuse_taken, save_model
-    from apportion.runs.files import check_place
     from apportion.tables.checking import refuse
     from apportion.tables.groupings import check_groupings
     from apportion.tabular.fit import checked, settled
 
-    check_place(out, folder=True)
+    check_writable_place(out, folder=True, error=DataError)
     refuse_taken(out)
     find_device(device)
     words = {"first_stage": first_stage, "second_stage": second_stage, "labels": labels}

@@ -29,14 +29,15 @@ def command(
     device: tabling.Device = "auto",
 ) -> None:
     from apportion._device import find_device
+    from apportion._untrusted import check_writable_place
+    from apportion.errors import DataError
     from apportion.models import load_model
-    from apportion.runs.files import check_place
     from apportion.tables.reading import check_ending, save_table
     from apportion.tabular.known import given_shares
     from apportion.tabular.score import score_table
 
     typed = check_ending(out) != ".csv"
-    check_place(out)
+    check_writable_place(out, error=DataError)
     find_device(device)
     tabling.check_apart([out], [table, *(proportions or ()), *(counts or ())])
     loaded, known, notes = load_model(model), None, list[str]()

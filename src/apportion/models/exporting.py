@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from apportion._untrusted import atomic_file
 from apportion.bags.arrays import as_floats
 from apportion.errors import ModelError
 from apportion.models.model import Model
-from apportion.runs.files import whole_file
 from apportion.tables.columns import to_values
 
 
@@ -52,7 +52,7 @@ def export_onnx(model: Model, path: Path) -> None:
             if program is None:
                 raise RuntimeError("torch exported nothing")
             program.model.metadata_props.update(about(model))
-            with whole_file(path) as beside:
+            with atomic_file(path, error=ModelError) as beside:
                 program.save(beside, external_data=False)
     finally:
         logging.getLogger("torch.onnx").setLevel(level)

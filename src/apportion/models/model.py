@@ -14,11 +14,11 @@ from safetensors.torch import save
 from torch import nn
 
 import apportion
+from apportion._untrusted import explain_write_errors
 from apportion.errors import ModelError
 from apportion.models.card import card
 from apportion.models.facts import Facts
 from apportion.networks import NETWORKS
-from apportion.runs.files import writing
 from apportion.tables.columns import Column, to_values
 
 FORMAT = 2  # 1: no facts, which stood among the words of the card
@@ -69,7 +69,7 @@ def save_model(model: Model, folder: Path) -> None:
         text = json.dumps(values, indent=1, allow_nan=False)
     except (TypeError, ValueError) as problem:
         raise ModelError(f"classes and settings must be texts, numbers or truth values: {problem}") from None
-    with writing(folder, "or name another place"):
+    with explain_write_errors(folder, error=ModelError):
         _write(model, folder, text, card(values))
 
 

@@ -1,1 +1,1 @@
-"""From run folders to files, and nothing else: a report can be rebuilt years later without a GPU."""
+"""Reports from run folders: Markdown tables, figures, and one HTML page. No GPU and no training is needed."""

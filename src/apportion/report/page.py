@@ -1,148 +1,342 @@
-"""docs/results.md, made from run folders alone."""
+"""One self-contained HTML page about the runs below a folder, with charts, bags and settings.
 
-import re
-from collections import Counter
+The page opens from the disk and loads nothing. All text from run folders is escaped, or goes into it as JSON.
+"""
+
+import base64
+import io
+import json
+import os
+import shlex
+import statistics
+from contextlib import suppress
+from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from apportion import runs
-from apportion.report.beyond import CIFAR_10, CIFAR_100, PUBLISHED, beyond_figure, beyond_table
-from apportion.report.claims import claims
-from apportion.report.collect import Cell, collect
-from apportion.report.figures import figure_3, figure_4, save
-from apportion.report.head import HEAD, OURS
-from apportion.report.profile import profile_table
-from apportion.report.tables import (
-    ablation_table,
-    accuracy_table,
-    claims_table,
-    held_out_table,
-    other_table,
-    own_table,
-    run_table,
-)
+import numpy as np
 
-SETS = {"table1": "CIFAR-10", "table2": "CIFAR-100"}
-OTHERS = {  # settings, as the names of their groups end
-    "paper": """\
-In the paper's own setting, as far as it says (Adam at 1e-4, halved every 100 epochs,
-dropout 0.5, SCE, no mixup, the teacher continued; epochs and batches are ours,
-[paper.md](paper.md), P1):""",
-    "long": """\
-With longer first stages, of 80 / 120 / 160 / 300 epochs by bag size and not 40 / 60 / 80 / 120: of what was
-tried in cells below the paper, more epochs gained ([log.md](log.md)). Their lengths were chosen after a look
-at the test images of seed 1:""",
-    "muon": """\
-With Muon for the optimizer of the first stage instead of Adam, in as many epochs ([log.md](log.md)):""",
-    "muon-both": """\
-Both stages by Muon: first stages as above, students in as many epochs as by SGD ([log.md](log.md)):""",
-}
-BEYOND = """\
-Last epoch, and the seconds of all stages on one device with evaluation in them, and compilation where it was
-not done before. The published best is of any method up to 2025 with WRN-28-2 and up to 1,024 epochs, often of
-the best test epoch; ours is the 13-layer network unless named ([two views](methods/two-views.md)).
-Two views are asked for the image and its mirror image at test time, but for those in batches of 1,024."""
+from apportion._untrusted import atomic_write
+from apportion.errors import DataError, RunError, SettingsError
+from apportion.experiments.folder import read_log, read_recipe, read_where
+from apportion.experiments.grid import RECIPES
+from apportion.experiments.recipes import Recipe, from_json, to_json
+from apportion.experiments.sample import Sample, read_sample
+from apportion.experiments.task import is_synthetic, load_instances
+from apportion.report.tables import Cell, Cells, collect, log_curves, method_title, time_by_part
+
+if TYPE_CHECKING:
+    from apportion.datasets import Instances
+
+TEMPLATE = resources.files("apportion.report") / "template"
+SAMPLE_BYTES = 4_000_000  # of samples in a page; runs beyond them are shown with their curves only
+SPRITE_BYTES = 3_000_000  # of thumbnails in a page; the first runs get theirs
+SPRITE_COLUMNS = 24
+TILES = 16  # thumbnails per bag
 
 
-def results_page(root: Path, path: Path) -> str:
-    """The page's text; its figures are written beside it under images/."""
+def html_page(root: Path, data: Path | None = None, thumbnails: bool = True) -> str:
+    """The text of the page. Thumbnails are drawn if the data set of a run is found (in the folder `data`)."""
     cells = collect(root)
-    paper = any(name.split("/")[0] in SETS for name in cells)
-    parts = [HEAD.format(root=root, path=path) + (OURS if paper else "")]
-    parts += _tables(cells)
-    parts += _family(cells)
-    parts += _claims(cells) if paper else []
-    parts += _figures(cells, path.parent / "images")
-    parts += _beyond(cells, path.parent / "images")
-    if held_out := held_out_table(cells):
-        parts.append(
-            "## The epoch that held-out bags choose\n\n"
-            "Companion runs with a tenth of the bags held out; the epoch with the least proportion error on\n"
-            f"them.\n\n{held_out}\n"
-        )
-    if profile := profile_table(cells, "table1"):
-        said = (
-            "Seconds of the median epoch by part, of the first seed; prediction and transport relabel it all."
-        )
-        parts.append(f"## Where the time goes\n\n{said}\n\n{profile}\n")
-    parts.append("## Runs\n")
-    for group in sorted({name.split("/")[0] for name in cells}):
-        parts.append(f"### {group}\n\n{run_table(cells, group)}\n")
-    parts.append(f"Made on: {_places(cells)}.\n")
-    return "\n".join(parts)
+    if not cells:
+        raise RunError(f"there is no finished run below {root}; pass the folder that holds the runs")
+    try:
+        from jinja2 import Environment
+        from markupsafe import Markup
+    except ImportError:
+        raise RunError("the page needs jinja2; pip install 'apportion[report]'") from None
+    contents = page_contents(cells, Pictures(data, thumbnails))
+    charts = json.loads((TEMPLATE / "charts.json").read_text("utf-8"))
+    shared = {"data": {"name": "rows"}, "width": "container"}
+    contents["charts"] = {name: shared | chart for name, chart in charts.items()}
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((TEMPLATE / "page.html").read_text("utf-8"))
+    # Markup: our own text, which must not be escaped
+    return template.render(
+        title=root.name,
+        contents=contents,
+        style=Markup((TEMPLATE / "page.css").read_text("utf-8")),  # noqa: S704
+        vega=Markup(vega_script()),  # noqa: S704
+        script=Markup((TEMPLATE / "page.js").read_text("utf-8")),  # noqa: S704
+        data=Markup(script_json(contents)),  # noqa: S704
+    )
 
 
-def _tables(cells: dict[str, Cell]) -> list[str]:
-    """The paper's two tables in our setting and, where there are runs, in others."""
-    parts = []
-    for number, (table, name) in enumerate(SETS.items(), 1):
-        if any(known.startswith(f"{table}/") for known in cells):
-            parts.append(f"## Table {number}: {name}\n\n{accuracy_table(cells, table)}\n")
-        for setting, said in OTHERS.items():
-            if rows := other_table(cells, table, f"{table}-{setting}"):
-                parts.append(f"{said}\n\n{rows}\n")
-    return parts
+def script_json(values: Any) -> str:
+    """JSON for a script element, which no text in it can end."""
+    text = json.dumps(values, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
 
 
-def _family(cells: dict[str, Cell]) -> list[str]:
-    """The MNIST family, for which the paper has a network."""
-    names = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "kmnist": "KMNIST"}
-    said = "The network of the paper's appendix, but for two views."
-    tables = {title: own_table(cells, group) for group, title in names.items()}
-    return [f"## {title}\n\n{said}\n\n{table}\n" for title, table in tables.items() if table]
+def vega_script() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script. Bundling takes seconds, so it is cached by version."""
+    try:
+        import vl_convert
+    except ImportError:
+        raise RunError("the charts of the page need vl-convert; pip install 'apportion[report]'") from None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "apportion"
+    path = cache / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError):
+        if path.stat().st_size:
+            return path.read_text("utf-8")
+    script = vl_convert.javascript_bundle()  # type: ignore[missing-argument]  # its stub lacks the default
+    with suppress(RunError):  # without a cache it only takes longer
+        atomic_write(path, script.encode(), error=RunError)
+    return script
 
 
-def _claims(cells: dict[str, Cell]) -> list[str]:
-    """The ablation, what the paper says of its tables, and the numbers that it says it of."""
-    said = "Of the seeds that all of these rows have; a seed's first stage is the teacher of every row."
-    parts = [
-        f"## Table 3: the ablation\n\n{said}\n\n{ablation_table(cells)}\n",
-        "## Proportions, entropy and labels of the training bags\n\n"
-        "The share of a bag's predictions that is misplaced on balance, the mean entropy of a prediction in\n"
-        "nats, and how many training instances each kind of label gets right (its largest entry), all from\n"
-        "the predictions of the last epoch.\n",
-    ]
-    parts += [f"{name}:\n\n{rows}\n" for table, name in SETS.items() if (rows := claims_table(cells, table))]
-    seeds = "From the means of the seeds above; methods are compared by the seeds that all of them have."
-    head = f"## The paper's sentences, {{}}\n\n{seeds}\n\n{{}}\n"
-    return parts + [head.format(name, said) for table, name in SETS.items() if (said := claims(cells, table))]
+# --- contents
 
 
-def _figures(cells: dict[str, Cell], folder: Path) -> list[str]:
-    parts = []
-    for (table, name), end in zip(SETS.items(), ("", "-cifar100"), strict=True):
-        for stem, figure, title in (
-            ("figure3", figure_3(cells, f"{table}/dllp+plot/64"), "Figure 3: labels by epoch"),
-            ("figure4", figure_4(cells, table), "Figure 4: hard and soft labels"),
-        ):
-            if figure is not None:
-                save(figure, folder / f"{stem}{end}")
-                parts.append(f"## {title}, {name}\n\n![{title}](images/{stem}{end}.png)\n")
-    return parts
-
-
-def _beyond(cells: dict[str, Cell], folder: Path) -> list[str]:
-    parts = []
-    if figure := beyond_figure(cells, CIFAR_10, PUBLISHED):
-        save(figure, folder / "beyond")
-        parts.append(
-            f"## Beyond the paper: two views, CIFAR-10\n\n{BEYOND}\n\n"
-            f"{beyond_table(cells, CIFAR_10, PUBLISHED)}\n\n"
-            "![Test accuracy against seconds](images/beyond.png)\n"
-        )
-    if table := beyond_table(cells, CIFAR_100, {}):
-        words = "The 13-layer network unless named, as above."
-        parts.append(f"## Beyond the paper: two views, CIFAR-100\n\n{words}\n\n{table}\n")
-    return parts
-
-
-def _places(cells: dict[str, Cell]) -> str:
-    """Devices, torch versions and commits of all runs, most frequent first."""
-    places: Counter[str] = Counter()
+def page_contents(cells: Cells, pictures: "Pictures") -> dict[str, Any]:
+    """Everything that the page shows, as JSON values."""
+    runs = []
+    room = SAMPLE_BYTES
     for cell in cells.values():
-        for folder in cell.folders:
-            where = runs.read_where(folder)
-            told = (str(where.get(name, "?"))[:60] for name in ("device", "torch", "commit"))
-            device, torch, commit = (re.sub(r"[^\w .:,+()/-]", "?", text) for text in told)
-            of = "" if commit == "None" else f", commit {commit[:10]}"  # installed, not cloned
-            places[f"{device}, torch {torch}{of}"] += 1
-    return "; ".join(f"{place} ({n} runs)" for place, n in places.most_common())
+        for folder, result in zip(cell.folders, cell.results, strict=True):
+            run = run_contents(cell.name, folder, result)
+            if (folder / "sample.npz").exists():
+                sample = read_sample(folder)
+                run["time"] = time_by_part(result["seconds"], read_log(folder), sample)
+                packed = pack_sample(sample)
+                room -= len(json.dumps(packed))
+                if room >= 0:
+                    run["sample"] = packed
+                    run["picture"] = pictures.key_for(folder, sample)
+            runs.append(run)
+    return {
+        "cells": [cell_contents(cell) for cell in cells.values()],
+        "runs": runs,
+        "sprites": pictures.sprites,
+        "points": pictures.points,
+    }
+
+
+def cell_contents(cell: Cell) -> dict[str, Any]:
+    """One row of the table of results."""
+    values = cell.accuracies()
+    group, *rest = cell.name.split("/")
+    return {
+        "name": cell.name,
+        "group": group,
+        "method": method_title(rest[0]) if rest else group,
+        "size": rest[1] if len(rest) > 1 else "",
+        "seeds": ", ".join(folder.name.removeprefix("seed=") for folder in cell.folders),
+        "mean": statistics.fmean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        "oracle": cell.mean("test_accuracy", "oracle"),
+        "seconds": cell.seconds(),
+    }
+
+
+def run_contents(cell: str, folder: Path, result: dict[str, Any]) -> dict[str, Any]:
+    log = read_log(folder)
+    recipe = read_recipe(folder)
+    return {
+        "name": f"{cell}/{folder.name}",
+        "cell": cell,
+        "group": cell.split("/")[0],
+        "last": result["test_accuracy"]["last"],
+        "epochs": [line["epoch"] for line in log],
+        "curves": log_curves(log),
+        "time": time_by_part(result["seconds"], log, None),
+        "recipe": _printable_numbers(recipe),
+        "where": _printable_numbers(read_where(folder)),
+        "command": run_command(cell, recipe),
+        "confusion": sparse_confusion(result["confusion"]) if result.get("confusion") else None,
+    }
+
+
+def _printable_numbers(value: Any) -> Any:
+    """The value with text in place of numbers that JavaScript would round."""
+    if isinstance(value, dict):
+        return {name: _printable_numbers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_printable_numbers(inner) for inner in value]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number and not abs(value) < 1 << 53 else value
+
+
+def sparse_confusion(matrix: list[list[int]]) -> dict[str, Any]:
+    """All of a small confusion matrix; of a large one the diagonal and the most frequent confusions."""
+    if len(matrix) <= 12:
+        return {"full": matrix}
+    counts = np.array(matrix)
+    others = counts.copy()
+    np.fill_diagonal(others, 0)
+    largest = np.argsort(-others, axis=None, kind="stable")[:150]
+    pairs = [
+        (int(i), int(j), int(others[i, j]))
+        for i, j in zip(*np.unravel_index(largest, others.shape), strict=True)
+    ]
+    return {
+        "right": counts.diagonal().tolist(),
+        "of": counts.sum(1).tolist(),
+        "pairs": [pair for pair in pairs if pair[2]],
+    }
+
+
+def run_command(name: str, recipe: dict[str, Any]) -> str:
+    """`apportion run …` with every setting that differs from the named recipe.
+
+    Runs with a name of their own start from a recipe for two moons.
+    """
+    base = name if name in RECIPES else "figure2/dllp/50"
+    named = _flat_settings(json.loads(to_json(RECIPES[base])))
+    settings = {
+        path: value for path, value in _flat_settings(recipe).items() if named.get(path, ...) != value
+    }
+    seed = settings.pop("seed", recipe.get("seed", 1))
+    words = ["apportion", "run", base, "--seeds", str(seed)]
+    for path, value in settings.items():
+        words += ["--set", f"{path}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join(words)
+
+
+def _flat_settings(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Settings by path. Options stay tables, since they are set as a whole."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and name != "options":
+            flat |= _flat_settings(value, f"{path}{name}.")
+        else:
+            flat[f"{path}{name}"] = value
+    return flat
+
+
+# --- samples
+
+
+def pack_sample(sample: Sample) -> dict[str, Any]:
+    """A sample as the script of the page reads it."""
+    bags = zip(sample.info["names"], sample.size, sample.bag_classes, sample.known, strict=True)
+    epochs = []
+    for i, number in enumerate(sample.epoch.tolist()):
+        line = {
+            "epoch": number,
+            "shares": pack_integers(sample.predicted_share[i]),
+            "predicted": pack_integers(sample.predicted[i]),
+        }
+        if sample.labels is not None:
+            line["labels"] = pack_integers(sample.labels[i])
+        if sample.regions is not None:
+            line["regions"] = pack_integers(sample.regions[i])
+        epochs.append(line)
+    packed: dict[str, Any] = {
+        "classes": sample.info["classes"],
+        "bags": [
+            {
+                "name": name,
+                "size": int(size),
+                "classes": classes.tolist(),
+                "known": [round(float(value), 2) for value in known],
+            }
+            for name, size, classes, known in bags
+        ],
+        "shown": sample.shown.tolist(),
+        "truth": pack_integers(sample.truth),
+        "epochs": epochs,
+        "calibration": [] if sample.calibration is None else sample.calibration.tolist(),
+    }
+    if sample.regions is not None:
+        up, across = sample.regions.shape[1:]
+        packed["grid"] = {"low": sample.info["low"], "high": sample.info["high"], "across": across, "up": up}
+    return packed
+
+
+def pack_integers(values: np.ndarray) -> str:
+    """Base64 of little-endian 16-bit integers."""
+    return base64.b64encode(values.astype("<u2").tobytes()).decode("ascii")
+
+
+# --- pictures
+
+
+class Pictures:
+    """Thumbnails and points of the sampled instances. Runs with the same bags share them."""
+
+    def __init__(self, folder: Path | None, thumbnails: bool) -> None:
+        self.folder = folder
+        self.thumbnails = thumbnails
+        self.sprites: dict[str, dict[str, Any]] = {}
+        self.points: dict[str, list[list[float]]] = {}
+        self.loaded: dict[tuple[object, ...], Instances | None] = {}
+        self.room = SPRITE_BYTES
+
+    def key_for(self, folder: Path, sample: Sample) -> str | None:
+        """The key of a run's pictures in `sprites` or `points`, or None if there are none."""
+        if not self.thumbnails and sample.regions is None:
+            return None
+        try:
+            recipe = from_json((folder / "recipe.json").read_text("utf-8"))
+        except (SettingsError, UnicodeDecodeError):  # from another version
+            return None
+        key = f"{recipe.data.name} {pack_integers(sample.source)}"[:200]
+        if key not in self.sprites and key not in self.points:
+            data = self._load(recipe)
+            if data is None or len(data.x) != sample.info["instances"]:
+                return None
+            self._draw(key, data, sample)
+        return key if key in self.sprites or key in self.points else None
+
+    def _draw(self, key: str, data: "Instances", sample: Sample) -> None:
+        if data.x.shape[1:] == (2,):
+            points = data.x[sample.source].tolist()
+            self.points[key] = [[round(value, 3) for value in point] for point in points]
+            return
+        images = as_images(data)
+        if not self.thumbnails or images is None:
+            return
+        starts = np.cumsum(sample.shown) - sample.shown
+        tiles = [
+            sample.source[start : start + min(n, TILES)]
+            for start, n in zip(starts, sample.shown, strict=True)
+        ]
+        sprite = draw_sprite(images[np.concatenate(tiles)])
+        if len(sprite["url"]) <= self.room:
+            self.sprites[key] = sprite | {"each": TILES}
+            self.room -= len(sprite["url"])
+
+    def _load(self, recipe: Recipe) -> "Instances | None":
+        name = recipe.data.name
+        key = (name, recipe.seed) if is_synthetic(name) else (name,)
+        if key not in self.loaded:
+            try:
+                self.loaded[key] = load_instances(recipe, self.folder)
+            except DataError:  # there is no copy here
+                self.loaded[key] = None
+        return self.loaded[key]
+
+
+def as_images(data: "Instances") -> np.ndarray | None:
+    """The training instances as images (N, height, width, channels) of bytes; None if they are not images."""
+    if data.x.ndim == 4:
+        return data.x.permute(0, 2, 3, 1).numpy()
+    if data.name == "digits":
+        return (255 * (1 - data.x.view(-1, 8, 8, 1))).byte().numpy()
+    return None
+
+
+def draw_sprite(images: np.ndarray) -> dict[str, Any]:
+    """All thumbnails as one picture, since hundreds of pictures make a page slow and large."""
+    from PIL import Image
+
+    n, height, width, channels = images.shape
+    rows = -(-n // SPRITE_COLUMNS)
+    sheet = np.full((rows * height, SPRITE_COLUMNS * width, channels), 255, np.uint8)
+    for i, image in enumerate(images):
+        top = i // SPRITE_COLUMNS * height
+        left = i % SPRITE_COLUMNS * width
+        sheet[top : top + height, left : left + width] = image
+    content = io.BytesIO()
+    if channels == 1:
+        kind = "png"
+        Image.fromarray(sheet[..., 0]).save(content, kind, optimize=True)
+    else:
+        kind = "jpeg"
+        Image.fromarray(sheet).save(content, kind, quality=80)
+    url = f"data:image/{kind};base64," + base64.b64encode(content.getvalue()).decode("ascii")
+    return {"url": url, "columns": SPRITE_COLUMNS, "rows": rows, "width": width, "height": height}

@@ -1,121 +1,143 @@
-"""Tables in Markdown: ours beside the paper's, a missing run a dash."""
+"""Finished runs by recipe, and tables of them in Markdown."""
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from apportion import runs
-from apportion.report.collect import Cell, natural, same_seeds, spread
-from apportion.report.paper import LARGER, SIZES, TABLE_3, TABLES, title_of
+from apportion._untrusted import LARGEST, NUMBER, check_json
+from apportion.errors import RunError
+from apportion.experiments.folder import all_runs, is_finished, read_log, read_result, read_where
+from apportion.experiments.sample import Sample, read_sample
+
+METHOD_NAMES = {
+    "dllp": "DLLP",
+    "llp_gan": "LLP-GAN",
+    "llp_vat": "LLP-VAT",
+    "rot": "ROT",
+    "count_likelihood": "count likelihood",
+    "plot": "PLOT",
+    "two_views": "two views",
+    "supervised": "supervised",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All seeds of one recipe, such as table1/dllp+plot/64."""
+
+    name: str
+    folders: tuple[Path, ...]
+    results: tuple[dict[str, Any], ...]
+
+    def numbers(self, *path: str) -> list[float]:
+        """One number of every seed's result, such as ("test_accuracy", "last")."""
+        numbers = []
+        for folder, result in zip(self.folders, self.results, strict=True):
+            value: Any = result
+            for key in path:
+                value = value.get(key) if isinstance(value, dict) else None
+            check_json(value, NUMBER, f"{folder / 'result.json'}: {' '.join(path)}", error=RunError)
+            numbers.append(float(value))
+        return numbers
+
+    def mean(self, *path: str) -> float:
+        return statistics.fmean(self.numbers(*path))
+
+    def accuracies(self) -> list[float]:
+        """Test accuracy of the last epoch of every seed, in percent."""
+        return self.numbers("test_accuracy", "last")
+
+    def seconds(self) -> float:
+        return statistics.fmean(sum(result["seconds"].values()) for result in self.results)
+
 
 Cells = Mapping[str, Cell]
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def collect(root: Path) -> dict[str, Cell]:
+    """Every recipe below the root that has finished runs, sorted by name and bag size."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    for folder in all_runs(root):
+        if is_finished(folder) and re.fullmatch(r"seed=\d+", folder.name):
+            found[folder.parent.relative_to(root).as_posix()].append(folder)
+    cells = {}
+    for name, folders in sorted(found.items(), key=lambda item: sort_key(item[0])):
+        folders.sort(key=lambda folder: int(folder.name.removeprefix("seed=")))
+        cells[name] = Cell(name, tuple(folders), tuple(read_result(folder) for folder in folders))
+    return cells
+
+
+def sort_key(name: str) -> list[tuple[int, str]]:
+    """Bags of 16 come before bags of 128."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in name.split("/")]
+
+
+def same_seeds(cells: Cells, names: Iterable[str]) -> dict[str, Cell]:
+    """As many of the named cells as share a seed, each cut to the seeds that all of these have.
+
+    Runs that start from one teacher are compared on the seeds of that teacher.
+    """
+    by_seed: dict[str, dict[str, tuple[Path, dict[str, Any]]]] = defaultdict(dict)
+    for name in names:
+        if name in cells:
+            for folder, result in zip(cells[name].folders, cells[name].results, strict=True):
+                by_seed[folder.name][name] = folder, result
+    most = max(by_seed.values(), key=len, default={})
+    shared = [found for found in by_seed.values() if found.keys() >= most.keys()]
+    return {
+        name: Cell(name, tuple(found[name][0] for found in shared), tuple(found[name][1] for found in shared))
+        for name in most
+    }
+
+
+# --- Markdown
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
     return "\n".join(lines)
 
 
-def beside(cell: Cell | None, paper: float | None) -> str:
-    """ours / the paper's / the difference."""
-    known = "–" if paper is None else f"{paper:.2f}"
-    if cell is None:
-        return f"– / {known}"
-    values = cell.numbers("test_accuracy", "last")
-    difference = "" if paper is None else f" / {sum(values) / len(values) - paper:+.2f}"
-    return f"**{spread(values)}** / {known}{difference}"
+def safe_text(text: object) -> str:
+    """Text from a folder without what Markdown, HTML or a terminal could take for code."""
+    return re.sub(r"[^\w .:,+()/=-]", "?", str(text))[:200]
 
 
-def method_row(cells: Cells, table: str, group: str, method: str) -> list[str]:
-    """A method of the paper's table, a column a bag size, from the runs of a group."""
-    cell = [cells.get(f"{group}/{method}/{size}") for size in SIZES]
-    known = [mean for mean, _ in TABLES[table][method]]
-    return [title_of(method), *(beside(c, mean) for c, mean in zip(cell, known, strict=True))]
+def spread(values: Sequence[float]) -> str:
+    """mean (standard deviation, number of seeds); a dash for the deviation of one."""
+    deviation = f"{statistics.stdev(values):.2f}" if len(values) > 1 else "–"
+    return f"{statistics.fmean(values):.2f} ({deviation}, {len(values)})"
 
 
-def other_table(cells: Cells, table: str, group: str) -> str:
-    """The methods that were run in another setting, a group, and what became of their labels; or nothing."""
-    there = [method for method in TABLES[table] if any(n.startswith(f"{group}/{method}/") for n in cells)]
-    rows = [method_row(cells, table, group, method) for method in there]
-    for method in (each for each in there if each.endswith("+plot")):
-        found = [cells.get(f"{group}/{method}/{size}") for size in SIZES]
-        drift = ["–" if cell is None else right_labels(cell) for cell in found]
-        rows.append([f"{title_of(method)}: labels right, first → last", *drift])
-    return markdown(["", *(f"bags of {size}" for size in SIZES)], rows) if rows else ""
+def method_title(method: str) -> str:
+    """dllp+plot -> DLLP + PLOT."""
+    return " + ".join(METHOD_NAMES.get(part, part) for part in method.split("+"))
 
 
-def right_labels(cell: Cell) -> str:
-    """The share of labels that are right after the first and the last relabeling, of the first seed."""
-    parts = (line.get("label_accuracy", {}) for line in runs.read_log(cell.folders[0]))
-    right = [part["labels"] for part in parts if "labels" in part]
-    return f"{right[0]:.2f} → {right[-1]:.2f}" if right else "–"
+def size_columns(sizes: Iterable[object]) -> list[str]:
+    return ["", *(f"bags of {size}" for size in sizes)]
 
 
-def accuracy_table(cells: Cells, table: str) -> str:
-    """Table 1 or 2: a row a method, a column a bag size."""
-    rows = [method_row(cells, table, table, method) for method in TABLES[table]]
-    for method in ("supervised", "supervised+plot"):
-        cell = cells.get(f"{table}/{method}/1")
-        label = "supervised (bags of one), setting of " + (
-            "PLOT's student" if "+" in method else "the first stage"
-        )
-        rows.append([label, beside(cell, None), "", "", ""])
-    return markdown(["", *(f"bags of {size}" for size in SIZES)], rows)
-
-
-def own_table(cells: Cells, group: str) -> str:
-    """A group for which the paper has no number: a row a method, a column a bag size; empty without runs.
-
-    Sizes beyond the paper's stand where there is a run of them.
-    """
-    methods = ("dllp", "dllp+plot", "counts", "counts+plot")
-    stems = {title_of(method): f"{group}/{method}" for method in methods}
-    stems["two views, ResNet-9 of width 8"] = f"beyond-{group}/two-views"
-    stems["the same, + PLOT"] = f"beyond-{group}/two-views+plot"
-    stems["the same, argmax labels"] = f"beyond-{group}-argmax/two-views"
-    larger = [size for size in LARGER if any(f"{stem}/{size}" in cells for stem in stems.values())]
-    sizes, rows = [*SIZES, *larger], []
-    for title, stem in stems.items():
-        found = [cells.get(f"{stem}/{size}") for size in sizes]
-        values = [spread(cell.numbers("test_accuracy", "last")) if cell else "–" for cell in found]
-        rows += [[title, *values]] if any(found) else []
-    return markdown(["", *(f"bags of {size}" for size in sizes)], rows) if rows else ""
-
-
-def ablation_table(cells: Cells) -> str:
-    """Table 3, with the row that the paper lacks: all rows from the same teachers."""
-    found = same_seeds(cells, [name for _, name, _, _ in TABLE_3])
-    rows = [[title, beside(found.get(name), mean)] for title, name, mean, _ in TABLE_3]
-    return markdown(["CIFAR-10, bags of 64", "ours / paper / difference"], rows)
-
-
-def claims_table(cells: Cells, table: str) -> str:
-    """What the paper says of proportions, entropy and labels: numbers of the training bags, or nothing."""
-    head = [
-        "",
-        "bag size",
-        "proportion error",
-        "entropy",
-        "argmax",
-        "exact",
-        "entropic λ=1",
-        "relaxed λ=1",
-    ]
+def accuracy_table(cells: Cells, group: str) -> str:
+    """Test accuracy of a group: one row per method, one column per bag size."""
+    parts = [name.split("/") for name in cells if name.startswith(f"{group}/") and name.count("/") == 2]
+    methods = list(dict.fromkeys(method for _, method, _ in parts))
+    sizes = sorted({size for *_, size in parts}, key=sort_key)
     rows = []
-    for method in ("dllp", "dllp+plot"):
-        for size in SIZES:
-            cell = cells.get(f"{table}/{method}/{size}")
-            if cell is None:
-                continue
-            labels = [f"{cell.mean('train', 'label_accuracy', kind):.2f}" for kind in LABELS]
-            error, entropy = cell.mean("train", "proportion_error"), cell.mean("train", "entropy")
-            rows.append([title_of(method), str(size), f"{error:.2f} %", f"{entropy:.3f}", *labels])
-    return markdown(head, rows) if rows else ""
-
-
-LABELS = ("argmax", "exact", "entropic_plan", "relaxed")
+    for method in methods:
+        found = [cells.get(f"{group}/{method}/{size}") for size in sizes]
+        values = [spread(cell.accuracies()) if cell else "–" for cell in found]
+        rows.append([safe_text(method_title(method)), *values])
+    return markdown_table([safe_text(column) for column in size_columns(sizes)], rows)
 
 
 def run_table(cells: Cells, group: str) -> str:
-    """Every cell of a group: last epoch, oracle epoch, epochs, seconds by part, where."""
+    """Every cell of a group: last epoch, best epoch, number of epochs and seconds by part."""
     head = [
         "run",
         "last epoch",
@@ -126,12 +148,12 @@ def run_table(cells: Cells, group: str) -> str:
         "evaluation",
     ]
     rows = []
-    for name, cell in sorted(cells.items(), key=lambda item: natural(item[0])):
+    for name, cell in sorted(cells.items(), key=lambda item: sort_key(item[0])):
         if name.startswith(f"{group}/"):
             rows.append(
                 [
-                    f"`{name}`",
-                    spread(cell.numbers("test_accuracy", "last")),
+                    f"`{safe_text(name)}`",
+                    spread(cell.accuracies()),
                     f"{cell.mean('test_accuracy', 'oracle'):.2f}",
                     f"{cell.mean('epochs'):.0f}",
                     f"{cell.seconds():.0f}",
@@ -139,15 +161,130 @@ def run_table(cells: Cells, group: str) -> str:
                     f"{cell.mean('seconds', 'evaluate'):.0f}",
                 ]
             )
-    return markdown(head, rows)
+    return markdown_table(head, rows)
 
 
-def held_out_table(cells: Cells) -> str:
-    """The last epoch, the epoch that held-out bags choose, and the oracle's, of runs that held some out."""
-    head = ["run", "last epoch", "chosen by held-out bags", "best epoch (oracle)"]
+def groups_of(cells: Cells) -> list[str]:
+    return sorted({name.split("/")[0] for name in cells})
+
+
+def describe_places(cells: Cells) -> str:
+    """Devices, torch versions and commits of all runs, the most frequent first."""
+    places: Counter[str] = Counter()
+    for cell in cells.values():
+        for folder in cell.folders:
+            where = read_where(folder)
+            device, torch, commit = (
+                safe_text(where.get(name, "?")) for name in ("device", "torch", "commit")
+            )
+            suffix = "" if commit == "None" else f", commit {commit[:10]}"  # None: installed, not cloned
+            places[f"{device[:60]}, torch {torch[:60]}{suffix}"] += 1
+    return "; ".join(f"{place} ({n} runs)" for place, n in places.most_common())
+
+
+def runs_page(root: Path) -> str:
+    """What `apportion report --md` writes: tables of all finished runs below the root."""
+    cells = collect(root)
+    parts = [
+        "# Runs\n",
+        "Test accuracy in percent of the last epoch: mean (standard deviation, number of seeds). The best "
+        "epoch is marked as oracle: choosing it takes labels that nobody has.\n",
+    ]
+    for group in groups_of(cells):
+        parts.append(f"## {safe_text(group)}\n")
+        if any(name.startswith(f"{group}/") and name.count("/") == 2 for name in cells):
+            parts.append(f"{accuracy_table(cells, group)}\n")
+        parts.append(f"{run_table(cells, group)}\n")
+        profile = profile_table(cells, group)
+        if profile:
+            parts.append(f"Seconds of the median epoch by part, of the first seed:\n\n{profile}\n")
+    parts.append(f"Made on: {describe_places(cells)}.\n")
+    return "\n".join(parts)
+
+
+# --- numbers of a log
+
+
+def flat_numbers(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of a line of a log; nested ones have dotted names, such as terms.proportion."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from flat_numbers(value, f"{path}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > LARGEST:
+            yield f"{path}{name}", float(value)
+
+
+def log_curves(log: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """Every quantity of a log by epoch, to five digits; None where a line does not have it."""
+    lines = [
+        {name: float(f"{value:.5g}") for name, value in flat_numbers(line) if math.isfinite(value)}
+        for line in log
+    ]
+    names = {name: None for line in lines for name in line if name != "epoch"}
+    return {name: [line.get(name) for line in lines] for name in names}
+
+
+# --- where the time goes
+
+PARTS = ("network", "augmentation", "prediction", "transport", "evaluation")
+
+
+def time_by_part(
+    seconds: Mapping[str, float], log: Sequence[Mapping[str, Any]], sample: Sample | None
+) -> dict[str, float]:
+    """Seconds of a run by part.
+
+    Augmentation and prediction were timed on a few batches (`sample`). They are subtracted from training and
+    relabeling, which they are part of.
+    """
+    train, label, evaluate = (float(seconds.get(part, 0.0)) for part in ("train", "label", "evaluate"))
+    timed = {} if sample is None else sample.info.get("timed", {})
+    if not timed.get("share", 0.0) > 0:
+        parts = {"network and augmentation": train, "prediction and transport": label}
+    else:
+        n_relabeled = sum("label_accuracy" in line for line in log)
+        augment = min(train, len(log) * timed["augment"] / timed["share"])
+        predict = min(label, n_relabeled * timed["predict"] / timed["share"])
+        parts = {
+            "network": train - augment,
+            "augmentation": augment,
+            "prediction": predict,
+            "transport": label - predict,
+        }
+    parts["evaluation"] = evaluate
+    return {part: round(value, 3) for part, value in parts.items() if value}
+
+
+def profile_table(cells: Cells, group: str) -> str:
+    """Seconds per epoch by part, of the first seed of every cell that has a sample; empty if none has.
+
+    Each part is that of its median epoch, so that compiling the network in the first epoch does not count.
+    Relabeling is the median of the epochs that did it.
+    """
     rows = []
-    for name, cell in cells.items():
-        if all("held_out" in result["test_accuracy"] for result in cell.results):
-            kinds = ("last", "held_out", "oracle")
-            rows.append([f"`{name}`", *(spread(cell.numbers("test_accuracy", kind)) for kind in kinds)])
-    return markdown(head, rows) if rows else ""
+    for name, cell in sorted(cells.items(), key=lambda item: sort_key(item[0])):
+        folder = cell.folders[0]
+        if not name.startswith(f"{group}/") or not (folder / "sample.npz").exists():
+            continue
+        log = [line for line in read_log(folder) if line.get("seconds")]
+        if not log:
+            continue
+        relabeled = [line for line in log if "label_accuracy" in line]
+        seconds = {
+            "train": _median_total(log, "train"),
+            "label": _median_total(relabeled, "label"),
+            "evaluate": _median_total(log, "evaluate"),
+        }
+        parts = time_by_part(seconds, log, read_sample(folder))
+        per_epoch = [parts.get(part, 0.0) / len(log) for part in PARTS]
+        total = sum(per_epoch)
+        shares = [f"{value:.3f} ({100 * value / (total or 1):.0f} %)" for value in per_epoch]
+        rows.append([f"`{safe_text(name)}`", f"{total:.3f}", *shares])
+    return markdown_table(["run", "an epoch", *PARTS], rows) if rows else ""
+
+
+def _median_total(lines: Sequence[Mapping[str, Any]], part: str) -> float:
+    """The seconds of all lines, if each took as long as the median one."""
+    if not lines:
+        return 0.0
+    return len(lines) * statistics.median(line["seconds"].get(part, 0.0) for line in lines)

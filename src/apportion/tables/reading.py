@@ -85,10 +85,10 @@ def _check_size(path: Path, ending: str, dialect: Dialect) -> None:
 
 def save_table(frame: pl.LazyFrame, path: Path) -> None:
     """Write a table beside its place, then move it there: a failure leaves nothing behind."""
-    from apportion.runs.files import whole_file  # brings torch, for which no check of a table waits
+    from apportion._untrusted import atomic_file
 
     ending = check_ending(path)
-    with whole_file(path) as beside, plainly(f"{path} cannot be written"):
+    with atomic_file(path, error=DataError) as beside, plainly(f"{path} cannot be written"):
         if ending == ".csv":
             frame.sink_csv(beside)
         else:

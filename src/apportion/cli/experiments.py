@@ -1,0 +1,414 @@
+"""Commands for experiments: run, list, show, report, figure, demo and data. cli/app.py registers them."""
+
+import json
+import os
+from contextlib import nullcontext
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from apportion._untrusted import printable
+
+if TYPE_CHECKING:
+    from apportion.experiments.recipes import Recipe
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="SETTING=VALUE", help="Change a setting, such as second.mixup=0.4; repeatable."
+    ),
+]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Folder of data sets; default: $APPORTION_DATA or a cache."),
+]
+RunFolders = Annotated[Path, typer.Argument(metavar="ROOT", help="Folder with the run folders.")]
+
+
+# --- recipes by name
+
+
+def find_recipes(name: str) -> "dict[str, Recipe]":
+    """The recipe of that name, or all recipes of that group."""
+    from apportion.experiments.grid import RECIPES
+
+    if name in RECIPES:
+        return {name: RECIPES[name]}
+    group = {known: recipe for known, recipe in RECIPES.items() if known.startswith(f"{name}/")}
+    if not group:
+        groups = ", ".join(sorted({known.split("/")[0] for known in RECIPES}))
+        raise typer.BadParameter(
+            f"there is no recipe or group '{printable(name)}'; choose one of the groups {groups}, or one of "
+            "`apportion list`"
+        )
+    return group
+
+
+def parse_settings(texts: list[str] | None) -> dict[str, str]:
+    settings = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"'{printable(text)}' is not of the form SETTING=VALUE")
+        settings[name] = value
+    return settings
+
+
+def parse_seeds(text: str) -> list[int]:
+    """1, 1-3 or 1,2,5."""
+    seeds: list[int] = []
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            seeds += range(int(first), int(last or first) + 1)
+    except ValueError:
+        seeds = []
+    if not seeds:
+        raise typer.BadParameter(f"'{printable(text)}' is not a list of seeds; pass 1, 1-3 or 1,2,5")
+    return seeds
+
+
+def list_recipes(
+    group: Annotated[str, typer.Argument(help="A group or a recipe; default: all.")] = "",
+) -> None:
+    """List the recipes and what each of them trains."""
+    from apportion.experiments.grid import RECIPES
+
+    recipes = find_recipes(group.rstrip("/")) if group else RECIPES
+    for name, recipe in recipes.items():
+        text = f"{recipe.data.name}, bags of {recipe.data.bag_size}: "
+        text += f"{recipe.first.method} for {recipe.first.epochs} epochs"
+        if recipe.second is not None:
+            text += f", then {recipe.second.labels} labels for {recipe.second.epochs}"
+        print(f"{name:34} {text}")
+
+
+def show(
+    name: Annotated[
+        str, typer.Argument(help="A recipe, or a group: then an object with one recipe per name.")
+    ],
+    set_: Settings = None,
+) -> None:
+    """Print a recipe with all its settings as JSON."""
+    from apportion.experiments.recipes import change_recipe, to_json
+
+    settings = parse_settings(set_)
+    recipes = {key: to_json(change_recipe(recipe, settings)) for key, recipe in find_recipes(name).items()}
+    if list(recipes) == [name]:
+        print(recipes[name])
+    else:
+        print(json.dumps({key: json.loads(recipe) for key, recipe in recipes.items()}, indent=1))
+
+
+# --- running
+
+
+def run(
+    name: Annotated[str, typer.Argument(help="A recipe or a group of `apportion list`.")],
+    seeds: Annotated[str, typer.Option(help="1, 1-3 or 1,2,5.")] = "1",
+    out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    data: DataFolder = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    exact: Annotated[bool, typer.Option("--exact", help="Use deterministic algorithms only.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Resume with a changed recipe, data set or version; it is recorded."),
+    ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard event files into the run folders.")
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once, in processes of this machine.")] = 1,
+    scheduler: Annotated[
+        str | None, typer.Option(help="A Dask scheduler whose workers make the runs: tcp://host:8786.")
+    ] = None,
+    set_: Settings = None,
+) -> None:
+    """Run recipes. Finished runs are skipped, interrupted ones resume."""
+    from dataclasses import replace
+
+    from apportion.cli.progress import Progress
+    from apportion.experiments.recipes import change_recipe
+    from apportion.experiments.run import run_with_teacher
+
+    changes = parse_settings(set_)
+    recipes = [
+        (key, replace(change_recipe(recipe, changes), seed=seed))
+        for seed in parse_seeds(seeds)
+        for key, recipe in find_recipes(name).items()
+    ]
+    settings = {"device": device, "data": data, "exact": exact, "force": force}
+    if jobs > 1 or scheduler is not None:
+        if "RANK" in os.environ:
+            raise typer.BadParameter(
+                "under torchrun all processes share one run; leave out --jobs and --scheduler"
+            )
+        run_in_parallel(recipes, out, jobs, scheduler, tensorboard, settings)
+        return
+    is_first_process = os.environ.get("RANK", "0") == "0"  # of those that torchrun started
+    for key, recipe in recipes:
+        with Progress() as progress, EventFiles(tensorboard and is_first_process) as events:
+            for folder, epochs, line in run_with_teacher(recipe, out, key, **settings):
+                if is_first_process:
+                    progress.show_epoch(str(folder.relative_to(out)), epochs, line)
+                if line is not None:
+                    events.write(folder, line)
+
+
+def run_in_parallel(
+    recipes: "list[tuple[str, Recipe]]",
+    out: Path,
+    jobs: int,
+    scheduler: str | None,
+    tensorboard: bool,
+    settings: dict[str, Any],
+) -> None:
+    """Make the runs, print a line for each that has ended, and fail at the end if any of them failed."""
+    from apportion.errors import RunError
+    from apportion.experiments.folder import read_log, read_result
+    from apportion.experiments.parallel import dask_cluster, local_processes, run_all
+
+    out = out.resolve()  # workers have working directories of their own
+    if settings["data"] is not None:
+        settings = settings | {"data": settings["data"].resolve()}
+    engines = dask_cluster(scheduler, settings) if scheduler else nullcontext(local_processes(jobs, settings))
+    failed = 0
+    with EventFiles(tensorboard) as events, engines as engine:
+        for number, result in enumerate(run_all(recipes, out, engine, settings["force"]), 1):
+            folder = result.job.folder
+            if result.problem is not None:
+                failed += 1
+                text = f"failed: {result.problem}"
+            else:
+                took = f"{result.seconds:.1f} s" if result.seconds else "finished before"
+                text = f"test {read_result(folder)['test_accuracy']['last']:.2f} %, {took}"
+                if tensorboard and result.seconds:
+                    for line in read_log(folder):
+                        events.write(folder, line)
+            print(f"{number}: {printable(folder.relative_to(out))}: {printable(text, 2000)}", flush=True)
+    if failed:
+        raise RunError(f"{failed} runs failed, for the reasons above; the others are finished")
+
+
+class EventFiles:
+    """TensorBoard's event files: every number of a log, in the folder of its run; none unless enabled."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.writers: dict[Path, Any] = {}
+        self.writer_type: Any = None
+        if enabled:
+            from tensorboardX import SummaryWriter
+
+            self.writer_type = SummaryWriter
+
+    def __enter__(self) -> "EventFiles":
+        return self
+
+    def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        for writer in self.writers.values():
+            writer.close()
+
+    def write(self, folder: Path, line: dict[str, Any]) -> None:
+        if self.writer_type is None:
+            return
+        from apportion.report.tables import flat_numbers
+
+        epoch = line["epoch"]
+        if folder not in self.writers:
+            # a run that resumes repeats the epochs after its checkpoint: their old numbers are dropped
+            self.writers[folder] = self.writer_type(str(folder), purge_step=epoch)
+        for name, value in flat_numbers(line):
+            if name != "epoch":
+                self.writers[folder].add_scalar(name.replace(".", "/"), value, epoch)
+
+
+# --- reports
+
+
+def report(
+    root: RunFolders,
+    md: Annotated[Path | None, typer.Option(help="Write tables in Markdown to this file.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one self-contained page with charts and bags to this file.")
+    ] = None,
+    data: DataFolder = None,
+    thumbnails: Annotated[bool, typer.Option(help="Draw images if their data set is found.")] = True,
+) -> None:
+    """Write a report of the runs below a folder: Markdown tables, an HTML page, or both."""
+    from apportion._untrusted import atomic_write, check_writable_place
+    from apportion.errors import RunError
+    from apportion.experiments.folder import all_runs, is_finished
+
+    if not root.is_dir():
+        raise RunError(f"{printable(root)} is not a folder; pass the folder that holds the runs")
+    if md is None and html is None:
+        raise typer.BadParameter("pass what to write: --html report.html, --md report.md, or both")
+    for path in (md, html):
+        if path is not None:
+            check_writable_place(path, error=RunError)
+    folders = all_runs(root)
+    if not any(is_finished(folder) for folder in folders):
+        unfinished = f" ({len(folders)} are unfinished)" if folders else ""
+        raise RunError(
+            f"there is no finished run below {printable(root)}{unfinished}; pass the folder that holds runs"
+        )
+    if md is not None:
+        from apportion.report.tables import runs_page
+
+        atomic_write(md, runs_page(root).encode("utf-8", "replace"), error=RunError)
+        print(printable(md))
+    if html is not None:
+        from apportion.report.page import html_page
+
+        page = html_page(root, data, thumbnails).encode("utf-8", "replace")
+        atomic_write(html, page, error=RunError)
+        print(f"{printable(html)}, {len(page) / 1e6:.2f} MB")
+
+
+class FigureKind(StrEnum):
+    curves = "curves"
+    labels = "labels"
+    confusion = "confusion"
+
+
+def figure(
+    kind: Annotated[
+        FigureKind,
+        typer.Argument(
+            metavar="KIND",
+            help="curves: a quantity by epoch; labels: correct labels by epoch of a second stage; confusion: "
+            "the test part of one recipe.",
+        ),
+    ],
+    root: RunFolders,
+    out: Annotated[Path, typer.Option(help="The file to write: .png, .svg or .pdf.")],
+    cell: Annotated[
+        list[str] | None,
+        typer.Option(help="A recipe such as digits/dllp/16, or a group; repeatable; default: all."),
+    ] = None,
+    quantity: Annotated[str, typer.Option(help="Of curves: any quantity of the log.")] = "test_accuracy",
+) -> None:
+    """Draw a figure of runs for a paper, as PNG, SVG or PDF."""
+    from matplotlib import rc_context
+
+    from apportion._untrusted import check_writable_place
+    from apportion.errors import RunError
+    from apportion.report import figures
+    from apportion.report.tables import collect
+
+    figures.check_format(out)
+    check_writable_place(out, error=RunError)
+    cells = collect(root)
+    if cell:
+        cells = {
+            name: found
+            for name, found in cells.items()
+            if any(name == wanted or name.startswith(f"{wanted}/") for wanted in cell)
+        }
+    if not cells:
+        wanted = f" of {printable(', '.join(cell))}" if cell else ""
+        raise RunError(f"there is no finished run{wanted} below {printable(root)}")
+    first = next(iter(cells.values()))
+    with rc_context(figures.STYLE):
+        if kind is FigureKind.curves:
+            drawing = figures.curves_figure(cells, quantity)
+        elif kind is FigureKind.labels:
+            with_second_stage = [found for name, found in cells.items() if "+plot" in name]
+            drawing = figures.labels_figure(with_second_stage[0] if with_second_stage else first)
+        else:
+            drawing = figures.confusion_figure(first)
+        figures.save_figure(drawing, out, dpi=200)
+    print(printable(out))
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of points, bags and networks.")] = 1,
+) -> None:
+    """Learn two moons with DLLP and LLP-GAN, alone and with PLOT; then again with first stages stopped early.
+
+    Prints tables and draws figures, in under two minutes.
+    """
+    import tempfile
+    from dataclasses import replace
+
+    import torch
+
+    from apportion._untrusted import explain_write_errors
+    from apportion.cli.progress import Progress
+    from apportion.errors import RunError
+    from apportion.experiments.grid import FIGURE_2, FIGURE_2_EARLY
+    from apportion.experiments.run import run_folder, run_with_teacher
+    from apportion.report.figures import moons_figure, moons_table, save_figure
+
+    torch.set_num_threads(1)  # networks this small are slower on two threads
+    with explain_write_errors(out, error=RunError):
+        out.mkdir(parents=True, exist_ok=True)
+    print(
+        "40 bags of 50 points. For each bag the fraction of either moon is known; no point's label is used.\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for recipes, title in (
+            (FIGURE_2, "150 epochs"),
+            (FIGURE_2_EARLY, "first stage stopped after 40 epochs"),
+        ):
+            folders = []
+            with Progress() as progress:
+                for name, unseeded in recipes.items():
+                    recipe = replace(unseeded, seed=seed)
+                    for place, epochs, line in run_with_teacher(recipe, root, name, device="cpu"):
+                        progress.show_epoch(str(place.relative_to(root).parent), epochs, line)
+                    folders.append(run_folder(root, name, recipe))
+            print(f"\n{title}\n{moons_table(folders)}")
+            stem = out / next(iter(recipes)).split("/")[0]
+            paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+            drawing = moons_figure(folders, title)
+            for path in paths:
+                save_figure(drawing, path)
+            print("figure: " + ", ".join(str(path) for path in paths) + "\n")
+
+
+# --- data sets
+
+data_app = typer.Typer(help="Download and list data sets.", no_args_is_help=True)
+
+
+@data_app.command()
+def fetch(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="cifar10, mnist, …; see `apportion data list`.")
+    ],
+    data: DataFolder = None,
+) -> None:
+    """Download data sets from where they are published, and check their checksums."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from apportion.datasets import default_folder, fetch_dataset
+
+    for name in names:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns) as progress:
+            tasks: dict[str, Any] = {}
+
+            def show_bytes(
+                file: str, done: int, total: int, progress: Any = progress, tasks: Any = tasks
+            ) -> None:
+                if file not in tasks:
+                    tasks[file] = progress.add_task(file, total=total)
+                progress.update(tasks[file], completed=done)
+
+            folder = fetch_dataset(name, data or default_folder(), show_bytes)
+        print(f"{name} is in {folder}")
+
+
+@data_app.command("list")
+def list_data(data: DataFolder = None) -> None:
+    """Print which data sets are in the folder, and where."""
+    from apportion.datasets import DOWNLOADS, default_folder, find_dataset
+
+    for name in DOWNLOADS:
+        place = find_dataset(name, data or default_folder())
+        print(f"{name:14} {place or f'not here; run `apportion data fetch {name}`'}")

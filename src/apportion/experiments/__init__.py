@@ -1,0 +1,1 @@
+"""Research with the library: recipes of the paper's experiments, runs that resume, grids of runs."""

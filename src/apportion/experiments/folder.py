@@ -1,0 +1,416 @@
+"""A run is a folder: recipe.json, where.json, log.jsonl, a checkpoint, and finally weights and result.json.
+
+The result is written last: if it exists, the run is finished. Every other file is written whole or not at
+all, and the log is on the disk before the checkpoint that counts its lines. A run that was killed at any
+moment therefore resumes to the same bits. Run folders may come from strangers: what is read is checked, and
+nothing in it is executed.
+"""
+
+import io
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from apportion._untrusted import (
+    NUMBER,
+    WEIGHTS_LIMIT,
+    atomic_write,
+    explain_write_errors,
+    is_locked,
+    open_lock,
+    parse_json,
+    parse_tensors,
+    printable,
+    read_bytes,
+    read_json,
+    read_npy,
+    read_tensors,
+)
+from apportion.errors import RunError
+
+CHECKPOINT_SECONDS = 20.0  # between checkpoints: what a SIGKILL costs at most
+PINNED = ("apportion", "torch", "exact", "data", "processes")  # of where.json: must not change on resuming
+RESUME_HINT = "the same command resumes from the last checkpoint"
+LOG_LIMIT = 1 << 25  # bytes; the log of ten thousand epochs has 4 million
+
+RESULT_SCHEMA = {
+    "test_accuracy": {"last": NUMBER, "oracle": NUMBER},
+    "epochs": int,
+    "train": {"proportion_error": NUMBER, "entropy": NUMBER, "label_accuracy": {"*": NUMBER}},
+    "seconds": {"*": NUMBER},
+    "confusion?": [[int]],
+}
+LINE_SCHEMA = {
+    "epoch": int,
+    "test_accuracy": NUMBER,
+    "terms?": {"*": NUMBER},
+    "seconds?": {"*": NUMBER},
+    "label_accuracy?": {"*": NUMBER},
+}
+
+
+# --- reading
+
+
+def all_runs(root: Path) -> list[Path]:
+    """Every folder below the root that holds a run, sorted."""
+    return [path.parent for path in sorted(root.rglob("recipe.json"))]
+
+
+def is_finished(folder: Path) -> bool:
+    return (folder / "result.json").exists()
+
+
+def is_in_use(folder: Path) -> bool:
+    """Whether a living process is training in the folder."""
+    return is_locked(folder / "lock", error=RunError)
+
+
+def read_recipe(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "recipe.json", {}, error=RunError)
+
+
+def read_where(folder: Path) -> dict[str, Any]:
+    """Version, commit, device and time of a run."""
+    return read_json(folder / "where.json", {}, error=RunError)
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    path = folder / "result.json"
+    result = read_json(path, RESULT_SCHEMA, error=RunError)
+    matrix = result.get("confusion", [])
+    if any(len(row) != len(matrix) or min(row) < 0 for row in matrix):
+        raise RunError(f"{path} is damaged: its confusion matrix is not a square of counts")
+    return result
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "log.jsonl"
+    lines = read_bytes(path, LOG_LIMIT, error=RunError).splitlines()
+    return [
+        parse_json(line, f"line {i} of {path}", LINE_SCHEMA, error=RunError)
+        for i, line in enumerate(lines, 1)
+    ]
+
+
+def read_log_probs(folder: Path) -> Tensor:
+    """Predictions of all training instances in the order of their bags, (N, k) float32."""
+    path = folder / "log_probs.npy"
+    table = read_npy(path, error=RunError)
+    if table.ndim != 2 or table.dtype.kind != "f" or not table.size:
+        raise RunError(f"{path} does not hold a table of predictions; run the first stage again")
+    log_probs = torch.from_numpy(table.astype(np.float32))
+    if not bool((log_probs < torch.inf).all()):
+        raise RunError(f"{path} holds predictions that are NaN; run the first stage again")
+    return log_probs.log_softmax(1)
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    path = folder / "model.safetensors"
+    return parse_tensors(read_bytes(path, WEIGHTS_LIMIT, error=RunError), str(path), error=RunError)[0]
+
+
+def load_weights(folder: Path, network: nn.Module) -> None:
+    """Load the weights of a finished run into a network of the same architecture."""
+    expected = network.state_dict()
+    network.load_state_dict(read_tensors(folder / "model.safetensors", expected, error=RunError))
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """One line for every setting that differs."""
+    old = _flatten(old)
+    new = _flatten(new)
+    return [
+        f"  {printable(name)}: {printable(repr(old.get(name)))} in the folder, {new.get(name)!r} requested"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _flatten(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{path}{name}.")
+        else:
+            flat[f"{path}{name}"] = value
+    return flat
+
+
+def check_same_recipe(folder: Path, recipe: str, force: bool = False) -> list[str]:
+    """Raise if the folder holds a run of another recipe; with `force` return the differences instead."""
+    if not (folder / "recipe.json").exists():
+        return []
+    changes = differences(read_recipe(folder), json.loads(recipe))
+    if changes and (is_finished(folder) or not force):
+        raise RunError(f"{folder} holds a run of another recipe; use another folder:\n" + "\n".join(changes))
+    return changes
+
+
+def check_not_finished(folder: Path) -> None:
+    if is_finished(folder):
+        raise RunError(f"{folder} holds a finished run; delete it to run it again, or use another folder")
+
+
+def check_teacher_data(teacher: Path, data: str) -> None:
+    """Raise if a first stage was trained on other data or bags. Old runs have no checksum to compare."""
+    if not (teacher / "where.json").exists():
+        return
+    schema = {"data?": str, "resumed?": [{"data?": str}]}
+    where = read_json(teacher / "where.json", schema, error=RunError)
+    sums = [each["data"] for each in (where, *where.get("resumed", [])) if "data" in each]
+    if sums and sums[-1] != data:
+        raise RunError(
+            f"{teacher} was trained on other data or other bags ({printable(sums[-1])}, not {data}); move it "
+            "away and run its first stage again"
+        )
+
+
+# --- writing
+
+
+class Checkpointer:
+    """Keeps the state after the last epoch: in memory always, on the disk every CHECKPOINT_SECONDS."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state: dict[str, Any] | None = None
+        self.saved = time.monotonic()
+
+    def keep(self, state: dict[str, Any]) -> None:
+        self.state = copy_state(state)
+        if time.monotonic() - self.saved > CHECKPOINT_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Write the latest state unless it is on the disk."""
+        if self.state is not None:
+            write_checkpoint(self.folder, self.state)
+            self.state = None
+            self.saved = time.monotonic()
+
+
+@contextmanager
+def open_run(folder: Path) -> Iterator[Checkpointer]:
+    """Hold a run folder, for this process alone. Whatever ends the body early, the last epoch is saved."""
+    with explain_write_errors(folder, error=RunError, hint=RESUME_HINT):
+        folder.mkdir(parents=True, exist_ok=True)
+    with open_lock(folder / "lock", error=RunError):
+        checkpointer = Checkpointer(folder)
+        try:
+            yield checkpointer
+        except BaseException:
+            with suppress(RuntimeError):  # a full disk, a broken device: the first reason is what matters
+                checkpointer.save()
+            raise
+
+
+def start_run(folder: Path, recipe: str, where: dict[str, Any], force: bool = False) -> dict[str, Any] | None:
+    """Prepare an open folder. Returns the checkpoint to resume from, or None for a new run.
+
+    A change of recipe, data or version is refused, or with `force` recorded in where.json.
+    """
+    changes = check_same_recipe(folder, recipe, force)
+    for partial in folder.glob("*.apportion-partial"):  # of a process that was killed
+        partial.unlink()
+    if not (folder / "last.safetensors").exists():
+        (folder / "log.jsonl").unlink(missing_ok=True)
+        write_text(folder / "recipe.json", recipe)
+        write_text(folder / "where.json", json.dumps(where, indent=1))
+        return None
+    state = read_checkpoint(folder)
+    before = read_where(folder)
+    pinned = [name for name in PINNED if name in before and name in where]
+    changes += differences({name: before[name] for name in pinned}, {name: where[name] for name in pinned})
+    if changes and not force:
+        raise RunError(
+            f"{folder} holds a run that started differently and is at epoch {state['epoch']}; use another "
+            "folder, or --force, which is recorded:\n" + "\n".join(changes)
+        )
+    _cut_log(folder, state["epoch"])
+    resumed: dict[str, Any] = {name: value for name, value in where.items() if before.get(name) != value}
+    resumed["epoch"] = state["epoch"]
+    if changes:
+        resumed["forced"] = changes
+    before["resumed"] = [*before.get("resumed", []), resumed]
+    write_text(folder / "where.json", json.dumps(before, indent=1))
+    write_text(folder / "recipe.json", recipe)
+    return state
+
+
+def _cut_log(folder: Path, epochs: int) -> None:
+    """Drop the lines of epochs that will run again."""
+    path = folder / "log.jsonl"
+    lines = read_bytes(path, LOG_LIMIT, error=RunError).splitlines(keepends=True)
+    if len(lines) < epochs:
+        raise RunError(f"{path} has fewer lines than the checkpoint has epochs; delete the folder")
+    atomic_write(path, b"".join(lines[:epochs]), error=RunError, hint=RESUME_HINT)
+
+
+def append_log(folder: Path, line: dict[str, Any]) -> None:
+    path = folder / "log.jsonl"
+    with (
+        explain_write_errors(path, error=RunError, hint=RESUME_HINT),
+        path.open("a", encoding="utf-8") as file,
+    ):
+        file.write(json.dumps(line) + "\n")
+
+
+def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
+    path = folder / "log.jsonl"
+    with explain_write_errors(path, error=RunError, hint=RESUME_HINT), path.open("ab") as file:
+        os.fsync(file.fileno())  # the log first: its lines must not be fewer than the epochs of a checkpoint
+    atomic_write(folder / "last.safetensors", pack_state(state), error=RunError, hint=RESUME_HINT)
+
+
+def finish_run(folder: Path, result: dict[str, Any], weights: dict[str, Tensor], log_probs: Tensor) -> None:
+    """Write the weights, the predictions that a second stage starts from, and at last the result."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+    atomic_write(folder / "model.safetensors", save(tensors), error=RunError, hint=RESUME_HINT)
+    table = io.BytesIO()
+    np.save(table, log_probs.half().cpu().numpy())
+    atomic_write(folder / "log_probs.npy", table.getvalue(), error=RunError, hint=RESUME_HINT)
+    write_text(folder / "result.json", format_json(result))
+    (folder / "last.safetensors").unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    atomic_write(path, text.encode(), error=RunError, hint=RESUME_HINT)
+
+
+_NUMBERS = re.compile(r"\[\n[-+.\deE,\s]+\]")  # a list of numbers over several lines
+
+
+def format_json(values: Any) -> str:
+    """Indented JSON with each list of numbers on one line: a confusion matrix has one line per class."""
+    text = json.dumps(values, indent=1)
+    return _NUMBERS.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text)
+
+
+# --- checkpoints: tensors as safetensors, everything else as JSON in the header of that file
+
+
+def copy_state(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with copies of what training changes in place: networks and optimizers."""
+    return state | {name: _copy(state[name]) for name in ("networks", "optimizers")}
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {name: _copy(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_copy(part) for part in value]
+    return value
+
+
+def pack_state(state: dict[str, Any]) -> bytes:
+    """A state of dicts, lists, tuples, numbers, strings and tensors as the bytes of a safetensors file."""
+    tensors: dict[str, Tensor] = {}
+    tree = json.dumps(_pack(state, tensors, {}))
+    return save(tensors, {"state": tree})
+
+
+def _pack(value: Any, tensors: dict[str, Tensor], names: dict[int, str]) -> Any:
+    """The value as JSON; tensors are collected under names, each tensor once."""
+    if isinstance(value, Tensor):
+        name = names.setdefault(id(value), str(len(names)))
+        if name not in tensors:
+            tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        channels_last = value.ndim == 4 and not value.is_contiguous()
+        return {"tensor": name, "channels_last": channels_last}
+    if isinstance(value, dict):
+        return {"keys": list(value), "values": [_pack(part, tensors, names) for part in value.values()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_pack(part, tensors, names) for part in value]}
+    if isinstance(value, list):
+        return [_pack(part, tensors, names) for part in value]
+    return value
+
+
+# what damaged states raise; RecursionError is a RuntimeError
+_DAMAGED = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError)
+
+
+def read_checkpoint(folder: Path) -> dict[str, Any]:
+    path = folder / "last.safetensors"
+    return unpack_state(read_bytes(path, WEIGHTS_LIMIT, error=RunError), str(path))
+
+
+def unpack_state(data: bytes, name: str) -> dict[str, Any]:
+    """The state that was packed."""
+    try:
+        tensors, metadata = parse_tensors(data, name, error=RunError)
+        state = _unpack(parse_json(metadata["state"], name, error=RunError), tensors)
+        if type(state["epoch"]) is not int or state["epoch"] < 1:
+            raise ValueError(f"its epoch is {state['epoch']!r}")
+    except _DAMAGED as problem:
+        raise RunError(
+            f"{name} is not a checkpoint ({printable(problem)}); delete it to start the run again"
+        ) from None
+    return state
+
+
+def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_unpack(part, tensors) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        tensor = tensors[value["tensor"]]
+        return tensor.to(memory_format=torch.channels_last) if value["channels_last"] else tensor
+    if "tuple" in value:
+        return tuple(_unpack(part, tensors) for part in value["tuple"])
+    values = [_unpack(part, tensors) for part in value["values"]]
+    return dict(zip(value["keys"], values, strict=True))
+
+
+def check_state(
+    state: dict[str, Any] | None,
+    networks: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    labels_shape: torch.Size | None = None,
+) -> None:
+    """Raise unless a state fits the networks, the optimizers and the shape of a second stage's labels."""
+    if state is None:
+        return
+    try:
+        for network, saved in zip(networks, state["networks"], strict=True):
+            network.load_state_dict(saved)
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            _check_optimizer(optimizer, saved)
+        if labels_shape is not None:
+            tables = [*state["labels"], state["ema"]]
+            if state["previous"] is not None:
+                tables.append(state["previous"])
+            if any(table.shape != labels_shape or not table.is_floating_point() for table in tables):
+                raise ValueError(f"its labels are not of shape {tuple(labels_shape)}")
+    except _DAMAGED as problem:
+        raise RunError(
+            f"the checkpoint does not fit the recipe ({printable(problem)}); delete it to start the run again"
+        ) from None
+
+
+def _check_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Settings must have the types of this optimizer, and its buffers the shapes of the weights."""
+    for own, other in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        for name in own.keys() - {"params"}:
+            if type(own[name]) is not type(other[name]):
+                raise ValueError(f"the optimizer's {name} is {other[name]!r}")
+    optimizer.load_state_dict(saved)
+    for weights, buffers in optimizer.state.items():
+        for value in buffers.values():
+            if isinstance(value, Tensor) and value.ndim and value.shape != weights.shape:
+                raise ValueError("the optimizer's buffers belong to other weights")

@@ -12,16 +12,25 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from data_files import cifar_bin, idx_bytes, npy_bytes
-from run_folders import folder_readers
+from run_folders import sample_of
 
 from apportion.datasets.adult import encode_rows, parse_rows
 from apportion.datasets.images import parse_cifar, parse_idx
 from apportion.errors import DataError, RunError, SettingsError
+from apportion.experiments.folder import (
+    check_state,
+    pack_state,
+    read_log,
+    read_log_probs,
+    read_recipe,
+    read_result,
+    read_weights,
+    read_where,
+    unpack_state,
+)
+from apportion.experiments.recipes import Recipe, SecondStage, check_recipe, from_json, to_json
+from apportion.experiments.sample import read_sample
 from apportion.optim import make_optimizer
-from apportion.recipes import Recipe, Second, from_json, to_json
-from apportion.recipes.checks import check
-from apportion.runs import read_log, read_log_probs, read_recipe, read_result, read_weights, read_where
-from apportion.runs.checkpoints import check_fit, pack, unpack
 
 RNG = np.random.default_rng(0)
 COLOR, GREY, LABELS = (RNG.integers(0, 5, shape, np.uint8) for shape in ((3, 32, 32, 3), (3, 28, 28), (3,)))
@@ -54,7 +63,7 @@ def on_disk(read: Callable[[Path], object], name: str) -> Callable[[bytes], obje
 
 def read_recipe_text(data: bytes) -> None:
     with suppress(UnicodeDecodeError):  # a recipe is read from text
-        check(from_json(data.decode()))
+        check_recipe(from_json(data.decode()))
 
 
 # --- run folders
@@ -83,7 +92,9 @@ def states() -> tuple[bytes, Callable[[bytes], object]]:
         "ema": table,
         "previous": None,
     }
-    return pack(state), lambda data: check_fit(unpack(data, "it"), [network], [optimizer], table.shape)
+    return pack_state(state), lambda data: check_state(
+        unpack_state(data, "it"), [network], [optimizer], table.shape
+    )
 
 
 def weights_bytes() -> bytes:
@@ -105,7 +116,7 @@ def data_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
 
 
 def run_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
-    recipe = to_json(Recipe(second=Second())).encode()
+    recipe = to_json(Recipe(second=SecondStage())).encode()
     return {
         "result": (json.dumps(RESULT).encode(), in_folder(read_result, "result.json")),
         "where": (b'{"apportion": "1", "torch": "2"}', in_folder(read_where, "where.json")),
@@ -114,6 +125,7 @@ def run_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
         "log_probs": (npy_bytes(np.zeros((5, 2), np.float16)), in_folder(read_log_probs, "log_probs.npy")),
         "weights": (weights_bytes(), in_folder(read_weights, "model.safetensors")),
         "checkpoint": states(),
+        "sample": (sample_of(2).to_bytes(), in_folder(read_sample, "sample.npz")),
     }
 
 
@@ -224,9 +236,9 @@ def model_readers() -> dict[str, tuple[bytes, Callable[[bytes], object], tuple[t
 
 
 def all_readers() -> dict[str, Reader]:
-    recipe = to_json(Recipe(second=Second())).encode()
+    recipe = to_json(Recipe(second=SecondStage())).encode()
     found = {name: Reader(*pair, DataError) for name, pair in data_readers().items()}
-    found |= {name: Reader(*pair, RunError) for name, pair in (run_readers() | folder_readers()).items()}
+    found |= {name: Reader(*pair, RunError) for name, pair in run_readers().items()}
     found["recipe"] = Reader(recipe, read_recipe_text, SettingsError)
     if find_spec("polars"):
         found |= {name: Reader(*pair, DataError) for name, pair in table_readers().items()}

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pages import NASTY, write_run
+from run_folders import SCRIPT, write_run
 
-from apportion.experiment.stages import run_with_teacher
-from apportion.grid import RECIPES
-from apportion.recipes import First, Network, Second
-from apportion.report.html import html_page
+from apportion.experiments.grid import RECIPES
+from apportion.experiments.recipes import FirstStage, Network, SecondStage
+from apportion.experiments.run import run_with_teacher
+from apportion.report.page import html_page
 
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
@@ -49,20 +49,20 @@ def report(tmp_path_factory) -> Path:
     moons = replace(
         RECIPES["figure2-early/dllp+plot/50"],
         network=Network("mlp", {"widths": (8,)}),
-        first=First(epochs=6),
-        second=Second(epochs=6, hold=2),
+        first=FirstStage(epochs=6),
+        second=SecondStage(epochs=6, warmup_epochs=2),
     )
     for _ in run_with_teacher(moons, root / "runs", "figure2-early/dllp+plot/50", device="cpu"):
         pass
     for seed in (1, 2):
         write_run(root / "runs", "digits/dllp/16", seed, epochs=30)
-        write_run(root / "runs", "digits/dllp+plot/16", seed, epochs=30, plot=True)
+        write_run(root / "runs", "digits/dllp+plot/16", seed, epochs=30)
     (root / "report.html").write_text(html_page(root / "runs"), "utf-8")
     return root / "report.html"
 
 
 class Visit:
-    """The page, opened; what it says on the console and what it asks for is kept."""
+    """The open page; records what it writes to the console and what it requests."""
 
     def __init__(self, browser, report: Path, size: str = "desktop", scheme: str = "light") -> None:
         width, height = SIZES[size]
@@ -90,7 +90,7 @@ class Visit:
 def test_the_page_is_read_and_used(chromium, report):
     visit = Visit(chromium, report)
     page = visit.page
-    number = page.text_content('tr[data-cell="digits/dllp/16"] .ours')
+    number = page.text_content('tr[data-cell="digits/dllp/16"] .mean')
     assert 89 < float(number) < 92
 
     lines = "[...document.querySelectorAll('#chart-curves .mark-line path')]"
@@ -139,8 +139,8 @@ def test_a_class_named_script_is_text(chromium, report):
     visit = Visit(chromium, report)
     visit.page.select_option("#run", "digits/dllp/16/seed=2")
     visit.page.wait_for_function("() => document.getElementById('command').textContent.includes('--seeds 2')")
-    assert NASTY in visit.page.text_content("#where")
-    assert NASTY[:8] in visit.page.text_content("#chart-classes")
+    assert SCRIPT in visit.page.text_content("#where")
+    assert SCRIPT[:8] in visit.page.text_content("#chart-classes")
     assert visit.page.evaluate("document.querySelectorAll('script').length") == 3
     visit.close(report)
 

@@ -44,7 +44,7 @@ from apportion.defaults import (
 )
 from apportion.errors import SettingsError
 from apportion.evaluate import predict_log_proba
-from apportion.grid import RECIPES
+from apportion.experiments.grid import RECIPES
 from apportion.networks import NETWORKS, conv13, mlp, resnet9, resnet18, wrn_28_2
 from apportion.optim import flat, one_cycle, ramp_cosine
 from apportion.pipeline import fit_two_stages
@@ -122,13 +122,13 @@ def test_the_numbers_of_each_kind():
 
 def test_images_are_trained_as_in_the_published_recipes():
     for size in (16, 32, 64, 128, 256):
-        recipe = RECIPES[f"beyond-resnet9/two-views/{size}"]
+        recipe = RECIPES[f"beyond-resnet9/two_views/{size}"]
         bags = equal_bags(size, 50_000)
-        by = "row" if recipe.first.batches == "scattered" else "bag"
+        by = "row" if recipe.first.batches == "row" else "bag"
         assert default_by("images", "two_views", bags, None) == by
         assert default_batch_size("images", bags, by) == recipe.batch_size
         assert default_epochs("images", bags, None, by) == pytest.approx(recipe.first.epochs, rel=0.15)
-    recipe = RECIPES["beyond-mnist/two-views/128"]
+    recipe = RECIPES["beyond-mnist/two_views/128"]
     bags = equal_bags(128, 60_000)
     assert default_epochs("cpu_images", bags, None, "bag") == recipe.first.epochs + 1  # a last, smaller batch
     assert default_batch_size("cpu_images", bags, "bag") == recipe.batch_size
@@ -148,19 +148,18 @@ def test_optimizers_are_those_of_the_published_recipes(kind, muon):
         assert (student.optimizer, student.learning_rate, student.schedule) == ("adam", 1e-3, one_cycle)
         assert views == dllp
         return
-    ours = (
-        ("beyond-resnet9-muon", "table1-muon", "table1-muon-both")
-        if muon
-        else ("beyond-resnet9", "table1", "table1")
-    )
-    names = [f"{ours[0]}/two-views/16", f"{ours[1]}/dllp/16", f"{ours[2]}/dllp+plot/16"]
-    stages = [RECIPES[names[0]].first, RECIPES[names[1]].first, RECIPES[names[2]].second]
-    schedules = {"ramp-cosine": ramp_cosine, "one-cycle": one_cycle, "flat": flat}
+    views_group, dllp_group = ("beyond-resnet9-muon", "table1-muon") if muon else ("beyond-resnet9", "table1")
+    stages = [RECIPES[f"{views_group}/two_views/16"].first, RECIPES[f"{dllp_group}/dllp/16"].first]
+    if muon:  # a student with Muon is trained as two views are, without a limit of the gradient
+        stages.append(replace(stages[0], clip=None))
+    else:
+        stages.append(RECIPES["table1/dllp+plot/16"].second)
+    schedules = {"ramp_cosine": ramp_cosine, "one_cycle": one_cycle, "flat": flat}
     for found, stage in zip((views, dllp, student), stages, strict=True):
         assert found.optimizer == stage.optimizer
-        assert found.learning_rate == stage.rate
+        assert found.learning_rate == stage.learning_rate
         assert found.schedule is schedules[stage.schedule]
-        assert found.weight_decay == stage.decay
+        assert found.weight_decay == stage.weight_decay
         assert found.clip == getattr(stage, "clip", None)
         assert found.momentum == stage.momentum == 0.9
 
@@ -176,9 +175,9 @@ def test_muons_rate_falls_with_steps_and_for_the_bag_loss_alone_with_the_size_of
     assert rate("dllp", 1e6, 16) == rate("two_views", 1e6, 16) == muon_learning_rate(1e6)
     assert default_student_optimization("images", True, 8000).learning_rate == muon_learning_rate(8000)
     for size in (32, 64, 256):
-        recipe = RECIPES[f"beyond-resnet9-muon/two-views/{size}"]
+        recipe = RECIPES[f"beyond-resnet9-muon/two_views/{size}"]
         steps = recipe.first.epochs * 50_000 / recipe.batch_size
-        assert recipe.first.rate == pytest.approx(muon_learning_rate(steps), rel=1 / 3)
+        assert recipe.first.learning_rate == pytest.approx(muon_learning_rate(steps), rel=1 / 3)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from apportion._untrusted import printable
-
 if TYPE_CHECKING:
     from apportion.experiments.recipes import Recipe
 
@@ -33,6 +31,7 @@ RunFolders = Annotated[Path, typer.Argument(metavar="ROOT", help="Folder with th
 
 def find_recipes(name: str) -> "dict[str, Recipe]":
     """The recipe of that name, or all recipes of that group."""
+    from apportion._untrusted import printable
     from apportion.experiments.grid import RECIPES
 
     if name in RECIPES:
@@ -48,6 +47,8 @@ def find_recipes(name: str) -> "dict[str, Recipe]":
 
 
 def parse_settings(texts: list[str] | None) -> dict[str, str]:
+    from apportion._untrusted import printable
+
     settings = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
@@ -59,6 +60,8 @@ def parse_settings(texts: list[str] | None) -> dict[str, str]:
 
 def parse_seeds(text: str) -> list[int]:
     """1, 1-3 or 1,2,5."""
+    from apportion._untrusted import printable
+
     seeds: list[int] = []
     try:
         for part in text.split(","):
@@ -166,6 +169,7 @@ def run_in_parallel(
     settings: dict[str, Any],
 ) -> None:
     """Make the runs, print a line for each that has ended, and fail at the end if any of them failed."""
+    from apportion._untrusted import printable
     from apportion.errors import RunError
     from apportion.experiments.folder import read_log, read_result
     from apportion.experiments.parallel import dask_cluster, local_processes, run_all
@@ -237,7 +241,7 @@ def report(
     thumbnails: Annotated[bool, typer.Option(help="Draw images if their data set is found.")] = True,
 ) -> None:
     """Write a report of the runs below a folder: Markdown tables, an HTML page, or both."""
-    from apportion._untrusted import atomic_write, check_writable_place
+    from apportion._untrusted import atomic_write, check_writable_place, printable
     from apportion.errors import RunError
     from apportion.experiments.folder import all_runs, is_finished
 
@@ -293,7 +297,7 @@ def figure(
     """Draw a figure of runs for a paper, as PNG, SVG or PDF."""
     from matplotlib import rc_context
 
-    from apportion._untrusted import check_writable_place
+    from apportion._untrusted import check_writable_place, printable
     from apportion.errors import RunError
     from apportion.report import figures
     from apportion.report.tables import collect

@@ -40,7 +40,7 @@ class Cell:
         for folder, result in zip(self.folders, self.results, strict=True):
             value: Any = result
             for key in path:
-                value = value.get(key) if isinstance(value, dict) else None
+                value = value.get(key, "missing") if isinstance(value, dict) else "missing"
             check_json(value, NUMBER, f"{folder / 'result.json'}: {' '.join(path)}", error=RunError)
             numbers.append(float(value))
         return numbers

@@ -50,6 +50,7 @@ from apportion.experiments.recipes import (
 from apportion.experiments.run import describe_where, find_run, run, run_folder, run_with_teacher, summarize
 from apportion.experiments.sample import read_sample
 from apportion.experiments.task import load_task
+from apportion.methods.plot import PLOT, bag_weights
 from apportion.pseudo_labels import PSEUDO_LABELS, SoftLabels, argmax_labels, hard_labels, soft_labels
 from apportion.report.tables import collect
 from apportion.transport import entropic_plan
@@ -254,7 +255,7 @@ def test_a_line_has_the_accuracy_of_predictions_labels_and_their_mean(tmp_path, 
 def test_soft_labels_log_how_far_their_plans_are_from_converged(tmp_path, task, teacher, monkeypatch, relax):
     def look(state):
         given = state.ema, task.bags.sizes, task.bags.proportions
-        return float(entropic_plan(*given, reg=0.1, relax=relax or math.inf).error.max())
+        return float(entropic_plan(*given, reg=0.1, precision=relax or math.inf).error.max())
 
     seen = spy_on_states(monkeypatch, look)
     log = run_all(replace(SOFT, second=replace(SOFT.second, relax=relax)), tmp_path / "good", teacher)
@@ -270,7 +271,7 @@ def test_rot_logs_the_largest_error_of_its_batches(tmp_path, monkeypatch):
     plain = SoftLabels.__call__
 
     def call(self, log_probs, sizes, proportions):
-        errors.append(float(entropic_plan(log_probs, sizes, proportions, reg=1.0, relax=1.0).error.max()))
+        errors.append(float(entropic_plan(log_probs, sizes, proportions, reg=1.0, precision=1.0).error.max()))
         return plain(self, log_probs, sizes, proportions)
 
     monkeypatch.setattr(SoftLabels, "__call__", call)
@@ -398,9 +399,10 @@ def test_a_first_stage_of_other_data_bags_recipe_or_network_does_not_teach(tmp_p
     other = replace(TINY, network=Network("mlp", {"widths": (8,)}), second=SecondStage(student="teacher"))
     with pytest.raises(RunError):
         run_all(other, tmp_path / "network", teacher)
-    run_named(replace(TINY, first=FirstStage(epochs=1)), tmp_path, "g/dllp/64")
+    root = tmp_path / "root"
+    run_named(replace(TINY, first=FirstStage(epochs=1)), root, "g/dllp/64")
     with pytest.raises(RunError, match=r"first\.epochs: 1"):
-        run_named(TINY_SECOND, tmp_path, "g/dllp+plot/64")
+        run_named(TINY_SECOND, root, "g/dllp+plot/64")
 
 
 @pytest.mark.parametrize(("student", "same"), [("teacher", True), ("new", False)])
@@ -474,6 +476,32 @@ def test_every_setting_of_a_second_stage_reaches_it(tmp_path, teacher, monkeypat
     assert given["loss"].keywords["beta"] == 0.5
 
 
+@pytest.mark.parametrize("method", ["dllp", "two_views"])
+def test_both_stages_learn_from_batches_of_rows_of_all_bags(tmp_path, monkeypatch, method):
+    augment = "weak+strong" if method == "two_views" else "none"
+    recipe = replace(
+        TINY,
+        data=Data("digits", 400),
+        first=FirstStage(method, epochs=2, batches="row"),
+        second=SecondStage(epochs=1, warmup_epochs=1, weighting="bag", augment="none"),
+        augment=augment,
+    )
+    seen = []
+    losses = PLOT.losses
+
+    def spy(self, batch, progress):
+        seen.append((batch.row, self.weights))
+        return losses(self, batch, progress)
+
+    monkeypatch.setattr(PLOT, "losses", spy)
+    lines = list(run_with_teacher(recipe, tmp_path, f"digits/{method}+plot/400", device="cpu"))
+    assert [line["stage"] for _, _, line in lines] == ["first", "first", "second"]
+    bags = load_task(recipe, CPU).bags
+    rows = torch.cat([row for row, _ in seen])
+    assert torch.equal(rows.sort().values, torch.arange(len(bags.x)))  # every row once per epoch
+    assert torch.equal(seen[0][1], bag_weights(bags.sizes, len(bags.x)))
+
+
 def test_optimizers_and_networks_follow_the_recipe():
     first = FirstStage(
         optimizer="sgd", learning_rate=0.5, weight_decay=0.1, momentum=0.7, generator_learning_rate=0.25
@@ -484,10 +512,10 @@ def test_optimizers_and_networks_follow_the_recipe():
     assert {m.p for m in networks[0].modules() if isinstance(m, torch.nn.Dropout)} == {0.25}
     own, other = runs.build_optimizers(networks, first)
     assert isinstance(own, torch.optim.SGD)
-    assert {group["peak"] for group in own.param_groups} == {0.5}
+    assert {group["peak_lr"] for group in own.param_groups} == {0.5}
     assert own.param_groups[0]["weight_decay"] == 0.1
     assert isinstance(other, torch.optim.Adam)
-    assert {(group["peak"], group["betas"]) for group in other.param_groups} == {(0.25, (0.5, 0.999))}
+    assert {(group["peak_lr"], group["betas"]) for group in other.param_groups} == {(0.25, (0.5, 0.999))}
     schedule = runs.build_schedule(FirstStage(epochs=400, schedule="halving"))
     assert [schedule(progress) for progress in (0.0, 0.25, 0.5, 0.75)] == [1.0, 0.5, 0.25, 0.125]
 

@@ -13,17 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from apportion.bags.bags import Bags
+from apportion.bags.proportions import Proportions
 from apportion.bags.simulate import make_bags
 from apportion.datasets import Instances
 from apportion.datasets.adult import adult
 from apportion.datasets.synthetic import blobs, digits, moons
-from apportion.fitting import two_stages
-from apportion.selection.crossfit import out_of_fold_log_proba
+from apportion.estimator import ProportionClassifier
 from apportion.selection.diagnosis import diagnose_bags
-from apportion.tabular.fit import checked
+from apportion.tables.diagnose import Evaluation, diagnose_probabilities, fit_folds
 
 FINE: list[tuple[str, Callable[[int], Instances], int, Any]] = [
     *((f"moons, {size}", moons, size, "random") for size in (10, 20, 50)),
@@ -80,8 +81,13 @@ def main() -> None:
 
 
 def show(name: str, bags: Bags, hidden: torch.Tensor | None) -> None:
-    log_probs = out_of_fold_log_proba(bags, partial(two_stages, **checked({})), folds=4)
-    found = diagnose_bags(log_probs, bags, cross_validated=True)
+    table = Proportions(dict(zip(bags.ids, bags.proportions.numpy(), strict=True)))
+    evaluation = Evaluation(bags.x.numpy(), bags, table, "", folds=4)
+    probabilities = np.empty((len(bags.x), bags.n_classes))
+    for _ in fit_folds(ProportionClassifier(random_state=0), evaluation, probabilities):
+        pass
+    log_probs = torch.from_numpy(probabilities).log()
+    found = diagnose_probabilities(probabilities, evaluation)
     truth = "" if hidden is None else f"{100 * float((log_probs.argmax(1) == hidden).double().mean()):.1f}"
     cells = [name if found.supported else f"{name}: **no answer**", len(bags.sizes), f"{found.spread:.2f}"]
     cells += [f"{found.correlation:.3f}", f"{found.critical_correlation:.3f}"]

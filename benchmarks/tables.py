@@ -54,23 +54,23 @@ def polars_alone(table: Path) -> None:
 
 
 def check(table: Path, shares: Path) -> None:
-    from apportion.tables.asking import Asked
-    from apportion.tables.checking import check, refuse
+    from apportion.tables.check import check
+    from apportion.tables.spec import BagColumn, TableSpec
 
-    refuse(check(Asked(table, "bag", proportions=shares)))
+    check(TableSpec(table, (BagColumn("bag", shares),))).report.raise_problems()
 
 
 def hold(table: Path, shares: Path) -> None:
-    """All that `fit` does before it trains: read, check, group, transform."""
-    from apportion import fitting  # noqa: F401  its imports are part of what fit holds
-    from apportion.tables.asking import Asked
-    from apportion.tables.checking import check, refuse
-    from apportion.tables.holding import hold
+    """All that `fit` does up to the end of the first epoch: read, check, group, encode."""
+    from apportion.estimator import ProportionClassifier
+    from apportion.tables.check import check
+    from apportion.tables.fit import fit
+    from apportion.tables.spec import BagColumn, TableSpec
 
-    asked = Asked(table, "bag", proportions=shares)
-    found = check(asked)
-    refuse(found)
-    hold(asked, found)
+    spec = TableSpec(table, (BagColumn("bag", shares),))
+    checked = check(spec)
+    checked.report.raise_problems()
+    next(fit(ProportionClassifier(epochs=1, batch_size=1024, random_state=0), spec, checked))
 
 
 def network(table: Path, columns: int) -> None:
@@ -105,7 +105,7 @@ def fit(table: Path, shares: Path, out: Path) -> None:
     from apportion.cli import app
 
     words = ["fit", str(table), "--bag", "bag", "--proportions", str(shares), "--out", str(out)]
-    words += ["--first-epochs", str(EPOCHS), "--batch-size", str(BATCH), "--second-stage", "none"]
+    words += ["--epochs", str(EPOCHS), "--batch-size", str(BATCH), "--pseudo-labels", "none"]
     app(words, standalone_mode=False)
 
 
@@ -127,13 +127,6 @@ def run_part(part: str, words: list[str]) -> None:
         return
     wall, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
     cpu, peak = used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss
-    if part in ("check", "hold", "fit"):
-        # Parquet was tried in another process, whose time is known when it has ended
-        from apportion.tables.trial import end
-
-        end()
-        other = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu += other.ru_utime + other.ru_stime
     print(json.dumps({"cpu": cpu, "wall": wall, "peak": peak}))
 
 

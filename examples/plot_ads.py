@@ -64,7 +64,7 @@ def main(folder: Path, small: bool = False) -> None:
         counted.write_csv(here / "conversions.csv")
         said = (here / "clicks.csv", "--bag", "campaign", "--counts", here / "conversions.csv")
         apportion("check", *said)
-        epochs = ("--first-epochs", 3, "--second-epochs", 1) if small else ()
+        epochs = ("--epochs", 3, "--student-epochs", 1) if small else ()
         apportion("fit", *said, "--out", here / "model", *epochs)
         apportion("predict", here / "model", here / "clicks.csv", "--out", here / "scored.parquet")
         scored = pl.read_parquet(here / "scored.parquet")

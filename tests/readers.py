@@ -144,72 +144,70 @@ def parquet(data: bytes) -> bytes:
 
 
 def table_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
-    """A table, or the shares of its bags, checked and held; the other file is good and lies beside it."""
-    from apportion.tables.asking import Asked
-    from apportion.tables.checking import check as check_table
-    from apportion.tables.checking import refuse
-    from apportion.tables.holding import hold
+    """A table, or the proportions of its bags, checked and encoded; the other file is good."""
+    from apportion.encoding import TableEncoder
+    from apportion.tables.check import check as check_table
+    from apportion.tables.fit import feature_columns
+    from apportion.tables.read import clean_errors
+    from apportion.tables.spec import BagColumn, TableSpec
 
     folder = tempfile.TemporaryDirectory()
-    for name, data in (("people.csv", PEOPLE), ("shares.csv", SHARES)):
-        (Path(folder.name) / name).write_bytes(data)
+    people, shares = Path(folder.name) / "people.csv", Path(folder.name) / "shares.csv"
+    people.write_bytes(PEOPLE)
+    shares.write_bytes(SHARES)
 
-    def read(asked: Asked, keep: object = folder) -> None:
-        found = check_table(asked)
-        refuse(found)
-        hold(asked, found)
+    def read(table: Path, proportions: Path, keep: object = folder) -> None:
+        spec = TableSpec(table, (BagColumn("bag", proportions),))
+        checked = check_table(spec)
+        checked.report.raise_problems()
+        X = checked.frame.select(feature_columns(spec, checked))
+        with clean_errors(table):
+            TableEncoder().fit(X).transform(X)
 
-    people, shares = (Path(folder.name) / name for name in ("people.csv", "shares.csv"))
     return {
-        "csv": (PEOPLE, on_disk(lambda path: read(Asked(path, "bag", proportions=shares)), "it.csv")),
-        "parquet": (
-            parquet(PEOPLE),
-            on_disk(lambda path: read(Asked(path, "bag", proportions=shares)), "it.parquet"),
-        ),
-        "shares": (SHARES, on_disk(lambda path: read(Asked(people, "bag", proportions=path)), "it.csv")),
-        "shares parquet": (
-            parquet(SHARES),
-            on_disk(lambda path: read(Asked(people, "bag", proportions=path)), "it.parquet"),
-        ),
+        "csv": (PEOPLE, on_disk(lambda path: read(path, shares), "it.csv")),
+        "parquet": (parquet(PEOPLE), on_disk(lambda path: read(path, shares), "it.parquet")),
+        "shares": (SHARES, on_disk(lambda path: read(people, path), "it.csv")),
+        "shares parquet": (parquet(SHARES), on_disk(lambda path: read(people, path), "it.parquet")),
     }
 
 
-def picture_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
-    """A file of an image, of each format."""
+def image_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
+    """An image file of each format."""
     from PIL import Image
 
-    from apportion.tables.picture_files import FORMATS, look, pixels
+    from apportion.tables.images import FORMATS, ImageColumn, read_header, read_image
 
     def read(path: Path) -> None:
-        look(path.parent, path.name)
-        pixels(path.parent, (3, 8, 8), True, path.name)
+        read_header(path.parent, path.name)
+        read_image(path.parent, ImageColumn("file", (3, 8, 8), resize=True), path.name)
 
-    found, image = {}, Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 14, 3), np.uint8))
+    readers = {}
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 14, 3), np.uint8))
     for name in FORMATS:
         content = io.BytesIO()
         image.save(content, name)
-        found[f"image {name}"] = content.getvalue(), on_disk(read, "it")
-    return found
+        readers[f"image {name}"] = content.getvalue(), on_disk(read, "it")
+    return readers
 
 
 def model_readers() -> dict[str, tuple[bytes, Callable[[bytes], object], tuple[type[Exception], ...]]]:
-    """A model's two files, the other one good; and a table that is scored by a good model."""
+    """The two files of a model, the other one good; and a table that a good model predicts."""
+    import polars as pl
+
+    from apportion import ProportionClassifier
     from apportion.errors import DataError, ModelError
-    from apportion.models import Model, load_model, save_model
-    from apportion.networks import mlp
-    from apportion.tables.columns import Column
-    from apportion.tables.reading import save_table
-    from apportion.tabular.score import score_table
+    from apportion.saving import load, save
+    from apportion.tables.predict import predict_table
+    from apportion.tables.read import write_table
 
     keep = tempfile.TemporaryDirectory()
     folder, table = Path(keep.name) / "model", Path(keep.name) / "people.csv"
     table.write_bytes(PEOPLE)
-    columns = (Column("n", "number", flag=True), Column("c", "category", categories=("x", "y")))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)  # some weights have no unit that sees a number, however large
-        network = mlp((5,), 2, widths=(4,))
-    save_model(Model(network, "mlp", (5,), ("no", "yes"), {"widths": [4]}, columns), folder)
-    model = load_model(folder)
+    classifier = ProportionClassifier(epochs=1, pseudo_labels=None, random_state=0)
+    classifier.fit(pl.read_csv(PEOPLE), bags="bag", proportions={"a": [0.25, 0.75], "b": [0.5, 0.5]})
+    save(classifier, folder)
+    model = load(folder)
 
     def file(name: str) -> tuple[bytes, Callable[[bytes], object], tuple[type[Exception], ...]]:
         good = (folder / name).read_bytes()
@@ -217,21 +215,21 @@ def model_readers() -> dict[str, tuple[bytes, Callable[[bytes], object], tuple[t
         def read(data: bytes, keep: object = keep) -> None:
             (folder / name).write_bytes(data)
             try:
-                found = load_model(folder)
+                found = load(folder)
             finally:
                 (folder / name).write_bytes(good)
-            score_table(found, table).collect()
+            predict_table(found, table)[0].collect()
 
-        return good, read, (ModelError, DataError)  # a model of another table is a good one
+        return good, read, (ModelError, DataError)  # a good model of another table is a DataError
 
-    def scored(path: Path) -> None:
-        save_table(score_table(model, path), path.with_name("scored.csv"))
+    def predict(path: Path) -> None:
+        write_table(predict_table(model, path)[0], path.with_name("predicted.csv"))
 
     return {
-        "model": file("config.json"),
+        "model": file("model.json"),
         "model weights": file("model.safetensors"),
-        "scored": (PEOPLE, on_disk(scored, "it.csv"), (DataError,)),
-        "scored parquet": (parquet(PEOPLE), on_disk(scored, "it.parquet"), (DataError,)),
+        "predicted": (PEOPLE, on_disk(predict, "it.csv"), (DataError,)),
+        "predicted parquet": (parquet(PEOPLE), on_disk(predict, "it.parquet"), (DataError,)),
     }
 
 
@@ -244,9 +242,9 @@ def all_readers() -> dict[str, Reader]:
         found |= {name: Reader(*pair, DataError) for name, pair in table_readers().items()}
         found |= {name: Reader(*three) for name, three in model_readers().items()}
     if find_spec("PIL"):
-        from apportion.tables.picture_files import UnreadError
+        from apportion.tables.images import ImageProblem
 
-        found |= {name: Reader(*pair, UnreadError) for name, pair in picture_readers().items()}
+        found |= {name: Reader(*pair, ImageProblem) for name, pair in image_readers().items()}
     return found
 
 

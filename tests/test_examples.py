@@ -11,7 +11,7 @@ STORIES = {
     "slides": "on patches of new slides",
     "election": "vote by age: mean error",
     "exit_poll": "precincts and exit poll: mean error",
-    "ads": "nothing is wrong",
+    "ads": "no problems",
     "two_moons": "labels 0.0000",
     "limits": "bag loss 0.693366, cross-entropy with the true labels 0.693366",
 }

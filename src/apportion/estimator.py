@@ -28,7 +28,7 @@ from apportion.bags.arrays import (
     refuse_masked_values,
     stack_images,
 )
-from apportion.bags.bags import Bags
+from apportion.bags.bags import Bags, exact_bag_means
 from apportion.bags.build import (
     build_bags_without_features,
     check_row_order,
@@ -42,10 +42,11 @@ from apportion.bags.rules import check_bags_differ, raise_problem
 from apportion.defaults import check_settings, resolve_auto
 from apportion.encoding import TableEncoder
 from apportion.errors import ApportionWarning, DataError
-from apportion.evaluate import predict_log_proba_on
+from apportion.evaluate import bag_correlation, predict_log_proba_on, proportion_error
 from apportion.networks import NETWORKS
 from apportion.pipeline import EpochState, fit_two_stages
 from apportion.pseudo_labels import make_labeler, transduce
+from apportion.selection.diagnosis import MIN_BAGS
 from apportion.selection.epochs import EpochSelector, check_selection, split_bags
 from apportion.selection.scores import SCORES
 
@@ -132,6 +133,11 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         The stage and the epoch whose weights were kept.
     temperature_ : float
         What logits were divided by; 1 without `calibrate`.
+    bag_scores_ : dict
+        For "train" and, if there are any, "validation" bags: "proportion_error", half the L1 distance between
+        predicted and known proportions, and "bag_correlation" (None for fewer than six bags).
+    validation_bags_ : list
+        Ids of the bags that were not learned from.
     encoder_ : TableEncoder or None
         The encoder of the columns, if `X` was a data frame.
     n_features_in_ : int
@@ -294,6 +300,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             self.optimizers_ = selector.optimizers
             log_probs = predict_log_proba_on(device, model, x, as_floats).to(device)
             self.transduction_ = self.classes_[_transduce(log_probs, parts, built.bags)]
+            self.bag_scores_ = _score_bags(log_probs.cpu(), parts)
+        self.validation_bags_ = [] if len(parts) == 1 else list(parts[1].ids)
         self.model_ = model
 
     def _resolve_settings(self, x: Tensor, device: torch.device) -> dict[str, Any]:
@@ -442,6 +450,26 @@ def _transduce(log_probs: Tensor, parts: list[Bags], bags: Bags) -> np.ndarray:
         log_probs = ordered
     bags = replace(bags, proportions=bags.proportions.to(log_probs.device))
     return transduce(log_probs, bags)
+
+
+def _score_bags(log_probs: Tensor, parts: list[Bags]) -> dict[str, dict[str, float | None]]:
+    """How well predicted proportions agree with known ones; `log_probs` follow the parts."""
+    scores = {}
+    start = 0
+    for name, part in zip(("train", "validation"), parts, strict=False):
+        predicted = log_probs[start : start + len(part.source)]
+        start += len(part.source)
+        proportions = part.proportions.cpu()
+        known = proportions.isfinite().all(1)
+        sizes = part.sizes[known]
+        if not bool(known.all()):
+            predicted = predicted[torch.repeat_interleave(known, part.sizes)]
+        correlation = None
+        if len(sizes) >= MIN_BAGS:  # of two bags and two classes it would be 1 or -1
+            correlation = bag_correlation(exact_bag_means(predicted.exp(), sizes), proportions[known])
+        error = proportion_error(predicted, sizes, proportions[known])
+        scores[name] = {"proportion_error": error, "bag_correlation": correlation}
+    return scores
 
 
 # --- features

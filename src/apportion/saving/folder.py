@@ -391,6 +391,9 @@ def _encoder_from(folder: Path, values: Mapping[str, Any]) -> TableEncoder:
         encoder = TableEncoder.from_json(values["encoder"])
     except DataError as problem:
         raise ModelError(f"{folder}: {problem}") from None
+    names = [column.name for column in encoder.columns_]
+    if values["feature_names"] not in (None, names):
+        raise ModelError(f"{folder} has feature names that are not the columns of its encoder")
     n_features = len(encoder.get_feature_names_out())
     if values["input"]["bytes"] or values["input"]["shape"] != [n_features]:
         shape = tuple(values["input"]["shape"])

@@ -1,1 +1,1 @@
-"""Tables in, predictions out: files of people and of their bags, checked whole, turned into features."""
+"""From files to a classifier and back: tables in CSV and Parquet files, and images that they name."""

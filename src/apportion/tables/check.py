@@ -6,7 +6,7 @@ numbers, numbers that look like codes.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import time
 from pathlib import Path
@@ -522,7 +522,9 @@ def _check_groupings(
     aligned = [each for each in found if each is not None]
     if report.groups or len(aligned) < len(found):
         return [], []
-    classes = {bag.name: each.classes.tolist() for bag, each in zip(spec.bags, aligned, strict=True)}
+    classes: dict[Hashable, Any] = {
+        bag.name: each.classes.tolist() for bag, each in zip(spec.bags, aligned, strict=True)
+    }
     for problem in check_same_classes(classes):
         report.add(problem)
         return [], []
@@ -547,30 +549,37 @@ def _check_bags(spec: TableSpec, bag: BagColumn, checked: CheckedTable) -> Align
     place = proportions_file(spec, bag).name
     bags = _count_bags(spec, bag.name, checked.frame, report)
     try:
-        if bag.file is None:
-            table, key = _shares_in_table(spec, bag.name, checked.frame, report), bag.name
-        else:
-            table, key = _read_proportions(spec, bag, bags[bag.name], report), bag.key or bag.name
-        if table is None:
-            return None
-        checked.proportions[bag.name] = proportions = Proportions(
-            table,
-            spec.kind,
-            key=key,
-            classes=list(spec.shares or spec.classes) or None,
-            std=bag.std,
-            normalize=spec.normalize,
-            missing_bags=spec.missing_bags,
-            missing_cells=spec.missing_cells,
-            rest=spec.rest,
-        )
-        aligned = align(proportions, bags[bag.name].to_list(), bags["len"].to_numpy().astype(np.int64))
+        with clean_errors(proportions_file(spec, bag)):
+            table = _read_table_of_bags(spec, bag, checked.frame, bags[bag.name], report)
+            if table is None:
+                return None
+            checked.proportions[bag.name] = proportions = Proportions(
+                table,
+                spec.kind,
+                key=table.columns[0],
+                classes=list(spec.shares or spec.classes) or None,
+                std=bag.std,
+                normalize=spec.normalize,
+                missing_bags=spec.missing_bags,
+                missing_cells=spec.missing_cells,
+                rest=spec.rest,
+            )
+            aligned = align(proportions, bags[bag.name].to_list(), bags["len"].to_numpy().astype(np.int64))
     except DataError as problem:
         report.add_message("proportions", f"{place}: {problem}")
         return None
     for problem in find_problems(aligned):
         report.add(replace(problem, message=f"{place}: {problem.message}"))
     return aligned
+
+
+def _read_table_of_bags(
+    spec: TableSpec, bag: BagColumn, frame: pl.LazyFrame, ids: pl.Series, report: CheckReport
+) -> pl.DataFrame | None:
+    """One row per bag, whose id is the first column. None: a problem is reported."""
+    if bag.file is None:
+        return _shares_in_table(spec, bag.name, frame, report)
+    return _read_proportions(spec, bag, ids, report)
 
 
 def proportions_file(spec: TableSpec, bag: BagColumn) -> Path:

@@ -1,0 +1,276 @@
+"""Commands about tables: check, fit, predict, diagnose and export."""
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from apportion.cli.options import (
+    Device,
+    FeatureOptions,
+    Missing,
+    Model,
+    ProportionOptions,
+    Table,
+    TrainingOptions,
+    check_separate,
+    make_spec,
+    with_options,
+)
+
+if TYPE_CHECKING:
+    from apportion.selection.diagnosis import Diagnosis
+
+NO_ANSWER = 1  # exit code of diagnose
+MAX_COLUMNS = 40  # that are listed
+MAX_INTERVAL = 0.9  # an interval of the accuracy as wide as this says nothing
+
+
+def show(text: Any) -> None:
+    """Print a text that may hold names from files: no control characters reach the terminal."""
+    from apportion._untrusted import printable_lines
+
+    print(printable_lines(text), flush=True)
+
+
+@with_options
+def check(
+    table: Table, proportions: ProportionOptions, features: FeatureOptions, missing: Missing = None
+) -> None:
+    """Find everything that is wrong with a table and the proportions of its bags, all at once."""
+    from apportion.tables.check import check as check_table
+    from apportion.tables.images import read_all_images
+
+    spec = make_spec(table, proportions, features, missing)
+    checked = check_table(spec)
+    for note in checked.report.notes:
+        show(note)
+    checked.report.raise_problems()
+    if checked.image is not None:
+        for _ in read_all_images(checked.image, table, checked.frame):
+            pass  # files that cannot be read are errors
+    kinds = checked.report.kinds
+    columns = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+    if len(kinds) > MAX_COLUMNS:
+        columns = ", ".join(f"{n:,} columns ({kind})" for kind, n in Counter(kinds.values()).items())
+    if checked.image is not None:
+        columns = f"{checked.image.name} (image)"
+    show(f"no problems: {columns} -> {', '.join(map(str, checked.classes))}")
+
+
+@with_options
+def fit(
+    table: Table,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the model: new, or empty.")],
+    proportions: ProportionOptions,
+    features: FeatureOptions,
+    training: TrainingOptions,
+    missing: Missing = None,
+) -> None:
+    """Learn a classifier of rows from a table and the proportions of its bags."""
+    from apportion._device import find_device
+    from apportion._untrusted import check_writable_place
+    from apportion.cli.progress import Progress
+    from apportion.errors import ModelError, SettingsError
+
+    check_writable_place(out, folder=True, error=ModelError)
+    spec = make_spec(table, proportions, features, missing)
+    if not training.horizontal_flip and spec.image is None:
+        raise SettingsError("--no-horizontal-flip is for images; name the column of their files with --image")
+    find_device(training.device)
+
+    from apportion.tables.check import check as check_table
+
+    checked = check_table(spec)
+    for note in checked.report.notes:
+        show(note)
+    checked.report.raise_problems()
+
+    from apportion.estimator import ProportionClassifier
+    from apportion.saving import save_nearby
+    from apportion.tables.fit import describe_fit, quality
+    from apportion.tables.fit import fit as fit_table
+
+    classifier = ProportionClassifier(**training.parameters())
+    with Progress() as progress:
+        for state in fit_table(classifier, spec, checked):
+            losses = ", ".join(f"{name} {value:.4g}" for name, value in state.epoch.terms.items())
+            progress.update(f"{state.stage} stage", state.epoch.number, state.epoch.total, losses)
+    place = save_nearby(classifier, out, about=describe_fit(spec, checked, classifier))
+    for name, value in quality(classifier).items():
+        show(f"{name}: {_format(value)}")
+    show(out if place == out.absolute() else place)
+
+
+def _format(value: Any) -> str:
+    if value is None:
+        return "undefined (too few bags, or all alike)"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+@with_options
+def predict(
+    model: Model,
+    table: Table,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="TABLE with predictions, CSV or Parquet.")],
+    proportions: ProportionOptions,
+    missing: Missing = None,
+    device: Device = "auto",
+) -> None:
+    """Add predicted classes and probabilities to a table; with --bag, given the proportions of its bags."""
+    from apportion._device import find_device
+    from apportion._untrusted import check_writable_place
+    from apportion.errors import DataError, SettingsError
+    from apportion.tables.read import check_output_suffix, write_table
+
+    check_output_suffix(out)
+    check_writable_place(out, error=DataError)
+    check_separate([out], [table, *(proportions.proportions or ()), *(proportions.counts or ())])
+    find_device(device)
+    spec = None
+    if proportions.bag:
+        spec = make_spec(table, proportions, missing=missing)
+    elif proportions != ProportionOptions():
+        raise SettingsError("proportions belong to bags; name the column with the bag of each row with --bag")
+
+    from apportion.saving import load
+    from apportion.tables.predict import predict_table
+
+    classifier = load(model).set_params(device=device)
+    typed = out.suffix.lower() != ".csv"
+    predicted, notes = predict_table(classifier, table, missing=missing or (), spec=spec, typed=typed)
+    write_table(predicted, out)
+    for note in notes:
+        show(note)
+    show(out)
+
+
+@with_options
+def diagnose(
+    model: Model,
+    table: Table,
+    proportions: ProportionOptions,
+    missing: Missing = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="The model has not learned from the bags of TABLE.")
+    ] = False,
+    folds: Annotated[int, typer.Option(min=2, help="Networks to train if no bags were held out.")] = 4,
+    bags_out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the error of every bag.")
+    ] = None,
+    rows_out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the class and the margin of every row.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Judge a model without labels: figures and plain words. Exit code 1: nothing shows that it works."""
+    from apportion._device import find_device
+    from apportion._untrusted import check_writable_place
+    from apportion.errors import DataError, SettingsError
+    from apportion.tables.read import check_output_suffix, write_table
+
+    outputs = [path for path in (bags_out, rows_out) if path is not None]
+    for path in outputs:
+        check_output_suffix(path)
+        check_writable_place(path, error=DataError)
+    inputs = [table, *(proportions.proportions or ()), *(proportions.counts or ())]
+    check_separate([bags_out, rows_out], inputs)
+    find_device(device)
+    spec = make_spec(table, proportions, missing=missing)
+    if len(spec.bags) > 1:
+        raise SettingsError("diagnose takes one --bag at a time; judge each grouping by itself")
+
+    import numpy as np
+
+    from apportion.cli.progress import Progress
+    from apportion.saving import load
+    from apportion.tables.diagnose import (
+        bag_table,
+        diagnose_probabilities,
+        fit_folds,
+        judged_device,
+        plan_diagnosis,
+        row_table,
+    )  # fmt: skip
+
+    classifier = load(model)
+    classifier.set_params(device=judged_device(classifier, device))
+    evaluation = plan_diagnosis(classifier, spec, new=new, folds=folds)
+    if evaluation.folds:
+        probabilities = np.empty((len(evaluation.bags.source), len(classifier.classes_)))
+        with Progress() as progress:
+            for fold, state in fit_folds(classifier, evaluation, probabilities):
+                name = f"network {fold + 1} of {evaluation.folds}, {state.stage} stage"
+                progress.update(name, state.epoch.number, state.epoch.total, "")
+    else:
+        probabilities = classifier.predict_proba(evaluation.X)
+    diagnosis = diagnose_probabilities(probabilities, evaluation)
+    for line in report_lines(diagnosis, evaluation.judged_on):
+        show(line)
+    if bags_out is not None:
+        write_table(bag_table(diagnosis, evaluation).lazy(), bags_out)
+    if rows_out is not None:
+        write_table(row_table(diagnosis, evaluation, classifier).lazy(), rows_out)
+    if not diagnosis.supported:
+        raise typer.Exit(NO_ANSWER)
+
+
+def report_lines(found: "Diagnosis", judged_on: str) -> list[str]:
+    """A diagnosis for people."""
+    errors = found.bag_errors.double()
+    middle, worst = (float(errors.quantile(q)) for q in (0.5, 0.95))
+    narrow = float((found.margins < 0.1).double().mean())
+    return [
+        *found.reasons,
+        f"judged on: {judged_on}",
+        f"spread of the proportions: {found.spread:.3g} times that of random bags ({_compare_spread(found)})",
+        f"bag correlation: {found.correlation:.3f}, significant from {found.critical_correlation:.3f} "
+        f"(permutation test, p = {found.p_value:.4f})",
+        f"estimated accuracy: {_estimate(found)}; always predicting the largest class: "
+        f"{100 * found.largest_class:.1f} %",
+        f"proportion error: {float(errors.mean()):.3f} on average, {middle:.3f} in the median bag, more than "
+        f"{worst:.3f} in one of twenty",
+        f"labels by optimal transport agree with the most probable class: {100 * found.agreement:.1f} %",
+        f"entropy of the predictions: {100 * found.entropy:.1f} % of that of a uniform one",
+        f"labels with a margin below 0.1 nats: {100 * narrow:.1f} %",
+    ]
+
+
+def _estimate(found: "Diagnosis") -> str:
+    wide = found.accuracy_high - found.accuracy_low >= MAX_INTERVAL
+    if math.isnan(found.accuracy) or (wide and not found.noisy):
+        return "cannot be estimated from these bags"
+    interval = f"{100 * found.accuracy_low:.1f} to {100 * found.accuracy_high:.1f} %"
+    if found.noisy:
+        interval = "no interval, since the proportions are noisy"
+    return f"{100 * found.accuracy:.1f} % ({interval})"
+
+
+def _compare_spread(found: "Diagnosis") -> str:
+    if found.noisy:
+        return "without the noise; it says nothing about chance"
+    if found.spread > 1 + found.spread_tolerance:
+        return "more than chance: bags differ for a reason"
+    return "as by chance" if found.spread >= 1 - found.spread_tolerance else "less than chance"
+
+
+def export(
+    model: Model,
+    onnx: Annotated[
+        Path | None, typer.Option("--onnx", metavar="FILE", help="The ONNX file to write.")
+    ] = None,
+) -> None:
+    """Write a model as one ONNX file, for programs without torch."""
+    from apportion._untrusted import check_writable_place
+    from apportion.errors import ModelError
+
+    path = onnx or model / "model.onnx"
+    check_writable_place(path, error=ModelError)
+    check_separate([path], [file for file in model.glob("*") if file.suffix != ".onnx"])
+
+    from apportion.saving import export_onnx, load
+
+    export_onnx(load(model), path)
+    show(path)

@@ -1,0 +1,171 @@
+"""How good a classifier is, judged without labels by bags that it has not learned from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from sklearn.base import clone
+
+from apportion._random import stream
+from apportion.bags.bags import Bags
+from apportion.bags.build import build_bags_without_features
+from apportion.bags.proportions import Proportions
+from apportion.errors import SettingsError
+from apportion.estimator import ProportionClassifier
+from apportion.pipeline import EpochState
+from apportion.saving import About
+from apportion.selection.diagnosis import MIN_BAGS, Diagnosis, diagnose_bags
+from apportion.selection.epochs import hold_out
+from apportion.tables.fit import fingerprint
+from apportion.tables.images import read_all_images
+from apportion.tables.predict import Source, about_of, check_proportions, columns_of, read_for
+from apportion.tables.read import clean_errors
+from apportion.tables.spec import TableSpec
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Bags that a classifier can be judged by, and how their rows are predicted."""
+
+    X: Any  # their rows, in the order of `bags`
+    bags: Bags  # without features
+    proportions: Proportions
+    judged_on: str  # in words
+    folds: int = 0  # networks to train, each without a part of the bags; 0: the classifier itself is judged
+
+
+def plan_diagnosis(
+    classifier: ProportionClassifier, spec: TableSpec, *, new: bool = False, folds: int = 4
+) -> Evaluation:
+    """Choose the bags of a table that can judge a classifier: it must not have learned from them.
+
+    Those are the validation bags, if the table is the one that the classifier was fitted on and at least six
+    were held out, or all bags of a `new` table. Otherwise networks that are trained alike on other bags
+    predict the bags in turn.
+    """
+    checked = check_proportions(classifier, spec)
+    checked.report.raise_problems()
+    source = read_for(classifier, spec.table, spec.missing)
+    (bag,) = spec.bag_names
+    proportions = checked.proportions[bag]
+    about = about_of(classifier)
+    with clean_errors(spec.table):
+        ids = checked.frame.select(bag).collect().to_series()
+        built = build_bags_without_features(len(ids), bags=ids, proportions=proportions)
+        aligned = checked.aligned[bag]
+        learned = fingerprint(aligned.bags, aligned.sizes.tolist()) in about.fingerprint.split(",")
+        if new and learned:
+            raise SettingsError("the model has learned from these bags; leave --new out")
+        bags, judged_on = built.bags.known(), ""
+        if learned and about.held_out and about.groupings == 1:
+            validation = hold_out(built.bags, about.held_out, classifier.random_state or 0)[1]
+            if fingerprint(validation.ids) == about.held_out_names and about.held_out >= MIN_BAGS:
+                bags = validation
+                judged_on = f"{len(bags.sizes)} validation bags"
+        if new:
+            judged_on = f"{len(bags.sizes)} new bags"
+        if judged_on:
+            return Evaluation(_rows(classifier, source, bags.source), bags, proportions, judged_on)
+        if not 2 <= folds <= len(bags.sizes):
+            raise SettingsError(f"--folds is {folds} for {len(bags.sizes)} bags; pass 2 to {len(bags.sizes)}")
+        judged_on = f"{len(bags.sizes)} bags, each predicted by one of {folds} networks trained on other bags"
+        without = _left_out(about, built.bags)
+        if without:
+            judged_on += f", without {' and '.join(without)}: the model itself is not judged"
+        return Evaluation(_rows(classifier, source, bags.source), bags, proportions, judged_on, folds)
+
+
+def _rows(classifier: ProportionClassifier, source: Source, rows: torch.Tensor) -> Any:
+    """Some rows as the classifier takes them."""
+    if source.image is not None:
+        images = list(read_all_images(source.image, source.table, source.frame))
+        return np.concatenate(images)[rows.numpy()]
+    names = [column.name for column in columns_of(classifier)]
+    return source.frame.select(names).collect()[rows.numpy()]
+
+
+def _left_out(about: About, bags: Bags) -> list[str]:
+    """What the classifier may have learned from and networks trained in its place do not."""
+    n_unknown = len(bags.sizes) - len(bags.known().sizes)
+    parts = []
+    if n_unknown:
+        parts.append(f"{n_unknown} bags without proportions")
+    if about.known_labels:
+        parts.append("known labels")
+    if about.groupings > 1:
+        parts.append("the bags of other groupings")
+    return parts
+
+
+def fit_folds(
+    classifier: ProportionClassifier, evaluation: Evaluation, out: np.ndarray
+) -> Iterator[tuple[int, EpochState]]:
+    """Predict every bag by a network that has learned from other bags; yields (fold, state) after each epoch.
+
+    `out` (n, k) is filled with probabilities in the order of the rows.
+    """
+    bags = evaluation.bags
+    m = len(bags.sizes)
+    seed = classifier.random_state or 0
+    fold_of_bag = torch.empty(m, dtype=torch.int64)
+    fold_of_bag[torch.randperm(m, generator=stream(seed, "folds"))] = torch.arange(m) % evaluation.folds
+    fold_of_row = torch.repeat_interleave(fold_of_bag, bags.sizes).numpy()
+    bag_of_row = torch.repeat_interleave(torch.arange(m), bags.sizes).tolist()
+    ids = np.empty(len(bag_of_row), dtype=object)
+    ids[:] = [bags.ids[i] for i in bag_of_row]
+    for fold in range(evaluation.folds):
+        train = fold_of_row != fold
+        network = clone(classifier).set_params(validation_fraction=0.0, select_by=None, calibrate=False)
+        X = evaluation.X.filter(train) if isinstance(evaluation.X, pl.DataFrame) else evaluation.X[train]
+        for state in network.iter_fit(X, bags=ids[train], proportions=evaluation.proportions):
+            yield fold, state
+        rest = evaluation.X.filter(~train) if isinstance(evaluation.X, pl.DataFrame) else evaluation.X[~train]
+        out[~train] = network.predict_proba(rest)
+
+
+def diagnose_probabilities(probabilities: np.ndarray, evaluation: Evaluation) -> Diagnosis:
+    """The diagnosis of probabilities (n, k) of the rows of an evaluation."""
+    log_probs = torch.from_numpy(np.log(np.maximum(probabilities, 1e-38)))
+    return diagnose_bags(
+        log_probs,
+        evaluation.bags,
+        cross_validated=evaluation.folds > 0,
+        noisy=evaluation.proportions.std is not None,
+    )
+
+
+def judged_device(classifier: ProportionClassifier, device: str) -> str:
+    """Where networks are trained for a diagnosis: by default where the classifier was, if that is the CPU.
+
+    Images are learned from in other lengths on a GPU.
+    """
+    return "cpu" if device == "auto" and classifier.device_ == "cpu" else device
+
+
+def bag_table(found: Diagnosis, evaluation: Evaluation) -> pl.DataFrame:
+    """One row per bag: its id, its rows, and its proportion error."""
+    bags = evaluation.bags
+    columns = {
+        "bag": list(bags.ids),
+        "rows": bags.sizes.numpy(),
+        "proportion_error": found.bag_errors.numpy(),
+    }
+    return pl.DataFrame(columns)
+
+
+def row_table(found: Diagnosis, evaluation: Evaluation, classifier: ProportionClassifier) -> pl.DataFrame:
+    """One row per row of the table, counted from one: its bag, its class by optimal transport, its margin."""
+    bags = evaluation.bags
+    order = bags.source.argsort()
+    bag = torch.repeat_interleave(torch.arange(len(bags.ids)), bags.sizes)[order]
+    return pl.DataFrame(
+        {
+            "row": (bags.source[order] + 1).numpy(),
+            "bag": [bags.ids[i] for i in bag.tolist()],
+            "class": classifier.classes_[found.classes[order].numpy()],
+            "margin": found.margins[order].numpy(),
+        }
+    )

@@ -1,1 +1,0 @@
-"""From tables to a model, and from a model to scored tables."""

@@ -152,11 +152,12 @@ def run(
         return
     is_first_process = os.environ.get("RANK", "0") == "0"  # of those that torchrun started
     for key, recipe in recipes:
-        with Progress() as progress, EventFiles(tensorboard and is_first_process) as events:
+        event_files = EventFiles() if tensorboard and is_first_process else nullcontext()
+        with Progress() as progress, event_files as events:
             for folder, epochs, line in run_with_teacher(recipe, out, key, **settings):
                 if is_first_process:
                     progress.show_epoch(str(folder.relative_to(out)), epochs, line)
-                if line is not None:
+                if events is not None and line is not None:
                     events.write(folder, line)
 
 
@@ -179,7 +180,8 @@ def run_in_parallel(
         settings = settings | {"data": settings["data"].resolve()}
     engines = dask_cluster(scheduler, settings) if scheduler else nullcontext(local_processes(jobs, settings))
     failed = 0
-    with EventFiles(tensorboard) as events, engines as engine:
+    event_files = EventFiles() if tensorboard else nullcontext()
+    with event_files as events, engines as engine:
         for number, result in enumerate(run_all(recipes, out, engine, settings["force"]), 1):
             folder = result.job.folder
             if result.problem is not None:
@@ -188,7 +190,7 @@ def run_in_parallel(
             else:
                 took = f"{result.seconds:.1f} s" if result.seconds else "finished before"
                 text = f"test {read_result(folder)['test_accuracy']['last']:.2f} %, {took}"
-                if tensorboard and result.seconds:
+                if events is not None and result.seconds:
                     for line in read_log(folder):
                         events.write(folder, line)
             print(f"{number}: {printable(folder.relative_to(out))}: {printable(text, 2000)}", flush=True)
@@ -197,15 +199,13 @@ def run_in_parallel(
 
 
 class EventFiles:
-    """TensorBoard's event files: every number of a log, in the folder of its run; none unless enabled."""
+    """TensorBoard's event files: every number of a log, in the folder of its run."""
 
-    def __init__(self, enabled: bool) -> None:
+    def __init__(self) -> None:
+        from tensorboardX import SummaryWriter
+
         self.writers: dict[Path, Any] = {}
-        self.writer_type: Any = None
-        if enabled:
-            from tensorboardX import SummaryWriter
-
-            self.writer_type = SummaryWriter
+        self.writer_type: Any = SummaryWriter
 
     def __enter__(self) -> "EventFiles":
         return self
@@ -215,8 +215,6 @@ class EventFiles:
             writer.close()
 
     def write(self, folder: Path, line: dict[str, Any]) -> None:
-        if self.writer_type is None:
-            return
         from apportion.report.tables import flat_numbers
 
         epoch = line["epoch"]

@@ -79,11 +79,11 @@ def run(
     allows deterministic algorithms only. `force` resumes although recipe, data or version have changed; this
     is recorded.
     """
+    # everything that can fail early fails here, before the folder is created
     check_recipe(recipe)
     folders.check_not_finished(folder)
-    place = process_device(find_device(device))
     folders.check_same_recipe(folder, to_json(recipe), force)
-    # everything that can fail early fails here, before the folder is created
+    place = process_device(find_device(device))
     task = load_task(recipe, place, data)
     group = process_group(place)
     where = describe_where(place, exact)

@@ -1,1 +1,0 @@
-"""What people have becomes bags: instances, ids, tables of shares, and shares that need mending."""

@@ -94,6 +94,7 @@ def test_a_loaded_classifier_predicts_the_same_and_can_be_fitted_and_saved_again
         assert np.array_equal(again.predict(X), before.predict(X))
         assert again.n_features_in_ == 2
         assert (again.best_epoch_, again.temperature_) == (before.best_epoch_, before.temperature_)
+        assert again.bag_scores_ == before.bag_scores_
         kept = {"model": None, "random_state": None}
         assert again.get_params() | kept == before.get_params() | kept
     assert (tmp_path / "one" / "model.json").read_bytes() == (tmp_path / "two" / "model.json").read_bytes()
@@ -270,6 +271,7 @@ HOSTILE: list[tuple[str, Any]] = [
     ("fit.temperature", "hot"), ("fit.temperature", math.nan), ("fit.temperature", 0), ("fit.epoch", -1),
     ("fit.rows", 1.5), ("fit.optimizers", {"first": 1}), ("about", []), ("about.missing", "?"),
     ("about.quality", {"error": [1]}),
+    ("fit.bag_scores", {"train": {"proportion_error": "0"}}), ("fit.bag_scores", {"train": {}}),
 ]  # fmt: skip
 
 

@@ -89,8 +89,8 @@ def fit(
     checked.report.raise_problems()
 
     from apportion.estimator import ProportionClassifier
-    from apportion.saving import save_nearby
-    from apportion.tables.fit import describe_fit, quality
+    from apportion.saving import describe_quality, save_nearby
+    from apportion.tables.fit import describe_fit
     from apportion.tables.fit import fit as fit_table
 
     classifier = ProportionClassifier(**training.parameters())
@@ -99,7 +99,7 @@ def fit(
             losses = ", ".join(f"{name} {value:.4g}" for name, value in state.epoch.terms.items())
             progress.update(f"{state.stage} stage", state.epoch.number, state.epoch.total, losses)
     place = save_nearby(classifier, out, about=describe_fit(spec, checked, classifier))
-    for name, value in quality(classifier).items():
+    for name, value in describe_quality(classifier).items():
         show(f"{name}: {_format(value)}")
     show(out if place == out.absolute() else place)
 

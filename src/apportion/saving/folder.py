@@ -52,6 +52,7 @@ _SCHEMA = {
         "device": str,
         "resolved": {"*": _WORD},
         "bag_columns": [str],
+        "bag_scores": {"*": {"proportion_error": NUMBER, "bag_correlation": (*NUMBER, None)}},
     },
     "about": {
         "bags": int,
@@ -161,7 +162,7 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
     feature_names = getattr(classifier, "feature_names_in_", None)
     encoder = classifier.encoder_
     if about is None:
-        about = getattr(classifier, "about_", About(quality=_quality_of(classifier)))
+        about = getattr(classifier, "about_", About(quality=describe_quality(classifier)))
     stage, epoch = classifier.best_epoch_
     return {
         "format": FORMAT,
@@ -181,6 +182,7 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
             "optimizers": classifier.optimizers_,
             "device": classifier.device_,
             "resolved": classifier.resolved_ | {"model": name},
+            "bag_scores": classifier.bag_scores_,
             "bag_columns": [str(name) for name in classifier.bag_columns_],
         },
         "about": asdict(about),
@@ -217,24 +219,26 @@ def _parameters_of(classifier: ProportionClassifier, name: str) -> dict[str, Any
     return parameters
 
 
-def _quality_of(classifier: ProportionClassifier) -> dict[str, Any]:
-    """What is known about the epoch whose weights are kept: the last one, or the best on validation bags."""
-    quality: dict[str, Any] = {}
-    for line in classifier.history_:
-        if (line["stage"], line["epoch"]) == classifier.best_epoch_:
-            quality.update(line)
+def describe_quality(classifier: ProportionClassifier) -> dict[str, Any]:
+    """How well the predicted proportions of the bags agree with the known ones, as lines of the card."""
+    lines: dict[str, Any] = {}
+    for part, scores in classifier.bag_scores_.items():
+        lines[f"proportion error ({part})"] = scores["proportion_error"]
+        lines[f"bag correlation ({part})"] = scores["bag_correlation"]
     if classifier.select_by is not None:
-        quality["epoch selected by"] = classifier.select_by
+        stage, epoch = classifier.best_epoch_
+        lines["best epoch"] = f"{epoch} of the {stage} stage, by {classifier.select_by}"
     if classifier.calibrate:
-        quality["temperature"] = classifier.temperature_
-    return quality
+        lines["temperature"] = classifier.temperature_
+    return lines
 
 
 def load(folder: str | Path) -> ProportionClassifier:
     """The classifier that was saved to a folder, also by `apportion fit`.
 
-    It predicts as the saved one did. `history_` is empty, and `transduction_` is not there. The folder may
-    come from strangers: nothing in it is executed, and what is damaged or not known raises a ModelError.
+    It predicts as the saved one did. `history_` is empty; `transduction_` and `validation_bags_` are not
+    kept. The folder may come from strangers: nothing in it is executed, and what is damaged or unknown raises
+    a ModelError.
     """
     folder = Path(folder)
     values = _read_values(folder)
@@ -249,6 +253,7 @@ def load(folder: str | Path) -> ProportionClassifier:
         "history_": [],
         "best_epoch_": (fit["stage"], fit["epoch"]),
         "temperature_": float(fit["temperature"]),
+        "bag_scores_": fit["bag_scores"],
         "encoder_": encoder,
         "resolved_": fit["resolved"] | {"model": _function_of(values)},
         "optimizers_": fit["optimizers"],

@@ -13,7 +13,7 @@ import polars as pl
 
 from apportion.estimator import ProportionClassifier
 from apportion.pipeline import EpochState
-from apportion.saving import About
+from apportion.saving import About, describe_quality
 from apportion.tables.check import CheckedTable
 from apportion.tables.images import read_all_images
 from apportion.tables.read import clean_errors
@@ -105,19 +105,5 @@ def describe_fit(spec: TableSpec, checked: CheckedTable, classifier: ProportionC
         image=spec.image,
         resize=checked.image is not None and checked.image.resize,
         data=data | options,
-        quality=quality(classifier),
+        quality=describe_quality(classifier),
     )
-
-
-def quality(classifier: ProportionClassifier) -> dict[str, Any]:
-    """How well the predicted proportions of the bags agree with the known ones, in words and numbers."""
-    lines: dict[str, Any] = {}
-    for part, scores in classifier.bag_scores_.items():
-        lines[f"proportion error ({part})"] = scores["proportion_error"]
-        lines[f"bag correlation ({part})"] = scores["bag_correlation"]
-    if classifier.select_by is not None:
-        stage, epoch = classifier.best_epoch_
-        lines["best epoch"] = f"{epoch} of the {stage} stage, by {classifier.select_by}"
-    if classifier.calibrate:
-        lines["temperature"] = classifier.temperature_
-    return lines

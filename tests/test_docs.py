@@ -141,6 +141,12 @@ def test_links_lead_somewhere(page):
     assert broken == []
 
 
+@pytest.mark.parametrize("page", CURRENT, ids=name_of)
+def test_scripts_and_tests_in_pages_exist(page):
+    files = set(re.findall(r"\b(?:benchmarks|examples|tests)/[a-z_]+\.py", read(page)))
+    assert [name for name in sorted(files) if not (ROOT / name).exists()] == []
+
+
 def test_links_to_the_repository_name_files_that_exist():
     pattern = r"https://github\.com/apportion/apportion/(?:blob|tree)/main/([^)\s#]+)"
     files = {name for page in CURRENT for name in re.findall(pattern, read(page))}

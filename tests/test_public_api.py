@@ -70,8 +70,6 @@ FILES = sorted(SOURCE.rglob("*.py"))
 def test_imports_go_one_way(part):
     for path in (path for path in FILES if part_of(path) == part):
         for other in imported_parts(path):
-            if other not in RANK or part not in RANK:  # it is being moved
-                continue
             place = f"{path.relative_to(SOURCE)} imports {other}"
             assert RANK[other] <= RANK[part], place
             if other in RESEARCH and part not in (*RESEARCH, "cli"):
@@ -113,12 +111,14 @@ sys.meta_path.insert(0, Missing())
 USE = """
 import tempfile
 import numpy as np
+import torch
 from apportion import ProportionClassifier, load, save
 from apportion.transport import assign
+torch.set_num_threads(1)
 random = np.random.default_rng(0)
 x, bags = random.normal(size=(40, 2)), np.arange(40) // 10
 shares = {bag: [0.5, 0.5] if bag % 2 else [0.2, 0.8] for bag in range(4)}
-model = ProportionClassifier(random_state=0).fit(x, bags=bags, proportions=shares)
+model = ProportionClassifier(epochs=1, student_epochs=1, random_state=0).fit(x, bags=bags, proportions=shares)
 with tempfile.TemporaryDirectory() as folder:
     save(model, folder)
     assert (load(folder).predict_proba(x) == model.predict_proba(x)).all()

@@ -60,6 +60,7 @@ def test_predictions_are_those_of_the_classifier_in_every_format(people, model):
     frame = pl.read_parquet("out.parquet")
     assert frame.columns == [*people.columns, "predicted", "p(left)", "p(right)"]
     assert frame.select(people.columns).equals(people)
+    assert frame.select(people.columns).schema == people.schema
     assert frame["predicted"].to_list() == model.predict(people.drop("town")).tolist()
 
 

@@ -55,7 +55,7 @@ def predict_table(
         columns = [pl.Series("predicted", classifier.classes_).gather(probabilities.argmax(1))]
         for j, name in enumerate(names[1:]):
             columns.append(pl.Series(name, probabilities[:, j].astype(np.float32)))
-        given = source.frame
+        given = source.original
         if is_text_file(table) and not typed:
             given = read_table(table, texts=None)
             if csv_dialect(table).decimal_comma:  # the output has decimal points
@@ -71,7 +71,8 @@ class Source:
     """A table with the columns that a classifier takes, in their types."""
 
     table: Path
-    frame: pl.LazyFrame  # all columns
+    original: pl.LazyFrame  # as it was read
+    frame: pl.LazyFrame  # with the columns of the classifier in its types
     image: ImageColumn | None = None
 
 
@@ -95,7 +96,7 @@ def read_for(classifier: ProportionClassifier, table: Path, missing: Sequence[st
             what = f"{table.name} has no column {name!r}{did_you_mean(name, there)}, which the model needs"
             raise DataError(f"{what}; it has {name_list(there, 20)}")
     with clean_errors(table):
-        return Source(table, convert_columns(frame, columns, table), image)
+        return Source(table, frame, convert_columns(frame, columns, table), image)
 
 
 def about_of(classifier: ProportionClassifier) -> About:

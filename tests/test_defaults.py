@@ -197,7 +197,7 @@ def test_muon_trains_built_in_networks_in_which_a_norm_follows_every_convolution
 def test_a_generator_is_trained_by_adam_at_its_own_rate():
     networks = [mlp((2,), 2), mlp((2,), 2)]
     settings = default_optimization("table", "llp_gan", False, 100, 16.0)
-    optimizer, generator = make_optimizers(networks, settings, generator_rate=3e-5)
+    optimizer, generator = make_optimizers(networks, settings, adam_learning_rate=3e-5)
     assert optimizer.defaults["lr"] == 2e-3
     assert (generator.defaults["lr"], generator.defaults["betas"]) == (3e-5, (0.5, 0.999))
 

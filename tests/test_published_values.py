@@ -56,7 +56,7 @@ def test_soft_labels_have_lambda_10():
     given = log_probs, bags.sizes, bags.proportions
     assert torch.equal(soft_labels(*given), soft_labels(*given, reg=1 / 10))
     assert not torch.equal(soft_labels(*given), soft_labels(*given, reg=1.0))
-    assert SoftLabels(0.1).relax == math.inf  # proportions are met exactly
+    assert SoftLabels(0.1).precision == math.inf  # proportions are met exactly
 
 
 def test_the_student_learns_the_mean_of_the_last_five_rounds():

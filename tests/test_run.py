@@ -205,7 +205,7 @@ def test_a_result_has_the_accuracy_of_four_kinds_of_labels(task):
         "argmax": argmax_labels(*given),
         "exact": hard_labels(*given),
         "entropic": soft_labels(*given, reg=1.0),
-        "relaxed": soft_labels(*given, reg=1.0, relax=1.0),
+        "relaxed": soft_labels(*given, reg=1.0, precision=1.0),
     }
     found = result["train"]["label_accuracy"]
     assert found == {

@@ -1,8 +1,7 @@
 """Every default that depends on the data: what "auto" and `None` mean.
 
-One plain function per default, with its numbers. Experiments that justify them are in docs/log.md; the
-recipes of the paper refer to these functions, never the reverse. Most defaults depend on the kind of the
-data:
+One plain function per default, with its numbers. docs/log.md has the experiments that justify them; the
+recipes of the paper refer to these functions, never the reverse. Most defaults depend on the kind of data:
 
 - "table": rows of numbers;
 - "images": images as bytes, trained on a GPU;
@@ -36,19 +35,21 @@ from apportion.training import Schedule, View
 DataKind = Literal["table", "images", "cpu_images"]
 
 LARGEST_WHOLE_BAG = 4096  # rows; a batch grows up to this size to hold the largest bag
+MAX_INFORMATIVE_ROWS = 8192  # 1,000 steps of this many rows take one core a minute or two
 
 
-# -- what is trained --------------------------------------------------------------------------------------
+# --- what is trained
 
 
 def kind_of_data(x: Tensor, device: torch.device) -> DataKind:
-    """Images are bytes of shape (n, channels, height, width). All else is a table."""
+    """The kind of these instances: images are bytes (n, channels, height, width), all else is a table."""
     if not is_images(x):
         return "table"
     return "cpu_images" if device.type == "cpu" else "images"
 
 
 def default_model(kind: DataKind) -> str | MakeNetwork:
+    """The name of a network in `NETWORKS`, or a function that makes one."""
     if kind == "table":
         return "mlp"
     if kind == "images":
@@ -57,13 +58,14 @@ def default_model(kind: DataKind) -> str | MakeNetwork:
 
 
 def default_method(kind: DataKind) -> str:
+    """The method of the first stage."""
     return "dllp" if kind == "table" else "two_views"
 
 
 def default_pseudo_labels(kind: DataKind) -> str | None:
     """The labels of the second stage, or None for no second stage.
 
-    After two_views, a second stage gains at bags of 16 images and loses a little above.
+    After two_views, a second stage helps with bags of 16 images and hurts a little with larger ones.
     """
     return "soft" if kind == "table" else None
 
@@ -91,17 +93,16 @@ def default_method_options(kind: DataKind, method: str) -> dict[str, Any]:
     return {}
 
 
-# -- batches ----------------------------------------------------------------------------------------------
+# --- batches
 
 
 def base_batch_size(kind: DataKind) -> int:
-    """Rows per batch, before the bags are looked at."""
+    """Rows per batch, regardless of the bags."""
     return {"table": 256, "images": 512, "cpu_images": 256}[kind]
 
 
 def default_batch_size(kind: DataKind, bags: Bags, by: str) -> int:
-    """Rows per batch: enough for the largest bag, and for tables also for as many bags as
-    `informative_rows`."""
+    """Rows per batch: enough for the largest bag and, for tables, at least `informative_rows`."""
     base = base_batch_size(kind)
     if by == "row":
         return base
@@ -110,29 +111,29 @@ def default_batch_size(kind: DataKind, bags: Bags, by: str) -> int:
 
 
 def informative_rows(bags: Bags) -> int:
-    """Rows of as many bags as it takes for their proportions to be informative, at most 8,192.
+    """The rows of as many bags as a batch needs for its proportions to be informative, at most 8,192.
 
-    Proportions of random bags of n rows vary with a standard deviation of about 1/√n, and what one bag says
-    drowns in what the others contradict. √(n k / 18) bags are enough for k classes (docs/log.md): five bags
-    of 256 rows for two classes. Bags whose proportions vary more are like random bags of fewer rows, and
-    fewer of them are enough.
+    The proportions of random bags of n rows have a standard deviation of about 1/√n, so a batch of few bags
+    mostly shows chance. For k classes, √(n k / 18) bags are enough (docs/log.md): five bags of 256 rows for
+    two classes. Bags whose proportions vary more are equivalent to random bags of fewer rows, so fewer of
+    them are enough.
     """
     proportions = bags.proportions.cpu().double()  # MPS has no float64
     mean = proportions.mean(0)
     variance = float((proportions - mean).square().sum(1).mean())
     if variance == 0:
         return 0
-    random_bag_size = float((mean * (1 - mean)).sum()) / variance  # of random bags that vary as much
+    random_bag_size = float((mean * (1 - mean)).sum()) / variance  # the size of random bags that vary as much
     bag_size = float(bags.sizes.clamp_max(LARGEST_WHOLE_BAG).double().mean())
-    most = 8192  # 1,000 steps of so many rows take one core a minute or two
-    return int(min(most, bag_size * math.sqrt(random_bag_size * len(mean) / 18)))
+    rows = bag_size * math.sqrt(random_bag_size * len(mean) / 18)
+    return int(min(MAX_INFORMATIVE_ROWS, rows))
 
 
 def default_by(kind: DataKind, method: str, bags: Bags, batch_size: int | None) -> str:
-    """Whether batches are of whole bags or of rows: "row" where a batch would hold too few whole bags.
+    """"bag" for batches of whole bags; "row" for batches of rows, where too few whole bags would fit.
 
-    Tables always have batches of whole bags. For images a batch should hold at least four (on the CPU two)
-    bags of the usual size, and never only part of a bag.
+    Tables always use whole bags. For images a batch should hold at least four (on the CPU two) bags of the
+    usual size, and never only part of a bag.
     """
     if kind == "table" or method not in ROW_METHODS:
         return "bag"
@@ -149,7 +150,7 @@ def usual_bag_size(bags: Bags) -> float:
     return float(sizes.square().sum() / sizes.sum())
 
 
-# -- both stages ------------------------------------------------------------------------------------------
+# --- both stages
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def plan_training(
     return TrainingPlan(kind, by, rows, epochs, student_epochs)
 
 
-# -- epochs -----------------------------------------------------------------------------------------------
+# --- epochs
 
 
 def default_epochs(kind: DataKind, bags: Bags, batch_size: int | None, by: str) -> int:
@@ -197,8 +198,8 @@ def default_epochs(kind: DataKind, bags: Bags, batch_size: int | None, by: str) 
     if kind == "cpu_images":
         return epochs_for_steps(250 * max(128.0, bag_size) ** 0.5, known, rows, by, most=400)
     if batch_size is None:
-        # Batches hold the largest bag, however rare bags of that size are, and there are few of them. As many
-        # steps as usual would go over the rows so often that small bags are overfit (docs/log.md).
+        # A batch holds the largest bag, however rare, so an epoch may have few batches. The usual number of
+        # steps would then take so many epochs that small bags are overfit (docs/log.md).
         two_bags = math.ceil(2 * usual_bag_size(known))
         rows = min(rows, max(base_batch_size(kind), informative_rows(known), two_bags))
     return _table_epochs(1000 * fraction_known**0.5, bags.n_classes / 10, known, rows, by)
@@ -214,17 +215,17 @@ def default_student_epochs(kind: DataKind, bags: Bags, batch_size: int, by: str)
 def epochs_for_steps(
     steps: float, bags: Bags, batch_size: int, by: str = "bag", least: int = 5, most: int = 10**6
 ) -> int:
-    """Epochs that make about so many steps, between `least` and `most`."""
+    """The number of epochs with about this many steps in all, between `least` and `most`."""
     rows = len(bags.x) if by == "row" else int(bags.sizes.clamp_max(batch_size).sum())
     batches = math.ceil(rows / batch_size)
     return min(most, max(least, math.ceil(steps / batches)))
 
 
 def _table_epochs(steps: float, more_classes: float, bags: Bags, batch_size: int, by: str) -> int:
-    """As `epochs_for_steps`, with steps in proportion to the number of classes if there are many.
+    """`epochs_for_steps`, with more steps if there are many classes.
 
-    With many classes each has fewer rows. Only up to 20 epochs, though: rows that were seen more often may as
-    well be overfit (docs/log.md).
+    With many classes, each has fewer rows. This raises the number of epochs to 20 at most: more passes over
+    the same rows may overfit them (docs/log.md).
     """
     usual = epochs_for_steps(steps, bags, batch_size, by)
     more = epochs_for_steps(steps * more_classes, bags, batch_size, by)
@@ -232,11 +233,11 @@ def _table_epochs(steps: float, more_classes: float, bags: Bags, batch_size: int
 
 
 def default_warmup_epochs(kind: DataKind, student_epochs: int) -> int:
-    """Epochs that a student learns the teacher's labels before it makes labels itself."""
+    """Epochs for which a student learns the teacher's labels, before labels are made from its own predictions."""
     return math.ceil((0.6 if kind == "table" else 1 / 8) * student_epochs)
 
 
-# -- optimizers -------------------------------------------------------------------------------------------
+# --- optimizers
 
 
 @dataclass(frozen=True)
@@ -254,20 +255,25 @@ class Optimization:
 def default_optimization(
     kind: DataKind, method: str, muon: bool, steps: float, bag_size: float
 ) -> Optimization:
-    """First stage of so many steps, on bags of this usual size; `muon`: the network suits Muon."""
+    """Optimization of the first stage.
+
+    `muon` says whether the network suits Muon, `steps` is the length of the stage, and `bag_size` the
+    `usual_bag_size`.
+    """
     if kind == "table":
         return Optimization("adam", 2e-3, one_cycle)
+    if method == "two_views" and muon:
+        return Optimization("muon", muon_learning_rate(steps), ramp_cosine, weight_decay=5e-4, clip=5.0)
     if method == "two_views":
-        name, rate = ("muon", muon_learning_rate(steps)) if muon else ("sgd", 0.1)
-        return Optimization(name, rate, ramp_cosine, weight_decay=5e-4, clip=5.0)
+        return Optimization("sgd", 0.1, ramp_cosine, weight_decay=5e-4, clip=5.0)
     if muon:
-        rate = min(muon_learning_rate(steps), bag_loss_learning_rate(bag_size))
-        return Optimization("muon", rate, ramp_cosine, weight_decay=5e-4)
+        learning_rate = min(muon_learning_rate(steps), bag_loss_learning_rate(bag_size))
+        return Optimization("muon", learning_rate, ramp_cosine, weight_decay=5e-4)
     return Optimization("adam", 1e-3, one_cycle)
 
 
 def default_student_optimization(kind: DataKind, muon: bool, steps: float) -> Optimization:
-    """Second stage of so many steps; `muon`: the network suits Muon."""
+    """Optimization of the second stage; `muon` and `steps` are as for the first."""
     if kind == "table":
         return Optimization("adam", 1e-3, one_cycle)
     if muon:
@@ -276,26 +282,31 @@ def default_student_optimization(kind: DataKind, muon: bool, steps: float) -> Op
 
 
 def muon_learning_rate(steps: float) -> float:
-    """Muon's peak rate for so many steps: at most 0.05, and lower for long trainings, which learn most once
-    the rate has fallen (docs/log.md)."""
+    """Muon's peak learning rate for this many steps, at most 0.05.
+
+    It is lower for long trainings, which learn most after the rate has decayed (docs/log.md).
+    """
     return min(0.05, 3.5 / math.sqrt(max(1.0, steps)))
 
 
 def bag_loss_learning_rate(bag_size: float) -> float:
-    """Muon's peak rate where the loss of whole bags is all that teaches: what a bag says falls with the root
-    of its size, and so does the rate (docs/log.md)."""
+    """Muon's largest peak learning rate where the bag loss is the only training signal.
+
+    The information in a bag's proportions falls with the square root of its size, and so does the rate
+    (docs/log.md).
+    """
     return min(0.05, 0.2 / math.sqrt(bag_size))
 
 
 def generator_learning_rate(kind: DataKind) -> float:
-    """LLP-GAN's generator, trained by Adam. With images it must not learn too fast (docs/log.md)."""
+    """The learning rate of LLP-GAN's generator with Adam. For images it must not be high (docs/log.md)."""
     return 3e-4 if kind == "table" else 3e-5
 
 
 def make_optimizers(
-    networks: Sequence[nn.Module], settings: Optimization, generator_rate: float = 3e-4
+    networks: Sequence[nn.Module], settings: Optimization, adam_learning_rate: float = 3e-4
 ) -> list[Optimizer]:
-    """One optimizer per network: `settings` for the classifier's, Adam with β₁ = 0.5 for a generator."""
+    """One optimizer per network: `settings` for the first, the classifier, and Adam (β₁ = 0.5) for others."""
     classifier, *generators = networks
     optimizer = make_optimizer(
         classifier,
@@ -305,14 +316,15 @@ def make_optimizers(
         momentum=settings.momentum,
         clip=settings.clip,
     )
-    return [optimizer, *(make_optimizer(each, "adam", generator_rate, momentum=0.5) for each in generators)]
+    others = [make_optimizer(each, "adam", adam_learning_rate, momentum=0.5) for each in generators]
+    return [optimizer, *others]
 
 
 def suits_muon(make_network: MakeNetwork, network: nn.Module) -> bool:
-    """Whether Muon may train a network: it is one of ours, new, and every convolution is followed by a norm.
+    """Whether Muon may train a network: it is one of this package's, with a norm after every convolution.
 
-    Muon changes the length of filters, which only such norms make irrelevant. A user's network may have been
-    trained before.
+    Muon changes the length of filters, which is harmless only before a norm. A user's network may also have
+    been trained before, and is not changed in this way.
     """
     layers = list(network.modules())
     norms = sum(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers)
@@ -321,12 +333,12 @@ def suits_muon(make_network: MakeNetwork, network: nn.Module) -> bool:
 
 
 def is_built_in(make_network: MakeNetwork) -> bool:
-    """Whether it makes one of the networks of apportion.networks."""
+    """Whether the function makes one of the networks in `apportion.networks`."""
     function = make_network.func if isinstance(make_network, partial) else make_network
     return function in NETWORKS.values()
 
 
-# -- the student, views and initialization ----------------------------------------------------------------
+# --- the student, views and initialization
 
 
 def default_mixup(kind: DataKind) -> float:
@@ -353,15 +365,15 @@ def default_view(kind: DataKind, method: str, horizontal_flip: bool) -> View:
 
 
 def initial_proportions(bags: Bags) -> Tensor:
-    """Class proportions of all rows, (k,); a class without rows as if it had half a row."""
+    """Class proportions of all rows, (k,). A class without rows counts as half a row."""
     return bags.overall.clamp_min(0.5 / len(bags.x))
 
 
 def set_initial_bias(network: nn.Module, proportions: Tensor) -> None:
     """Make the first predictions equal these proportions (k,) if a class has less than a fifth of 1/k.
 
-    A network that starts by predicting a rare class for every other row unlearns it everywhere before it
-    learns where it is. Without rare classes, starting at equal proportions learns large bags sooner
+    A network that starts with a high probability for a rare class first learns to predict it nowhere, and
+    only later where it occurs. Without rare classes, training on large bags is faster from equal proportions
     (docs/log.md, Adult).
     """
     k = len(proportions)
@@ -374,7 +386,7 @@ def set_initial_bias(network: nn.Module, proportions: Tensor) -> None:
             head.bias.add_((k * proportions).log().to(head.bias))
 
 
-# -- checks -----------------------------------------------------------------------------------------------
+# --- checks
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:

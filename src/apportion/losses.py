@@ -8,7 +8,7 @@ from torch import Tensor
 from apportion.bags.bags import bag_means
 from apportion.errors import SettingsError
 
-LOG_ZERO = math.log(1e-4)  # what the code of Wang et al. puts for log 0; the text of their paper says -4
+LOG_ZERO = math.log(1e-4)  # log 0 in the code of Wang et al.; the text of their paper says -4
 # (α, β) of symmetric cross-entropy: the code of Wang et al. by data set, and eq. (9) of the paper
 SCE_WEIGHTS = {"mnist": (0.01, 1.0), "cifar10": (0.1, 1.0), "cifar100": (6.0, 0.1), "eq9": (1.0, 1.0)}
 
@@ -17,8 +17,8 @@ def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: fl
     """Cross-entropy of known (m, k) and predicted bag proportions, mean over rows.
 
     It differs from the KL divergence of DLLP by the entropy of the known proportions, a constant. The
-    probabilities of a bag are averaged before the logarithm, never after. `left` is a BagBatch's: the
-    fraction of a bag that was not drawn.
+    probabilities of a bag are averaged before the logarithm, never after. `left` is the fraction of a bag
+    that was not drawn, as in `BagBatch`.
     """
     if logits.shape[1:] != proportions.shape[1:]:
         raise SettingsError(
@@ -35,17 +35,17 @@ def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: fl
 
 
 def mean_over_rows(values: Tensor, sizes: Tensor) -> Tensor:
-    """The mean of a value of each bag (b,) over all rows: a bag counts as often as it has rows."""
+    """The mean over all rows of one value per bag (b,): bags are weighted by their sizes."""
     return (values * sizes).sum() / sizes.sum()
 
 
 def sampling_corrected_mean(mean: Tensor, mean_square: Tensor, sizes: Tensor, left: float) -> Tensor:
-    """What to take the logarithm of, (b, k), so that on average it is the logarithm of the whole bag's mean.
+    """The mean (b, k), corrected so that its expected logarithm is that of the whole bag's mean.
 
     `mean` and `mean_square` (b, k) are over the drawn rows, `left` is the fraction that was not drawn. The
     mean of m of n rows has variance V = (1 - m/n) S²/m (for certain predictions the hypergeometric one). The
-    logarithm is concave, so it is too small by about V / (2 mean²), and the loss would favor uncertain
-    predictions, which vary less. The root of mean² + V corrects this.
+    logarithm is concave, so on average it is too small by about V / (2 mean²), and the loss would favor
+    uncertain predictions, which vary less. The square root of mean² + V corrects this.
     """
     variance_of_mean = (mean_square - mean.square()).clamp_min(0) / (sizes - 1).clamp_min(1).unsqueeze(1)
     variance = left * variance_of_mean
@@ -74,6 +74,6 @@ def symmetric_cross_entropy(
 
 
 def kl_divergence(logits: Tensor, other: Tensor) -> Tensor:
-    """KL(softmax(logits) ‖ softmax(other)), mean over instances; no gradient flows to `logits`."""
+    """KL(softmax(logits) ‖ softmax(other)), mean over instances. No gradient flows to `logits`."""
     target = logits.detach().float().log_softmax(1)
     return F.kl_div(other.float().log_softmax(1), target, log_target=True, reduction="batchmean")

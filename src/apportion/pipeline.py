@@ -49,12 +49,12 @@ class EpochState:
     log_probs: Tensor | None = None  # (N, k) this epoch's predictions, or None during warm-up
     labels: LabelHistory | None = None
     ema: Tensor | None = None  # (N, k) moving average of the predictions, from which labels are made
-    previous: Tensor | None = None  # (N, k) the predictions that `change` compares with next
+    previous: Tensor | None = None  # (N, k) the predictions with which `change` is computed in the next epoch
     change: float | None = None  # δ of algorithm 2, if `stop` is given
-    label_seconds: float = 0.0  # spent on predicting and labeling all rows
+    label_seconds: float = 0.0  # time spent on predicting and labeling all rows
 
     def state(self) -> dict[str, Any]:
-        """Tensors and plain values from which `resume` continues with the same bits."""
+        """Tensors and plain values that `resume` accepts; resumed training gives bit-identical weights."""
         return {
             "stage": self.stage,
             "epoch": self.epoch.number,
@@ -79,9 +79,35 @@ def first_stage(
     augment: View = lambda x: x,
     resume: dict[str, Any] | None = None,
 ) -> Iterator[EpochState]:
-    """Train a method on the proportions of the bags; `learner.classifier` is the result.
+    """Train a method on the proportions of the bags. The trained network is `learner.classifier`.
 
-    Batches are of whole bags, or of rows from all bags with `by="row"`, for methods that support it.
+    Parameters
+    ----------
+    learner : Learner
+        The method, see `apportion.methods`.
+    bags : Bags
+        Training data. The proportions of all bags must be known.
+    optimizers : sequence of Optimizer
+        One per network of `learner.networks()`.
+    epochs : int
+        Passes over the data.
+    schedule : callable
+        Maps progress (0 to 1) to a fraction of the peak learning rate, see `apportion.optim`.
+    seed : int
+        Determines the order of the bags and all other randomness.
+    batch_size : int, default=1024
+        Rows per batch.
+    by : {"bag", "row"}, default="bag"
+        Batches hold whole bags, or rows from all bags, which not all methods support.
+    augment : callable, optional
+        Turns a batch of instances into what the method takes, for example random views of images.
+    resume : dict, optional
+        `EpochState.state()` of an earlier epoch, after which training continues.
+
+    Yields
+    ------
+    EpochState
+        After every epoch.
     """
     check_known_proportions(bags)
     done = _restore(learner, optimizers, resume, "first")
@@ -117,12 +143,41 @@ def second_stage(
 ) -> Iterator[EpochState]:
     """Train a student on labels made from `log_probs`, and make new labels as it learns.
 
-    `log_probs` (N, k) is in the order of `bags.x`. The first labels are kept for `warmup_epochs`, since a new
-    student predicts nothing useful. From then on labels are made after every epoch, from a moving average of
-    the student's log-probabilities with momentum `ema` times the schedule: the less the student still moves,
-    the more its latest predictions count. The student learns the mean of the last `memory` rounds of labels.
-    Training ends early when predictions change by at most `stop`. `augment` is what training sees of the
-    instances, `prepare` what labeling sees.
+    Parameters not listed here are those of `first_stage`.
+
+    Parameters
+    ----------
+    log_probs : array-like of shape (N, k)
+        Predictions from which the first labels are made, in the order of `bags.x`.
+    student : nn.Module
+        The network to train.
+    bags : Bags
+        Training data. Proportions may be unknown (NaN) or uncertain (`Bags.precision`).
+    label : callable, default=hard_labels
+        Makes labels from log-probabilities, sizes and proportions, see `apportion.pseudo_labels`.
+    loss : callable, default=cross_entropy
+        The loss (n,) of logits (n, k) and labels (n, k).
+    mixup : float, default=0.0
+        Parameter of mixup's Beta distribution; 0: no mixup.
+    weights : Tensor of shape (N,), optional
+        Weights of the rows in the loss.
+    memory : int, default=5
+        The student learns the mean of this many of the latest rounds of labels.
+    warmup_epochs : int, default=1
+        New labels are made after this epoch and every later one. Until then the student learns the first
+        labels, since its own predictions are not useful yet.
+    ema : float, default=0.0
+        Labels are made from a moving average of the student's log-probabilities, whose momentum is `ema`
+        times the schedule: as the learning rate falls, the latest predictions count more.
+    stop : float, optional
+        Training ends early when predictions change by at most this much (δ of algorithm 2).
+    augment, prepare : callable, optional
+        Turn a batch of instances into the input of the network, in training and in prediction.
+
+    Yields
+    ------
+    EpochState
+        After every epoch, with the predictions and the labels.
     """
 
     def make_labels(log_probs: Tensor) -> Tensor:
@@ -135,7 +190,7 @@ def second_stage(
     learner = PLOT(student, labels, loss, mixup, weights)
     done = _restore(learner, optimizers, resume, "second")
     if resume is not None:
-        labels.restore([each.to(average) for each in resume["labels"]])  # checkpoints are read to the CPU
+        labels.restore([each.to(average) for each in resume["labels"]])  # checkpoints are loaded to the CPU
         if resume["previous"] is not None:
             previous = resume["previous"].to(average)
         average = resume["ema"].to(average)
@@ -158,9 +213,18 @@ def second_stage(
         converged = stop is not None and change is not None and change <= stop
         last = epoch.number == epochs or converged
         yield EpochState(
-            "second", epoch, learner, optimizers, last, predicted, labels, average, previous, change,
-            label_seconds,
-        )  # fmt: skip
+            "second",
+            epoch,
+            learner,
+            optimizers,
+            last=last,
+            log_probs=predicted,
+            labels=labels,
+            ema=average,
+            previous=previous,
+            change=change,
+            label_seconds=label_seconds,
+        )
         if last:
             return
 
@@ -181,9 +245,35 @@ def fit_two_stages(
 ) -> Iterator[EpochState]:
     """Train a teacher on the bags and, unless `label` is None, a student on labels made from its predictions.
 
-    The trained classifier is `learner.classifier` of the last state. `model` makes a network from the shape
-    of an instance and the number of classes. `None`: chosen by `apportion.defaults` from the kind of data
-    and the bags. Bags without proportions (NaN) take part in the second stage only.
+    The trained network is `learner.classifier` of the last state. Parameters that are None are chosen by
+    `apportion.defaults` from the kind of data and the bags.
+
+    Parameters
+    ----------
+    bags : Bags
+        Training data, on the device to train on. Bags with unknown proportions (NaN) take part in the second
+        stage only.
+    model : callable
+        `(shape, n_classes) -> nn.Module`: makes a new network for instances of this shape.
+    method : str, default="dllp"
+        The method of the first stage, a name in `apportion.methods.METHODS`.
+    label : callable or None
+        Makes the labels of the second stage, see `apportion.pseudo_labels`. None: no second stage.
+    epochs, student_epochs : int, optional
+        Epochs of the first and of the second stage.
+    learning_rate, student_learning_rate : float, optional
+        Peak learning rates of both stages.
+    batch_size : int, optional
+        Rows per batch.
+    horizontal_flip : bool, default=True
+        Whether training may mirror images.
+    seed : int, default=0
+        Determines initial weights, batches and augmentation.
+
+    Yields
+    ------
+    EpochState
+        After every epoch of both stages.
     """
     plan = defaults.plan_training(bags, method, batch_size, epochs, student_epochs)
     learner = yield from _fit_teacher(bags, model, plan, method, learning_rate, horizontal_flip, seed)
@@ -205,7 +295,7 @@ def _fit_teacher(
     """The first stage with its defaults; returns the trained learner."""
     known = bags.known()
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
-    # a step of two_views has several forward passes: its parts are compiled instead of the network
+    # two_views runs several forward passes per step, so its parts are compiled instead of the network
     to_device, compile_part = compile_for(bags.x.device, lengths, parts=method == "two_views")
     reseed(seed, "first", "weights")
     network = _new_network(model, known, to_device, plan.batch_size, horizontal_flip)
@@ -302,14 +392,14 @@ def _new_network(
 def _moving_average(average: Tensor, predicted: Tensor, momentum: float) -> Tensor:
     if not momentum:
         return predicted
-    # predictions from elsewhere may hold -inf, which no average would ever leave
+    # the user's `log_probs` may contain -inf, from which an average would never recover
     return torch.lerp(predicted, average.clamp_min(-100.0).to(predicted), momentum)
 
 
 def _restore(
     learner: Learner, optimizers: Sequence[Optimizer], state: dict[str, Any] | None, stage: str
 ) -> int:
-    """Load a saved state into networks and optimizers; returns the number of epochs that are done."""
+    """Load a saved state into networks and optimizers. Returns the number of completed epochs."""
     if state is None:
         return 0
     if state["stage"] != stage:

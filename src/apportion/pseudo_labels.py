@@ -1,7 +1,7 @@
-"""Pseudo-labels: from predictions and the proportions of bags to labels of single rows.
+"""Pseudo-labels: labels of single rows from predictions and the proportions of bags.
 
-A labeler is a function (log_probs (N, k), sizes (m,), proportions (m, k)) -> labels (N, k), the same for one
-batch and for the whole training set. Rows are sorted by bag.
+A labeler is a function (log_probs (N, k), sizes (m,), proportions (m, k)) -> labels (N, k). It works for one
+batch as for the whole training set. Rows are sorted by bag.
 """
 
 import math
@@ -20,27 +20,27 @@ Labeler = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def hard_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-    """The most probable labels with exactly the counts of every bag, one-hot, eqs. (4) and (6).
+    """The most probable labels that have exactly the counts of every bag, one-hot, eqs. (4) and (6).
 
-    Counts are the proportions times the size, rounded to whole numbers.
+    Counts are the proportions times the sizes, rounded to whole numbers.
     """
     classes = assign(log_probs, sizes, round_to_counts(proportions, sizes))
     return F.one_hot(classes, log_probs.shape[1]).to(log_probs.dtype)
 
 
 def soft_labels(
-    log_probs: Tensor, sizes: Tensor, proportions: Tensor, reg: float = 0.1, relax: float = math.inf
+    log_probs: Tensor, sizes: Tensor, proportions: Tensor, reg: float = 0.1, precision: float = math.inf
 ) -> Tensor:
-    """Entropic transport, eq. (7), where `reg` is 1/λ: the mean label of a bag is its proportions.
+    """Labels by entropic transport, eq. (7): their mean in each bag equals the bag's proportions.
 
-    A finite `relax` replaces this constraint by `relax` times a KL divergence, as ROT does.
+    `reg` is 1/λ. A finite `precision` replaces the constraint by `precision` times a KL divergence, as ROT
+    does.
     """
-    return entropic_plan(log_probs, sizes, proportions, reg=reg, precision=relax).mass.to(log_probs.dtype)
+    return entropic_plan(log_probs, sizes, proportions, reg=reg, precision=precision).mass.to(log_probs.dtype)
 
 
 def predicted_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-    """The predicted probabilities: self-training without transport, for the ablation (table 3, rows 2 and
-    3)."""
+    """The predicted probabilities: self-training without transport (ablation, table 3, rows 2 and 3)."""
     return log_probs.detach().softmax(1)
 
 
@@ -50,24 +50,24 @@ def argmax_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tens
 
 
 class SoftLabels:
-    """`soft_labels` with these settings, which keeps the error of its last plan and of its worst one.
+    """`soft_labels` with fixed settings, which also records the errors of the last and of the worst plan.
 
-    Errors are tensors on the device of the plans, so that nothing waits for them during an epoch.
+    Errors stay on the device of the plans, so that recording them does not make the host wait.
     """
 
-    def __init__(self, reg: float, relax: float = math.inf) -> None:
+    def __init__(self, reg: float, precision: float = math.inf) -> None:
         self.reg = reg
-        self.relax = relax
+        self.precision = precision
         self.last_error = self.worst_error = torch.zeros((), dtype=torch.float64)
 
     def __call__(self, log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-        plan = entropic_plan(log_probs, sizes, proportions, reg=self.reg, precision=self.relax)
+        plan = entropic_plan(log_probs, sizes, proportions, reg=self.reg, precision=self.precision)
         self.last_error = plan.error.max()
         self.worst_error = torch.maximum(self.worst_error.to(self.last_error), self.last_error)
         return plan.mass.to(log_probs.dtype)
 
     def reset_worst_error(self) -> float:
-        """The worst error since the last reset."""
+        """Return the worst error since the last reset, and start again from zero."""
         worst = float(self.worst_error)
         self.worst_error = torch.zeros_like(self.worst_error)
         return worst
@@ -76,10 +76,10 @@ class SoftLabels:
 PSEUDO_LABELS = ("soft", "hard", "predicted", "argmax")
 
 
-def make_labeler(name: str, reg: float = 0.1, relax: float = math.inf) -> Labeler:
-    """The labeler of this name; `reg` and `relax` are for soft labels."""
+def make_labeler(name: str, reg: float = 0.1, precision: float = math.inf) -> Labeler:
+    """The labeler with this name; `reg` and `precision` are for soft labels."""
     if name == "soft":
-        return SoftLabels(reg, relax)
+        return SoftLabels(reg, precision)
     return {"hard": hard_labels, "predicted": predicted_labels, "argmax": argmax_labels}[name]
 
 
@@ -93,8 +93,8 @@ def relaxed_proportions(
 ) -> Tensor:
     """The proportions that labels should match, (m, k), where some are unknown or uncertain.
 
-    Known exact proportions stay. Unknown ones (NaN) become the predicted ones. Proportions of finite
-    `precision` (m,) become a compromise with the predictions: the mean labels of a relaxed transport plan.
+    Exact proportions are kept. Unknown ones (NaN) are replaced by the predicted ones. Where `precision` (m,)
+    is finite, the result is a compromise with the predictions: the mean labels of a relaxed transport plan.
     """
     known = proportions.isfinite().all(1, keepdim=True)
     exact = precision is None or bool((precision == math.inf).all())
@@ -111,8 +111,8 @@ def relaxed_proportions(
 def transduce(log_probs: Tensor, bags: Bags) -> np.ndarray:
     """The most probable classes that have the counts of every bag, (N,), in the order of the user's rows.
 
-    `log_probs` are in the order of `bags.x`. With several groupings, the bags of the first have exactly their
-    counts and the others nearly (`bags.groupings`).
+    `log_probs` are in the order of `bags.x`. With several groupings, the counts of the first are matched
+    exactly and those of the others approximately (`bags.groupings`).
     """
     if bags.grouping is not None:
         return transduce_groupings(log_probs, bags)

@@ -1,8 +1,8 @@
-"""Tests that every method has to pass, in the manner of scikit-learn's `check_estimator`.
+"""Tests that every method has to pass, modeled on scikit-learn's `check_estimator`.
 
-from apportion.testing import check_method
+    from apportion.testing import check_method
 
-check_method(MyMethod)
+    check_method(MyMethod)
 """
 
 import copy
@@ -28,15 +28,15 @@ MakeLearner = Callable[[nn.Module], Learner]  # a classifier of rows with two fe
 
 
 def check_method(make_learner: MakeLearner, *, augment: View = lambda x: x) -> None:
-    """Raise AssertionError unless a method keeps the rules of `methods.protocol.Learner`.
+    """Raise AssertionError unless a method follows the protocol `apportion.methods.protocol.Learner`.
 
     Parameters
     ----------
     make_learner : callable
-        Makes the method around a classifier, nn.Sequential(features, head), of rows with two features. It is
-        called several times. Other networks that it makes have to depend on torch's random generator only.
-    augment : callable
-        What the method sees of a batch (n, 2), if not the rows themselves.
+        Makes the method for a classifier, nn.Sequential(features, head), of rows with two features. It is
+        called several times. Any other network that it makes must depend on torch's random generator only.
+    augment : callable, optional
+        Turns a batch of rows (n, 2) into what the method takes.
     """
     with preserve_random_state(torch.device("cpu")):
         check_terms(make_learner, augment)
@@ -86,15 +86,15 @@ def check_bags_of_any_sizes(make_learner: MakeLearner, augment: View) -> None:
 
 
 def check_seeds(make_learner: MakeLearner, augment: View) -> None:
-    """The same seed gives the same weights, to the last bit, and another seed gives others."""
+    """The same seed gives bit-identical weights, and another seed gives different ones."""
     bags, _ = _two_classes()
     first, again, other = (_trained_weights(make_learner, bags, augment, seed) for seed in (0, 0, 1))
-    _require(_same_bits(first, again), "two trainings with the same seed end with different weights")
-    _require(not _same_bits(first, other), "trainings with different seeds end with the same weights")
+    _require(_same_bits(first, again), "two trainings with the same seed give different weights")
+    _require(not _same_bits(first, other), "trainings with different seeds give the same weights")
 
 
 def check_hidden_labels(make_learner: MakeLearner, augment: View) -> None:
-    """Exchanging labels inside bags, which leaves all proportions as they are, changes no weight."""
+    """Permuting the hidden labels within bags, which changes no proportion, changes no weight."""
     bags, hidden = _two_classes()
     generator = stream(2, "check_method")
     parts = hidden.split(bags.sizes.tolist())
@@ -107,11 +107,11 @@ def check_hidden_labels(make_learner: MakeLearner, augment: View) -> None:
     same = _same_bits(
         _trained_weights(make_learner, bags, augment), _trained_weights(make_learner, again, augment)
     )
-    _require(same, "labels exchanged inside bags change the weights: hidden labels reach the method")
+    _require(same, "permuting labels within bags changes the weights: hidden labels reach the method")
 
 
 def check_resuming(make_learner: MakeLearner, augment: View) -> None:
-    """Training that is interrupted and resumed ends with the same weights, to the last bit."""
+    """Interrupted and resumed training gives the same weights, bit for bit."""
     bags, _ = _two_classes()
     whole = _new_learner(make_learner)
     saved = [copy.deepcopy(state.state()) for state in _train(whole, bags, augment)]
@@ -120,7 +120,7 @@ def check_resuming(make_learner: MakeLearner, augment: View) -> None:
         pass
     _require(
         _same_bits(_weights_of(whole), _weights_of(resumed)),
-        "training that is resumed ends with other weights; keep all state in the modules of networks()",
+        "resumed training gives different weights; keep all state in the modules of networks()",
     )
 
 

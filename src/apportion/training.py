@@ -20,11 +20,13 @@ from apportion.errors import TrainingError
 from apportion.methods.protocol import Learner, LossTerms, check_networks, loss_terms
 from apportion.optim import set_learning_rate
 
-Schedule = Callable[[float], float]  # progress (0 to 1) -> fraction of the peak rate
+Schedule = Callable[[float], float]  # progress (0 to 1) -> fraction of the peak learning rate
 View = Callable[[Tensor], Tensor]  # raw instances, on their device -> what the network takes
 
 
 class Epoch(NamedTuple):
+    """What the loop yields after an epoch."""
+
     number: int  # from 1
     total: int  # number of epochs in the stage
     terms: dict[str, float]  # mean of each loss term over the batches
@@ -47,8 +49,8 @@ def train(
 ) -> Iterator[Epoch]:
     """Train the learner's networks, one optimizer each, and yield after every epoch.
 
-    All randomness of an epoch depends on `seed`, `stage` and the epoch's number only. Training therefore
-    continues after `done` epochs with the same bits as without interruption.
+    All randomness of an epoch depends on `seed`, `stage` and the epoch's number alone. Training that resumes
+    after `done` epochs therefore gives the same weights, bit for bit, as uninterrupted training.
     """
     if not callable(schedule):
         raise TypeError(
@@ -76,7 +78,7 @@ def train(
                     sums[name] = sums[name] + term.detach() if name in sums else term.detach()
             n_batches += 1
             rows_done += len(batch.x)
-        # the only point of an epoch that waits for the device
+        # the only point in an epoch where the host waits for the device
         means = (torch.stack(list(sums.values())) / n_batches).tolist()
         epoch = Epoch(number, epochs, dict(zip(sums, means, strict=True)), time.perf_counter() - started)
         check_finite(epoch, stage)

@@ -322,7 +322,7 @@ def summarize(log: list[dict[str, Any]], task: Task, log_probs: Tensor, test: Te
         "argmax": argmax_labels(*on_cpu),
         "exact": hard_labels(*on_cpu),
         "entropic": soft_labels(*on_cpu, reg=1.0),
-        "relaxed": soft_labels(*on_cpu, reg=1.0, relax=1.0),
+        "relaxed": soft_labels(*on_cpu, reg=1.0, precision=1.0),
     }
     return {
         "test_accuracy": test_accuracy,

@@ -1,4 +1,4 @@
-"""Methods that learn from label proportions, one per file; `protocol` says what a new one has to provide."""
+"""Methods that learn from label proportions, one per file; `protocol` says what a new one must provide."""
 
 from apportion.methods.build import METHODS, ROW_METHODS, make_learner
 from apportion.methods.count_likelihood import CountLikelihood

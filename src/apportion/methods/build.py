@@ -1,4 +1,4 @@
-"""The methods by name, and how each is built around a classifier."""
+"""The methods by name, and how each is built for a classifier."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -38,10 +38,26 @@ def make_learner(
     to_device: Callable[[nn.Module], nn.Module] = lambda network: network,
     compile_part: PartCompiler = identity,
 ) -> Learner:
-    """A method around a classifier, with the other networks it needs and, `by="row"`, a memory of `bags`.
+    """A method for a classifier, with the other networks that it needs.
 
-    `options` are arguments of the method, `to_device` moves networks, `compile_part` compiles the parts of a
-    step.
+    Parameters
+    ----------
+    method : str
+        A name in `METHODS`.
+    classifier : nn.Module
+        The network to train, on its device.
+    bags : Bags
+        Training data, for the shape of instances and, with `by="row"`, for a memory of predictions.
+    by : {"bag", "row"}, default="bag"
+        The kind of batches that the method will be given.
+    options : mapping, optional
+        Further arguments of the method.
+    to_device, compile_part : callable, optional
+        Move a network to its device; compile a part of a step (see `apportion._device.compile_for`).
+
+    Returns
+    -------
+    Learner
     """
     arguments = dict(options or {})
     if by == "row":

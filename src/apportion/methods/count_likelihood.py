@@ -3,9 +3,9 @@
     L = - 1/N Σ_bags log P(counts of the bag),   rows independent, row j of class c with probability f_c(x_j)
 
 DLLP treats every row as a draw from the mean prediction of its bag. Here each row has its own probabilities:
-counts of a bag of certain predictions vary little, those of uncertain ones much, so that no bag is fitted
+the counts of a bag vary little if its predictions are certain and much if they are not, so no bag is fitted
 more closely than chance allows. The exact sum over all labelings, a Poisson multinomial distribution, is
-approximated by a saddlepoint. This method is our own; docs/methods/counts.md derives it.
+approximated by a saddlepoint. The method is new; docs/methods/counts.md derives it.
 """
 
 import math
@@ -20,11 +20,13 @@ from apportion.losses import mean_over_rows
 from apportion.methods.protocol import LossTerms
 from apportion.transport import entropic_plan
 
-TINY = 1e-30  # float32 still has its logarithm
-CELL_VARIANCE = 1 / 12  # of a uniform distribution over the width of one whole count
+TINY = 1e-30  # a normal float32, so that its logarithm is exact
+CELL_VARIANCE = 1 / 12  # variance of a uniform distribution over one whole count
 
 
 class CountLikelihood:
+    """The count likelihood alone, on batches of whole bags."""
+
     def __init__(self, classifier: nn.Module) -> None:
         self.classifier = classifier
 
@@ -47,12 +49,12 @@ def count_loss(
 
     The saddlepoint approximation holds for bags of any size; for a bag of one row it is cross-entropy. The
     saddlepoint is where predictions, shifted by one potential per class, have the observed counts: entropic
-    transport with λ = 1. The likelihood is how far they are shifted, KL(plan ‖ predictions), and the volume
-    of the counts around it, by the covariance of the plan. `left` is a BagBatch's: if only part of a bag was
-    drawn, the normal approximation takes over.
+    transport with λ = 1. The log-likelihood has two terms: the size of the shift, KL(plan ‖ predictions), and
+    the volume of the counts around it, given by the covariance of the plan. If only part of a bag was drawn
+    (`left`, as in `BagBatch`), the normal approximation is used instead.
 
-    Transport is solved on the CPU. `on_host` waits for copies of logits, sizes and proportions there that
-    were started earlier.
+    Transport is solved on the CPU. `on_host`, if given, waits for CPU copies of logits, sizes and proportions
+    that were started earlier, and returns them.
     """
     if left:
         return drawn_count_loss(logits, sizes, proportions, left)
@@ -62,11 +64,11 @@ def count_loss(
     log_probs = logits.float().log_softmax(1)
     plan = entropic_plan(host_logits, host_sizes, host_proportions, reg=1.0).mass.float()
     plan = send_to_device(plan, logits.device)
-    # the plan is the minimum of this divergence, so its own gradient does not matter here
+    # the plan minimizes this divergence, so its own gradient vanishes here
     divergence = (plan * (plan.clamp_min(TINY).log() - log_probs)).sum(1)
     plan = differentiable_plan(plan, log_probs, sizes, proportions, host_sizes)
     covariance = 2 * math.pi * count_covariance(plan, host_sizes)
-    # a cell of width one is the least volume
+    # the volume is at least that of a cell of width one
     cell = torch.eye(plan.shape[1], device=covariance.device)
     factor = torch.linalg.cholesky_ex(cell + covariance)[0]
     log_volume = factor.diagonal(dim1=1, dim2=2).log().sum(1)
@@ -76,12 +78,12 @@ def count_loss(
 def differentiable_plan(
     plan: Tensor, log_probs: Tensor, sizes: Tensor, proportions: Tensor, host_sizes: Tensor
 ) -> Tensor:
-    """The same plan (N, k), as a function of `log_probs`: one Newton step from where it is solved already."""
+    """The plan (N, k) as a differentiable function of `log_probs`: one Newton step from the solution."""
     scores = plan.clamp_min(TINY).log() + (log_probs - log_probs.detach())
     excess = sizes.unsqueeze(1) * (bag_means(scores.softmax(1), sizes) - proportions)
     covariance = count_covariance(plan, host_sizes)
-    # equal potentials for all classes change nothing, nor does that of a class without mass: both make the
-    # covariance singular, which the two added terms repair
+    # The covariance is singular: equal potentials for all classes change nothing, nor does the potential of a
+    # class without mass. The two added terms fix this.
     k = plan.shape[1]
     regularizer = 1 / k + 1e-4 * torch.eye(k, device=covariance.device)
     potentials = torch.linalg.solve_ex(covariance + regularizer, excess.unsqueeze(2))[0].squeeze(2)
@@ -90,18 +92,18 @@ def differentiable_plan(
 
 
 def count_covariance(probs: Tensor, sizes: Tensor) -> Tensor:
-    """The covariance matrix of the counts of each bag, (m, k, k): Σ_j diag(p_j) - p_j p_j'. Sizes: CPU."""
+    """The covariance matrix of the counts of each bag, (m, k, k): Σ_j diag(p_j) - p_j p_j'."""
     sizes = sizes.cpu()
     if bool((sizes == sizes[0]).all()):
         return _covariance_of_equal_bags(probs.view(len(sizes), -1, probs.shape[1]))
-    # Bags within a factor of two of each other are padded with zeros to one size. This takes at most twice
-    # the rows and up to a fiftieth of the time of one bag after the other.
+    # Bags whose sizes are within a factor of two are padded with zeros to one size. This takes at most twice
+    # the rows, and is up to 50 times as fast as one bag after the other.
     start = sizes.cumsum(0) - sizes
     octave = sizes.log2().floor()
     matrices = []
     order = []
-    for each in octave.unique():
-        which = (octave == each).nonzero().squeeze(1)
+    for value in octave.unique():
+        which = (octave == value).nonzero().squeeze(1)
         place = torch.arange(int(sizes[which].max()))
         row = (start[which].unsqueeze(1) + place).clamp_max(len(probs) - 1).to(probs.device)
         inside = (place < sizes[which].unsqueeze(1)).to(probs)
@@ -119,8 +121,9 @@ def _covariance_of_equal_bags(rows: Tensor) -> Tensor:
 def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float) -> Tensor:
     """`count_loss` by the normal approximation, for bags of which a fraction `left` was not drawn.
 
-    The counts of the drawn rows are unknown. They vary about n times the proportions as draws without
-    replacement do, which adds to the covariance. A single row beside the bag is whole: cross-entropy.
+    The counts of the drawn rows are unknown. They vary around n times the proportions like draws without
+    replacement, which adds to the covariance. A bag of a single row in the same batch is complete, and its
+    loss is cross-entropy.
     """
     probs = logits.float().softmax(1)
     n = sizes.float().view(-1, 1, 1)

@@ -19,8 +19,8 @@ from apportion.methods.protocol import LossTerms
 class DLLP:
     """The proportion loss alone. With bags of one row it is supervised learning, an upper bound.
 
-    Without a `memory` it takes batches of whole bags. With one, it takes batches of rows from all bags, which
-    is how large bags are learned.
+    Without a `memory`, batches hold whole bags. With one, they hold rows from all bags, for bags that are too
+    large for a batch.
     """
 
     def __init__(self, classifier: nn.Module, memory: PredictionMemory | None = None) -> None:

@@ -4,7 +4,7 @@
     L_G = ‖ mean features(real) - mean features(fake) ‖²
 
 The discriminator has k + 1 classes. The logit of the class "generated" is fixed at zero, so the classifier's
-k logits say everything: an instance is real with probability sigmoid(lse), lse = log Σ_c exp f_c(x).
+k logits suffice: an instance is real with probability sigmoid(lse), lse = log Σ_c exp f_c(x).
 
 Liu et al., "Learning from label proportions with generative adversarial networks", NeurIPS 2019.
 """
@@ -22,10 +22,10 @@ from apportion.methods.protocol import LossTerms, frozen, frozen_batch_norm
 
 
 class LLPGAN:
-    """The classifier is nn.Sequential(features, head), as all networks here; any module can be wrapped so.
+    """A classifier, nn.Sequential(features, head), and a generator of instances from `noise` numbers each.
 
-    `weight` weights the proportions, `adversarial` the two terms of the game. To Adam, 100 and 1 are the same
-    as 1 and 0.01; to SGD and Muon they are not.
+    `weight` is the weight of the proportion loss, `adversarial` that of the real and fake terms. For Adam
+    only their ratio matters; for SGD and Muon their scale matters, too.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LLPGAN:
         self.noise = noise
         self.weight = weight
         self.adversarial = adversarial
-        self.mean: Callable[[Tensor], Tensor] = mean_of_rows  # over all processes, where there are several
+        self.mean: Callable[[Tensor], Tensor] = mean_of_rows  # `distributed` replaces it by the mean over all processes
 
     def networks(self) -> list[nn.Module]:
         return [self.classifier, self.generator]
@@ -56,7 +56,7 @@ class LLPGAN:
         noise = torch.rand(len(batch.x), self.noise, device=batch.x.device) * 2 - 1
         generated = self.generator(noise)
         logits = self.classifier(batch.x)
-        # the running statistics, which are used at test time, are those of real instances
+        # the running statistics, which are used in evaluation mode, must be those of real instances
         with frozen_batch_norm(self.classifier):
             fake_logits = self.classifier(generated.detach())
         yield {
@@ -73,12 +73,12 @@ class LLPGAN:
 
 
 def mean_of_rows(values: Tensor) -> Tensor:
+    """The mean (d,) of values (n, d)."""
     return values.mean(0)
 
 
 def make_generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
-    """A generator of instances of this shape: dense for rows, LLP-GAN's transposed convolutions for
-    images."""
+    """A generator of instances of this shape: dense layers for rows, transposed convolutions for images."""
     if len(shape) == 1:
         hidden = [nn.Linear(noise, 128), RowNorm(128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
         return nn.Sequential(*hidden, nn.Linear(128, shape[0]))
@@ -98,10 +98,10 @@ def make_generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
 
 
 class RowNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch normalization that also trains on one value per channel, by its running statistics.
+    """Batch normalization that falls back to its running statistics for one value per channel.
 
-    A single value has no variance. A single row has one per channel, and so has a single image that starts
-    as one pixel.
+    A single value has no variance. A batch of one row has one value per channel, and so has one image that
+    starts as a single pixel.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:  # rows and images alike
@@ -121,7 +121,7 @@ class ScaledTanh(nn.Module):
 
 
 class Crop(nn.Module):
-    """Cuts images to this height and width: doubling does not arrive at every size."""
+    """Cuts images to this height and width, since repeated doubling does not give every size."""
 
     def __init__(self, height: int, width: int) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
     L = proportion loss + w r(t) · 1/N Σ_j KL( f(x_j) ‖ f(x_j + a_j) ),   a_j: the adversarial perturbation
 
-r(t) ramps up over the first part of the training. Tsai & Lin, "Learning from label proportions with
+r(t) ramps up over the first part of training. Tsai & Lin, "Learning from label proportions with
 consistency regularization", ACML 2020; virtual adversarial training: Miyato et al., 2018.
 """
 
@@ -18,9 +18,13 @@ from apportion.methods.protocol import LossTerms, frozen, frozen_batch_norm
 
 
 class LLPVAT:
-    """`radius` and `probe` are the root mean square change of an input value, so they mean the same for
-    points and images. The authors' radius of 6.0 over the 3,072 values of a CIFAR image is 0.108. Their
-    probe of 1e-6 is below what float32 resolves around one, let alone bfloat16 (P17 in docs/paper.md).
+    """The proportion loss and, with `weight`, the consistency under adversarial perturbations.
+
+    `radius` is the size of a perturbation and `probe` that of the step that finds its direction. Both are
+    root mean square changes per input value, so they are comparable for rows and images. The authors' radius
+    of 6.0 over the 3,072 values of a CIFAR image is 0.108. Their probe of 1e-6 is below the resolution of
+    float32 around one, let alone bfloat16 (P17 in docs/paper.md). The weight ramps up over the fraction
+    `ramp` of training.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class LLPVAT:
         }
 
     def perturbation(self, x: Tensor, logits: Tensor) -> Tensor:
-        """What changes predictions most: one power iteration from a random direction."""
+        """The small change of `x` that changes predictions most, by one power iteration from a random start."""
         direction = rescale(torch.randn_like(x), self.probe).requires_grad_()
         with frozen(self.classifier):
             perturbed = self.classifier(x + direction)

@@ -10,9 +10,8 @@ from apportion.errors import SettingsError
 from apportion.methods.protocol import frozen_batch_norm
 from apportion.networks.flip import FlipAveraged
 
-MakeNetwork = Callable[
-    [Sequence[int], int], nn.Module
-]  # (shape of an instance, number of classes) -> network
+# (shape of an instance, number of classes) -> network
+MakeNetwork = Callable[[Sequence[int], int], nn.Module]
 
 
 def check_network(
@@ -20,7 +19,7 @@ def check_network(
 ) -> None:
     """Raise SettingsError if a network cannot learn from instances such as the one in `x` (1, ...)."""
     check_logits(network, x, n_classes)
-    if batch_size == 1:  # no batch of more rows has a single row
+    if batch_size == 1:  # with larger batches, no batch has a single row
         check_single_row(network, x)
     if not horizontal_flip and any(isinstance(layer, FlipAveraged) for layer in network.modules()):
         raise SettingsError(
@@ -32,9 +31,9 @@ def check_network(
 def check_shares_no_weights(
     network: nn.Module, make_network: MakeNetwork, shape: Sequence[int], k: int
 ) -> None:
-    """Raise SettingsError if another network of the same function has weights of this one.
+    """Raise SettingsError if networks from the same function share trainable weights.
 
-    A student would then change its teacher, and a second fit the model of the first.
+    Training a student would then change its teacher, and a second fit would change the model of the first.
     """
     with torch.random.fork_rng(devices=[]):
         other = make_network(shape, k)
@@ -67,19 +66,19 @@ def check_logits(network: nn.Module, x: Tensor, n_classes: int) -> None:
 
 
 def check_single_row(network: nn.Module, x: Tensor) -> None:
-    """Raise SettingsError if batch normalization is left with one value per channel, which has no variance.
+    """Raise SettingsError if batch normalization gets one value per channel, which has no variance.
 
-    It is tried out: images may still have several pixels there, and then one image is enough.
+    This is found by a forward pass: a single image may still have several pixels there, which is enough.
     """
     was_training = network.training
     plain = plain_network(network)
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad(), frozen_batch_norm(plain):
             plain.train()(x)
-    except ValueError as problem:
+    except ValueError as error:
         raise SettingsError(
             "batch_size is 1, but the network's batch normalization cannot learn from one instance of shape "
             f"{tuple(x.shape[1:])}; pass 2 or more"
-        ) from problem
+        ) from error
     finally:
         network.train(was_training)

@@ -31,15 +31,17 @@ class LabelHistory:
         self.mean = labels
 
     def add(self, labels: Tensor) -> None:
+        """Add a round, and drop the oldest beyond the limit."""
         self.restore([*self.rounds, labels][-self.limit :])
 
     def restore(self, rounds: list[Tensor]) -> None:
+        """Replace all rounds, for example by those of a checkpoint."""
         self.rounds = rounds
         self.mean = sum(rounds[1:], rounds[0]) / len(rounds)  # torch.stack would copy every round
 
 
 class PLOT:
-    """The student. `weights` (N,) weights the rows; `mixup` is the parameter of mixup's Beta, 0 for none."""
+    """The student. `weights` (N,) are row weights; `mixup` is the parameter of its Beta distribution, 0: none."""
 
     def __init__(
         self,
@@ -70,7 +72,9 @@ class PLOT:
 
 
 def mixup(alpha: float, *values: Tensor) -> list[Tensor]:
-    """Mix each row with a random other row of the batch, with a weight of its own from Beta(alpha, alpha).
+    """Mix each row with a random row of the batch, with its own weight from Beta(alpha, alpha).
+
+    All `values` (n, ...) are mixed in the same way.
 
     Zhang et al., "mixup: Beyond empirical risk minimization", ICLR 2018.
     """
@@ -85,7 +89,7 @@ def mixup(alpha: float, *values: Tensor) -> list[Tensor]:
 def bag_weights(sizes: Tensor, batch_size: int) -> Tensor:
     """The weight of each row in eq. (3), (N,): 1/n_i, scaled to a mean of one over an epoch.
 
-    An epoch sees `batch_size` rows of a larger bag only; they are its n_i.
+    Of a larger bag, only `batch_size` rows are drawn per epoch, which are then its n_i.
     """
     drawn = sizes.clamp_max(batch_size)
     return torch.repeat_interleave(int(drawn.sum()) / (len(drawn) * drawn.float()), sizes)

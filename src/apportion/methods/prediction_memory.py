@@ -1,9 +1,9 @@
-"""Remember the latest prediction of every row, so that a batch can mix rows of all bags.
+"""A memory of the latest prediction of every row, for learning from batches of rows from all bags.
 
-A batch of whole bags holds only a few large ones, and pushes all rows of a bag in the same direction: what a
-few bags say about the classes is mostly chance. In a batch of rows from all bags (`Bags.batches(by="row")`),
-every row is pushed by what its own bag lacks, and what the bags have in common cancels. The mean prediction
-of a whole bag, which the loss needs, then has to be remembered.
+A batch holds only a few large bags, and the gradient of the proportion loss is the same for all rows of a
+bag: it mostly reflects the chance differences of these few bags. In a batch of rows from all bags
+(`Bags.batches(by="row")`), each row follows the error of its own bag, and errors that bags share cancel. The
+loss needs the mean prediction of whole bags, which this memory provides.
 """
 
 import math
@@ -24,7 +24,7 @@ class PredictionMemory(nn.Module):
     `adjusted_scores` reads labels. It is a module without parameters, so that checkpoints include it.
     `compile_part` compiles the loss of a batch.
 
-    A round is every row once. At its start sums are computed anew; at its end, prices.
+    In a round every row is drawn once. Sums are recomputed at its start, prices at its end.
     """
 
     def __init__(self, bags: Bags, transport: bool = False, compile_part: PartCompiler = identity) -> None:
@@ -37,7 +37,7 @@ class PredictionMemory(nn.Module):
         self.proportions = bags.proportions
         self.overall = bags.overall.float().clamp_min(1e-6).to(device)
         self.counts = round_to_counts(bags.proportions.cpu(), bags.sizes)
-        # before the first round only classes that a bag has none of have a price
+        # before the first round, only classes that are absent from a bag have a price
         prices = torch.zeros(len(bags.sizes), bags.n_classes)
         prices.masked_fill_(self.counts == 0, math.inf if transport else 0.0)
         self.register_buffer("log_probs", self.overall.log().repeat(len(bags.x), 1))
@@ -47,9 +47,9 @@ class PredictionMemory(nn.Module):
         self.compiled_loss = compile_part(self._loss)
 
     def loss(self, logits: Tensor, row: Tensor) -> Tensor:
-        """The proportion loss of the bags of these rows, mean over rows; its gradient is that of these rows.
+        """The proportion loss of the bags of these rows, mean over rows. Only these rows get a gradient.
 
-        For a batch that happens to be made of whole bags, it is the loss of DLLP.
+        For a batch that consists of whole bags, it equals the loss of DLLP.
         """
         self._begin_round_if_due()
         return self.compiled_loss(logits, row)
@@ -73,10 +73,10 @@ class PredictionMemory(nn.Module):
     def _means(self, probabilities: Tensor, row: Tensor) -> Tensor:
         n = len(self.bag)
         bag = self.bag[row]
-        # Rows outside the batch are taken where they were last seen, all shifted alike so that the mean of
-        # all rows is right: it was exact when the round began, and the batch shows how far rows have moved
-        # since. Without the shift, the memory would respond an epoch late to what all rows have in common,
-        # and training would oscillate.
+        # Rows outside the batch count with their stored predictions plus a common shift that makes the mean
+        # of all rows right: it was exact when the round began, and the batch shows how far predictions have
+        # moved since. Without the shift, changes that all rows share would show an epoch late, and training
+        # would oscillate.
         change = probabilities - self.log_probs[row].exp()
         overall = self.overall_at_start + change.mean(0)
         shift = (n * overall - self.sums.sum(0) - change.sum(0)) / max(1, n - len(row))
@@ -108,7 +108,7 @@ class PredictionMemory(nn.Module):
     def _begin_round_if_due(self) -> None:
         if self.rows_left > 0:
             return
-        # computed anew, since adding small changes for ever loses digits
+        # recomputed in every round, since adding small changes forever loses digits
         sums = exact_bag_means(self.log_probs.exp(), self.lengths) * self.sizes
         self.sums = sums.float()
         self.overall_at_start = (sums.sum(0) / len(self.bag)).float()
@@ -116,5 +116,5 @@ class PredictionMemory(nn.Module):
 
 
 def _start_new_round(memory: PredictionMemory, _: Any) -> None:
-    """A checkpoint is written at the end of an epoch: a round that was under way is not part of it."""
+    """Start a new round after loading: checkpoints are written between epochs, so no round is under way."""
     memory.rows_left = 0

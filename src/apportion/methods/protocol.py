@@ -1,4 +1,4 @@
-"""What a method has to provide to be trained by `training.train`, and the helpers that methods share.
+"""What a method must provide to be trained by `training.train`, and helpers that methods share.
 
 A new first stage is a class with a `classifier`, `networks()` and `losses()`. The smallest one:
 
@@ -32,17 +32,17 @@ LossTerms = dict[str, Tensor]
 
 
 class Learner(Protocol):
-    """A method that the training loop can train."""
+    """A method that learns from bags, in the form that the training loop expects."""
 
     classifier: nn.Module  # (n, ...) -> logits (n, k)
 
     def networks(self) -> list[nn.Module]:
-        """The networks that learn; each gets an optimizer of its own. The classifier's comes first."""
+        """The networks to train, each with its own optimizer. The classifier's comes first."""
         ...
 
     def losses(self, batch: Any, progress: float) -> Iterator[LossTerms]:
-        """Yield the loss terms of each network in turn. The loop takes that network's step before it asks for
-        the next.
+        """Yield the loss terms of each network in turn. The loop takes a network's step before it requests the
+        terms of the next one.
 
         `batch` is a BagBatch, or a RowBatch for methods that support batches of rows. `progress` runs from 0
         to 1 over the stage.
@@ -72,7 +72,7 @@ def check_networks(learner: Learner, optimizers: Sequence[Optimizer]) -> list[nn
 
 
 def check_known_proportions(bags: Bags) -> None:
-    """Raise DataError for a bag with unknown proportions: a loss of them would make all weights NaN."""
+    """Raise DataError for a bag with unknown proportions, whose loss would make all weights NaN."""
     for i in bags.proportions.isnan().any(1).nonzero().flatten().tolist():
         raise DataError(
             f"{bags.name(i)} has no proportions for a first stage to learn from; use bags.known()"
@@ -80,7 +80,7 @@ def check_known_proportions(bags: Bags) -> None:
 
 
 def loss_terms(learner: Learner, batch: Any, progress: float) -> Iterator[LossTerms]:
-    """`learner.losses`, after checking that it yields: of a returned dict the loop would see the keys."""
+    """`learner.losses`, after checking that it yields dicts and does not return one."""
     terms = learner.losses(batch, progress)
     if terms is None or isinstance(terms, dict):
         raise TypeError(
@@ -92,7 +92,7 @@ def loss_terms(learner: Learner, batch: Any, progress: float) -> Iterator[LossTe
 
 @contextmanager
 def frozen_batch_norm(model: nn.Module) -> Iterator[None]:
-    """Forward passes inside leave the running statistics of batch normalization unchanged."""
+    """Within this context, forward passes do not change the running statistics of batch normalization."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     tracked = [m.track_running_stats for m in norms]
     try:
@@ -106,8 +106,11 @@ def frozen_batch_norm(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Passes inside compute gradients of their inputs only. Those of the weights would cost a third of the
-    arithmetic, and a compiled backward pass would compute them whether or not they are used."""
+    """Within this context, only the inputs get gradients, not the weights.
+
+    Gradients of the weights would take a third of the arithmetic, and a compiled backward pass computes them
+    whether or not they are used.
+    """
     learned = [p for p in model.parameters() if p.requires_grad]
     try:
         for p in learned:
@@ -122,7 +125,7 @@ class WeightAverage(nn.Module):
     """Exponential moving average of a network's weights and running statistics.
 
     After t steps the momentum is min(momentum, (1 + t) / (10 + t)); otherwise the average of a short training
-    would still be the initial network. It is a module so that checkpoints include the number of steps.
+    would still be close to the initial network. It is a module so that checkpoints include the step count.
     """
 
     taken: Tensor
@@ -134,7 +137,7 @@ class WeightAverage(nn.Module):
 
     @torch.no_grad()
     def update(self, average: nn.Module, network: nn.Module) -> None:
-        """Move `average` one step towards `network`, in place."""
+        """Move `average` one step toward `network`, in place."""
         steps = int(self.taken)
         momentum = min(self.momentum, (1 + steps) / (10 + steps))
         torch._foreach_lerp_(_floating_tensors(average), _floating_tensors(network), 1 - momentum)
@@ -142,6 +145,6 @@ class WeightAverage(nn.Module):
 
 
 def _floating_tensors(network: nn.Module) -> list[Tensor]:
-    """Parameters and buffers, listed anew at every step: networks move and buffers are replaced."""
+    """Parameters and buffers. Not cached, since networks move between devices and buffers are replaced."""
     tensors = [*network.parameters(), *network.buffers()]
     return [tensor for tensor in tensors if tensor.is_floating_point()]

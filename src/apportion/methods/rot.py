@@ -1,4 +1,4 @@
-"""ROT: train on relaxed transport labels of each batch, beside the proportion loss.
+"""ROT: train on labels from relaxed transport of each batch, in addition to the proportion loss.
 
     L = α · proportion loss + (1 - α) · 1/N Σ_j CE(q_j, f(x_j)),   q: entropic transport, proportions relaxed
 
@@ -16,14 +16,17 @@ from apportion.pseudo_labels import SoftLabels
 
 
 class ROT:
-    """`reg` is the entropy's weight 1/λ, `relax` the weight of KL(class masses ‖ proportions)."""
+    """Proportion loss of weight `alpha`, and cross-entropy to soft labels of weight 1 - `alpha`.
+
+    `reg` is the entropy's weight 1/λ, `relax` the weight of KL(class masses ‖ proportions).
+    """
 
     def __init__(
         self, classifier: nn.Module, alpha: float = 0.6, reg: float = 1.0, relax: float = 1.0
     ) -> None:
         self.classifier = classifier
         self.alpha = alpha
-        self.label = SoftLabels(reg, relax)
+        self.label = SoftLabels(reg, precision=relax)
 
     def networks(self) -> list[nn.Module]:
         return [self.classifier]

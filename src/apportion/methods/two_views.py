@@ -1,11 +1,11 @@
-"""Two views: labels from exact transport of a weak view of each instance, taught to a strong view of it.
+"""Two views: exact transport labels a weak view of each instance, and the network learns them from a strong view.
 
     L = w(t) · bag loss(weak) + mean_j trust_j · CE(strong_j, label_j) + (1 - 2t)₊ · InfoNCE(weak, strong)
 
 The labels of a batch match the proportions of its bags, as in PLOT, but are made anew in every step, as in
 FixMatch (Sohn et al., 2020). The contrastive term (SimCLR, Chen et al., 2020) draws the two views of an
-instance together and pushes instances apart; without it training on large bags does not get started. It is
-gone after half of the training. This method is our own; docs/methods/two-views.md describes it.
+instance together and pushes instances apart; without it, training on large bags does not start to learn. Its
+weight falls to zero by the middle of training. The method is new; docs/methods/two-views.md describes it.
 """
 
 import math
@@ -27,7 +27,7 @@ OnHost = Callable[[], Sequence[Tensor]]  # waits for the CPU copies of a batch's
 
 
 class TwoViews:
-    """`network` trains; the classifier is `average`, an exponential moving average of its weights.
+    """`network` is trained; the classifier is `average`, an exponential moving average of its weights.
 
     Both are nn.Sequential(features, head); `projector` maps features to the space where views are contrasted.
     A batch has x of shape (n, 2, ...): weak and strong views. The bag loss is the proportion loss or, with
@@ -60,15 +60,16 @@ class TwoViews:
         self.projector = projector
         self.averaging = WeightAverage(momentum)
         self.memory = memory
-        # one optimizer trains it, and checkpoints include all of it
+        # one module for one optimizer, so that checkpoints include everything
         parts = [network, projector, average, self.averaging]
         self.trained = nn.ModuleList(parts if memory is None else [*parts, memory])
-        self.bag_weights = bag_first, bag_last
+        self.bag_first = bag_first
+        self.bag_last = bag_last
         self.contrast = contrast
         self.temperature = temperature
         self.transport = transport
         self.counts = counts
-        self.usual_n_bags = 0  # in a batch; nothing is compiled for others
+        self.usual_n_bags = 0  # bags in the first batch; passes are compiled for this number only
         compile_part = compile_part or identity
         self.weak_pass = compile_part(self._weak_pass, graphs=True)
         self.strong_pass = compile_part(self._strong_pass, graphs=True)
@@ -83,14 +84,13 @@ class TwoViews:
         features, logits, *bag_loss = self.weak_pass(weak, self._bags_for_pass(batch))
         on_host = self._start_copy(logits, batch)
         strong_features, strong_logits = self.strong_pass(strong)
-        first, last = self.bag_weights
-        bag_weight = first + (last - first) * progress
+        bag_weight = self.bag_first + (self.bag_last - self.bag_first) * progress
         loss = bag_loss[0] if bag_loss else self.bag_loss(logits, batch, on_host)
         terms = {"proportion": bag_weight * loss}
         if progress < 0.5:
             contrast = self.contrastive_loss(features, strong_features)
             terms["contrast"] = self.contrast * (1 - 2 * progress) * contrast
-        # last, so that the device has all of the above to do while the CPU solves the transport problems
+        # last, so that the device is busy with all of the above while the CPU solves the transport problems
         classes, scores = self.labels(logits.detach(), batch, on_host)
         terms["labels"] = self.label_losses(strong_logits, classes, scores).mean()
         yield terms
@@ -111,10 +111,13 @@ class TwoViews:
         body, head = self.network
         features = body(x)
         logits = head(features)
-        return (features, logits) if bags is None else (features, logits, proportion_loss(logits, *bags))
+        if bags is None:
+            return features, logits
+        sizes, proportions = bags
+        return features, logits, proportion_loss(logits, sizes, proportions)
 
     def _strong_pass(self, x: Tensor) -> tuple[Tensor, ...]:
-        with frozen_batch_norm(self.network):  # at test time instances look like weak views
+        with frozen_batch_norm(self.network):  # in evaluation mode, instances look like weak views
             return self._weak_pass(x)
 
     def _contrastive_loss(self, weak: Tensor, strong: Tensor) -> Tensor:
@@ -136,7 +139,7 @@ class TwoViews:
     def labels(
         self, logits: Tensor, batch: BagBatch | RowBatch, on_host: OnHost | None
     ) -> tuple[Tensor, Tensor]:
-        """The label of every row, (n,), and scores (n, k) whose largest class it is."""
+        """The label of every row, (n,), and the scores (n, k) of which it is the largest."""
         if not self.transport:
             return logits.argmax(1), logits.float()
         if isinstance(batch, RowBatch):
@@ -166,8 +169,7 @@ def split_network(network: nn.Module) -> nn.Sequential:
 def transport_labels(logits: Tensor, on_host: OnHost) -> tuple[Tensor, Tensor]:
     """Exact transport labels of a batch of whole bags, (n,), and logits minus their dual prices, (n, k).
 
-    The label is the largest class of these scores, and certain as far as it is ahead: another class may cost
-    almost as much.
+    The label is the class with the highest score. The larger its lead, the more certain it is.
     """
     host_logits, sizes, proportions = on_host()
     assignment = assign_with_duals(host_logits, sizes, round_to_counts(proportions, sizes))
@@ -188,12 +190,12 @@ def trust(scores: Tensor) -> Tensor:
 
 
 def make_projector(width: int) -> nn.Module:
-    """From features of this width to the 128 values in which views are contrasted."""
+    """A network from features of this width to the 128 dimensions in which views are contrasted."""
     return nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 128))
 
 
 def info_nce(one: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """InfoNCE in both directions: which instance of the batch is the other view of this one?"""
+    """InfoNCE in both directions: find the other view of each instance among all views of the batch."""
     one = F.normalize(one.float(), dim=1)
     other = F.normalize(other.float(), dim=1)
     similarity = one @ other.T / temperature

@@ -130,7 +130,7 @@ def informative_rows(bags: Bags) -> int:
 
 
 def default_by(kind: DataKind, method: str, bags: Bags, batch_size: int | None) -> str:
-    """"bag" for batches of whole bags; "row" for batches of rows, where too few whole bags would fit.
+    """Batches of whole bags ("bag"), or of rows ("row") where a batch would hold too few whole bags.
 
     Tables always use whole bags. For images a batch should hold at least four (on the CPU two) bags of the
     usual size, and never only part of a bag.
@@ -233,7 +233,7 @@ def _table_epochs(steps: float, more_classes: float, bags: Bags, batch_size: int
 
 
 def default_warmup_epochs(kind: DataKind, student_epochs: int) -> int:
-    """Epochs for which a student learns the teacher's labels, before labels are made from its own predictions."""
+    """Epochs for which a student learns the teacher's labels, before its own predictions make labels."""
     return math.ceil((0.6 if kind == "table" else 1 / 8) * student_epochs)
 
 

@@ -1,8 +1,6 @@
 """Tests that every method has to pass, modeled on scikit-learn's `check_estimator`.
 
-    from apportion.testing import check_method
-
-    check_method(MyMethod)
+For a method that is made from a classifier alone, `check_method(MyMethod)` runs all of them.
 """
 
 import copy

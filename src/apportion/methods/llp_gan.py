@@ -47,7 +47,7 @@ class LLPGAN:
         self.noise = noise
         self.weight = weight
         self.adversarial = adversarial
-        self.mean: Callable[[Tensor], Tensor] = mean_of_rows  # `distributed` replaces it by the mean over all processes
+        self.mean: Callable[[Tensor], Tensor] = mean_of_rows  # replaced where there are several processes
 
     def networks(self) -> list[nn.Module]:
         return [self.classifier, self.generator]

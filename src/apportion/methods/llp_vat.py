@@ -55,7 +55,7 @@ class LLPVAT:
         }
 
     def perturbation(self, x: Tensor, logits: Tensor) -> Tensor:
-        """The small change of `x` that changes predictions most, by one power iteration from a random start."""
+        """The change of `x` that moves predictions most, by one power iteration from a random direction."""
         direction = rescale(torch.randn_like(x), self.probe).requires_grad_()
         with frozen(self.classifier):
             perturbed = self.classifier(x + direction)

@@ -41,7 +41,7 @@ class LabelHistory:
 
 
 class PLOT:
-    """The student. `weights` (N,) are row weights; `mixup` is the parameter of its Beta distribution, 0: none."""
+    """The student. `weights` (N,) are row weights; `mixup` is the parameter of mixup's Beta distribution."""
 
     def __init__(
         self,

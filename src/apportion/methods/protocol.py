@@ -41,8 +41,9 @@ class Learner(Protocol):
         ...
 
     def losses(self, batch: Any, progress: float) -> Iterator[LossTerms]:
-        """Yield the loss terms of each network in turn. The loop takes a network's step before it requests the
-        terms of the next one.
+        """Yield the loss terms of each network in turn.
+
+        The loop takes a network's step before it requests the terms of the next one.
 
         `batch` is a BagBatch, or a RowBatch for methods that support batches of rows. `progress` runs from 0
         to 1 over the stage.

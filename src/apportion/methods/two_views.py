@@ -1,4 +1,4 @@
-"""Two views: exact transport labels a weak view of each instance, and the network learns them from a strong view.
+"""Two views: exact transport labels a weak view of each instance, and a strong view is trained on the label.
 
     L = w(t) · bag loss(weak) + mean_j trust_j · CE(strong_j, label_j) + (1 - 2t)₊ · InfoNCE(weak, strong)
 

@@ -23,15 +23,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from cluster import is_open
 from kill import contents
 from torch import Tensor, nn
 
-from apportion import distributed, pipeline, runs
+from apportion import distributed, pipeline
 from apportion._random import derive_seed, reseed, stream
 from apportion.bags.bags import BagBatch, Bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import digits, moons
 from apportion.distributed import WeightedLearner
+from apportion.experiments.folder import all_runs, read_where
 from apportion.losses import cross_entropy
 from apportion.methods import METHODS
 from apportion.methods import plot as second_stage
@@ -292,8 +294,9 @@ def kill() -> bool:
                 if torchrun.poll() is not None:
                     raise SystemExit((Path(name) / "log").read_text()[-20000:])
                 time.sleep(0.01)
-            owner = int((folder / "lock").read_text().split()[1])
-            others = [int(pid) for pid in children(torchrun.pid) if int(pid) != owner]
+            pids = [int(pid) for pid in children(torchrun.pid)]
+            owner = next(pid for pid in pids if is_open(folder / "lock", pid))
+            others = [pid for pid in pids if pid != owner]
             os.kill(owner if writer else others[0], signal.SIGKILL)
             print(
                 f"killed the process that {'writes' if writer else 'follows'} in the stage {stage}",
@@ -302,7 +305,7 @@ def kill() -> bool:
         codes = [torchrun.wait(), launched(alone, log).wait()]
         if codes != [0, 0]:
             raise SystemExit((Path(name) / "log").read_text()[-20000:])
-        again = [len(runs.read_where(path).get("resumed", [])) for path in runs.all_runs(killed)]
+        again = [len(read_where(path).get("resumed", [])) for path in all_runs(killed)]
         print(f"resumed {again} times")
         one, other = contents(killed), contents(alone)
         for path in sorted(path for path in one.keys() | other.keys() if one.get(path) != other.get(path)):

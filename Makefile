@@ -9,7 +9,7 @@ demo: $(VENV)/installed
 	$(BIN)/apportion demo
 
 test: $(VENV)/installed lint types
-	$(BIN)/python -m pytest -n 2 --dist worksteal  # two processes: four minutes instead of six and a half
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -71,6 +71,7 @@ UNREADABLE = {
     "classes of several types": SHARES.set_axis(["no", 1], axis=1),
     "true and two": SHARES.set_axis([True, 2], axis=1),
     "a class without a name": SHARES.set_axis(["no", None], axis=1),
+    "a class named None": SHARES.set_axis(pd.Index(["no", None], dtype=object), axis=1),
     "names in two levels": SHARES.set_axis(pd.MultiIndex.from_tuples([("v", "no"), ("v", "yes")]), axis=1),
     "proportions in proportions": Proportions(SHARES),
     "a number": 0.5,

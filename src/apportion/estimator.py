@@ -599,9 +599,18 @@ def _shape_of(y: Any) -> tuple[int, ...]:
 
 def _check_columns(estimator: Any, frame: Any, reset: bool) -> None:
     """Set, or compare with those of `fit`, the number and the names of the columns of a frame."""
-    if is_polars_lazyframe(frame):
-        frame = frame.head(0).collect()  # its columns are those of all rows
-    validate_data(estimator, frame, reset=reset, skip_check_array=True)
+    if is_pandas_dataframe(frame):
+        validate_data(estimator, frame, reset=reset, skip_check_array=True)
+        return
+    names = nw.from_native(frame).collect_schema().names()  # scikit-learn before 1.9 cannot read polars 2
+    if reset:
+        estimator.n_features_in_ = len(names)
+        estimator.feature_names_in_ = np.asarray(names, dtype=object)
+        return
+    known = list(getattr(estimator, "feature_names_in_", names))
+    if names != known:
+        what = "The feature names should match those that were passed during fit"
+        raise DataError(f"{what}: X has {names[:20]}, fit had {known[:20]}, in this order")
 
 
 def _drop_bag_columns(X: Any, columns: list[str]) -> Any:

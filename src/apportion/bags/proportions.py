@@ -396,7 +396,8 @@ def _read_frame(table: Any, names: set[Hashable], key: Any, asked: list[Any] | N
     if key is None and not subset:
         _refuse_row_numbers(table.index, names)
     bags = list(table.index) if key is None else _column_values(table[key])
-    classes = _choose_columns([name for name in columns if name != key], asked)
+    others = columns if key is None else [name for name in columns if name != key]  # one may be named None
+    classes = _choose_columns(others, asked)
     if not classes:
         return _Table(np.empty((len(bags), 0)), bags, classes)
     values = [to_numbers(table[name], f"column {name!r} of the table") for name in classes]

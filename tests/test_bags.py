@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from apportion._random import stream
-from apportion.bags.bags import BagBatch, Bags, RowBatch, bag_means, exact_bag_means, index_add_bag_means
+from apportion.bags.bags import (
+    BagBatch,
+    Bags,
+    RowBatch,
+    bag_means,
+    bag_slices,
+    exact_bag_means,
+    index_add_bag_means,
+)
 from apportion.errors import DataError, SettingsError
 
 some_sizes = st.lists(st.integers(1, 7), min_size=1, max_size=12)
@@ -262,3 +270,13 @@ def test_means_of_millions_of_rows_keep_their_digits():
     exact = exact_bag_means(values, torch.tensor([2**24, 2]))
     assert exact.dtype == torch.float64
     torch.testing.assert_close(exact, torch.full((2, 1), float(values[0]), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n_rows", [1, 4, 100])
+def test_slices_of_bags_cover_all_rows_once(n_rows):
+    sizes = torch.tensor([3, 1, 7, 2, 2])
+    values = torch.arange(15.0).unsqueeze(1)
+    slices = list(bag_slices(sizes, n_rows))
+    parts = [bag_means(values[rows], sizes[some]) for some, rows in slices]
+    torch.testing.assert_close(torch.cat(parts), bag_means(values, sizes))
+    assert all(some.stop - some.start == 1 or rows.stop - rows.start <= n_rows for some, rows in slices)

@@ -28,7 +28,7 @@ from apportion.bags.arrays import (
     refuse_masked_values,
     stack_images,
 )
-from apportion.bags.bags import Bags, exact_bag_means
+from apportion.bags.bags import Bags, bag_slices, exact_bag_means
 from apportion.bags.build import (
     build_bags_without_features,
     check_row_order,
@@ -42,7 +42,7 @@ from apportion.bags.rules import check_bags_differ, raise_problem
 from apportion.defaults import check_settings, resolve_auto
 from apportion.encoding import TableEncoder
 from apportion.errors import ApportionWarning, DataError
-from apportion.evaluate import bag_correlation, predict_log_proba_on, proportion_error
+from apportion.evaluate import bag_correlation, predict_log_proba_on
 from apportion.networks import NETWORKS
 from apportion.pipeline import EpochState, fit_two_stages
 from apportion.pseudo_labels import make_labeler, transduce
@@ -267,8 +267,9 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         )
         for problem in check_bags_differ(built.bags.proportions.double().numpy()):
             raise_problem(problem)
-        # rows are numbered, so that predictions can be put back in this order after the split
-        all_bags = replace(built.bags, x=torch.arange(len(built.bags.x)).unsqueeze(1))
+        all_bags = built.bags
+        if self.validation_fraction:  # number the rows, to put predictions back in this order after the split
+            all_bags = replace(all_bags, x=torch.arange(len(all_bags.x)).unsqueeze(1))
         training, validation = split_bags(all_bags, self.validation_fraction, seed, self.select_by)
         parts = [training] if validation is None else [training, validation]
         x, encoder = _features(instances, parts, n_rows)
@@ -457,18 +458,17 @@ def _score_bags(log_probs: Tensor, parts: list[Bags]) -> dict[str, dict[str, flo
     scores = {}
     start = 0
     for name, part in zip(("train", "validation"), parts, strict=False):
-        predicted = log_probs[start : start + len(part.source)]
+        own = log_probs[start : start + len(part.source)]
         start += len(part.source)
+        slices = bag_slices(part.sizes)
+        predicted = torch.cat([exact_bag_means(own[rows].exp(), part.sizes[some]) for some, rows in slices])
         proportions = part.proportions.cpu()
         known = proportions.isfinite().all(1)
-        sizes = part.sizes[known]
-        if not bool(known.all()):
-            predicted = predicted[torch.repeat_interleave(known, part.sizes)]
+        errors = (predicted[known] - proportions[known]).abs().sum(1) / 2
         correlation = None
-        if len(sizes) >= MIN_BAGS:  # of two bags and two classes it would be 1 or -1
-            correlation = bag_correlation(exact_bag_means(predicted.exp(), sizes), proportions[known])
-        error = proportion_error(predicted, sizes, proportions[known])
-        scores[name] = {"proportion_error": error, "bag_correlation": correlation}
+        if int(known.sum()) >= MIN_BAGS:  # of two bags and two classes it would be 1 or -1
+            correlation = bag_correlation(predicted[known], proportions[known])
+        scores[name] = {"proportion_error": float(errors.mean()), "bag_correlation": correlation}
     return scores
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.bags.bags import Bags, exact_bag_means
+from apportion.bags.bags import Bags, bag_slices, exact_bag_means
 from apportion.bags.groupings import transduce_groupings
 from apportion.transport import assign, entropic_plan, round_to_counts
 
@@ -117,7 +117,9 @@ def transduce(log_probs: Tensor, bags: Bags) -> np.ndarray:
     if bags.grouping is not None:
         return transduce_groupings(log_probs, bags)
     proportions = relaxed_proportions(log_probs, bags.sizes, bags.proportions, bags.precision)
-    labels = hard_labels(log_probs, bags.sizes, proportions)
     classes = np.empty(len(bags.x), np.int64)
-    classes[bags.source] = labels.argmax(1).cpu()
+    for some, rows in bag_slices(bags.sizes):
+        sizes = bags.sizes[some]
+        labels = assign(log_probs[rows], sizes, round_to_counts(proportions[some], sizes))
+        classes[bags.source[rows]] = labels.cpu()
     return classes

@@ -218,3 +218,15 @@ def exact_bag_means(values: Tensor, sizes: Tensor) -> Tensor:
     """`bag_means` in float64 where the device has it: float32 sums of a huge bag lose digits."""
     values = values if values.device.type == "mps" else values.double()
     return bag_means(values, sizes.to(values.device))
+
+
+def bag_slices(sizes: Tensor, n_rows: int = 1 << 20) -> Iterator[tuple[slice, slice]]:
+    """Slices of the bags, each with the slice of their rows: about `n_rows` at a time, to save memory."""
+    ends = sizes.cumsum(0)
+    first = 0
+    start = 0
+    while first < len(sizes):
+        last = max(first + 1, int(torch.searchsorted(ends, start + n_rows, right=True)))
+        stop = int(ends[last - 1])
+        yield slice(first, last), slice(start, stop)
+        first, start = last, stop

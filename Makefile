@@ -27,8 +27,8 @@ LIBRARY_TESTS = $(filter-out $(wildcard tests/test_cli*.py tests/test_report.py 
 lower-bounds: requirements/lower_bounds.py pyproject.toml
 	$(PYTHON) -m venv $(VENV)-lower-bounds
 	$(PYTHON) requirements/lower_bounds.py > $(VENV)-lower-bounds/pins.txt
-	$(VENV)-lower-bounds/bin/python -m pip install -q -r $(VENV)-lower-bounds/pins.txt torch==2.13.0 pytest hypothesis
-	PYTHONPATH=src $(VENV)-lower-bounds/bin/python -m pytest -W ignore::DeprecationWarning $(LIBRARY_TESTS)
+	$(VENV)-lower-bounds/bin/python -m pip install -q -r $(VENV)-lower-bounds/pins.txt torch==2.13.0 pytest hypothesis -e .
+	$(VENV)-lower-bounds/bin/python -m pytest -W ignore::DeprecationWarning $(LIBRARY_TESTS)
 
 # Chromium from the system's packages, and what drives it: for the test of the report's page
 browser: $(VENV)/installed

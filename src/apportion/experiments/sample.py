@@ -65,9 +65,12 @@ class Sample:
 
     def to_bytes(self) -> bytes:
         info = np.frombuffer(json.dumps(self.info).encode(), np.uint8)
-        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        arrays: dict[str, Any] = {"info": info}
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                arrays[name] = value
         content = io.BytesIO()
-        np.savez_compressed(content, allow_pickle=False, **(arrays | {"info": info}))
+        np.savez_compressed(content, **arrays)
         return content.getvalue()
 
 

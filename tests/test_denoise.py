@@ -9,7 +9,7 @@ from apportion.bags.build import build_bags
 from apportion.bags.denoise import (
     denoise,
     impute_missing_cells,
-    predicted_proportions,
+    predict_shares,
     sums_beyond_noise,
 )
 from apportion.bags.proportions import Proportions
@@ -92,7 +92,7 @@ def test_predictions_draw_noisy_shares_toward_their_own_bag():
     random = np.random.default_rng(0)
     truth = random.dirichlet([1, 1], 300)
     bag = np.repeat(np.arange(300), 20)
-    predicted = predicted_proportions(truth[bag], bag, np.full(300, 20))
+    predicted = predict_shares(truth[bag], bag, np.full(300, 20))
     np.testing.assert_allclose(predicted.shares, truth)
     np.testing.assert_allclose(predicted.variance, truth * (1 - truth) / 20)
     noisy = truth + random.normal(0, 0.3, truth.shape)

@@ -13,7 +13,7 @@ from apportion.bags.rules import (
     OPTIONS,
     Problem,
     check_overall_shares,
-    find_columns_beside_whole,
+    find_extra_columns,
     find_other_spellings,
     find_problems,
     find_sum_column,
@@ -239,10 +239,10 @@ def test_columns_beside_counts_of_all_rows_are_named(values, normalize):
 def test_a_few_odd_bags_and_small_shares_hide_no_extra_column():
     parts = np.random.default_rng(0).dirichlet([3, 3], 40)
     parts[7] *= 0.9
-    assert find_columns_beside_whole(np.column_stack([parts, np.full(40, 0.02)])) == [2]
+    assert find_extra_columns(np.column_stack([parts, np.full(40, 0.02)])) == [2]
     spread = np.column_stack([parts[:, 0], np.linspace(0.3, 0.7, 40), parts[:, 1]])
-    assert find_columns_beside_whole(spread) == [1]
-    assert find_columns_beside_whole(np.column_stack([parts * 0.98, np.full(40, 0.02)])) == []
+    assert find_extra_columns(spread) == [1]
+    assert find_extra_columns(np.column_stack([parts * 0.98, np.full(40, 0.02)])) == []
 
 
 @pytest.mark.parametrize("step", [0.01, 0.05, 0.1])
@@ -252,20 +252,20 @@ def test_rounded_and_noisy_shares_are_all_classes(step, weights):
     for m in (3, 12, 50):
         parts = random.dirichlet(weights, m)
         rounded = np.rint(parts / step) * step
-        assert find_columns_beside_whole(rounded) == []
+        assert find_extra_columns(rounded) == []
         assert (
             problems_of(dict(zip(range(m), rounded, strict=True)), range(m), np.full(m, 9), normalize=True)
             == []
         )
-        assert find_columns_beside_whole(100 * parts + random.normal(0, 100 * step, parts.shape)) == []
-        assert find_columns_beside_whole(random.multinomial(60, parts[0], m), random.integers(5, 30, m)) == []
+        assert find_extra_columns(100 * parts + random.normal(0, 100 * step, parts.shape)) == []
+        assert find_extra_columns(random.multinomial(60, parts[0], m), random.integers(5, 30, m)) == []
 
 
 def test_rare_classes_that_happen_to_sum_to_one_are_classes():
     table = np.array([[50, 42, 1, 0], [44, 50, 0, 1], [52, 41, 1, 0], [40, 53, 0, 1], [47, 46, 0, 1]], float)
-    assert find_columns_beside_whole(table) == []
+    assert find_extra_columns(table) == []
     ones = np.array([[4, 1, 0], [5, 0, 1], [3, 1, 0], [4, 0, 1], [6, 1, 0]], float)
-    assert find_columns_beside_whole(ones, np.ones(5)) == []
+    assert find_extra_columns(ones, np.ones(5)) == []
 
 
 def test_a_sum_column_is_found_up_to_rounding():

@@ -1,1 +1,1 @@
-"""Bags: groups of instances with known class proportions, and how they are built from what people have."""
+"""Bags: groups of instances with known class proportions, and how they are built from users' data."""

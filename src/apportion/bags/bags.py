@@ -1,7 +1,7 @@
-"""Bags: the training data of every learner. Instances in groups, and the class proportions of each group.
+"""Bags: the training data of every learner, instances in groups with the class proportions of each group.
 
-Instances are sorted by bag and laid end to end without padding, so bags may have any sizes. There is no label
-field: a learner cannot leak what it cannot reach.
+Instances are sorted by bag and stored end to end without padding, so bags may have any sizes. There is no
+label field: a learner cannot leak what it cannot reach. A row is the index of an instance.
 """
 
 from bisect import bisect_right
@@ -64,12 +64,16 @@ class Bags:
             if value is not None and len(value) != m:
                 raise DataError(f"{name} has {len(value)} entries, but there are {m} bags; pass one per bag")
         if int(self.sizes.sum()) != n:
-            raise DataError(f"the sizes sum to {int(self.sizes.sum())}, but there are {n} instances")
+            total = int(self.sizes.sum())
+            raise DataError(
+                f"the sizes sum to {total}, but there are {n} instances; use build_bags or make_bags"
+            )
         for i in (self.sizes < 1).nonzero().flatten().tolist():
             raise DataError(f"{self.name(i)} has no instance; drop it")
 
     @property
     def n_classes(self) -> int:
+        """Number of classes k."""
         return self.proportions.shape[1]
 
     @property
@@ -78,7 +82,7 @@ class Bags:
         return (self.sizes.unsqueeze(1) * self.proportions.cpu().double()).sum(0) / len(self.x)
 
     def name(self, i: int) -> str:
-        """Bag `i` as messages call it: "bag 'b7'", or "bag 'b7' of grouping 'age'"."""
+        """Bag `i` as it is called in messages: "bag 'b7'", or "bag 'b7' of grouping 'age'"."""
         if self.grouping is None:
             return f"bag {self.ids[i]!r}"
         return f"bag {self.ids[i]!r} of grouping {self.grouping[i]!r}"
@@ -111,7 +115,7 @@ class Bags:
         """The bags with these indices (CPU) as one batch."""
         sizes = self.sizes[which]
         device = self.x.device
-        row = self._rows(which, sizes).to(device)
+        row = self._row_indices(which, sizes).to(device)
         return BagBatch(self.x[row], sizes.to(device), self.proportions[which.to(device)], row)
 
     @overload
@@ -133,10 +137,10 @@ class Bags:
     ) -> Iterator[BagBatch] | Iterator[RowBatch]:
         """One epoch in random order: batches of whole bags, or (`by="row"`) of rows from all bags.
 
-        `batch_size` counts rows. Bags fill a batch until the next one does not fit. A bag larger than a batch
-        is a batch by itself, and `batch_size` of its rows are drawn anew in every epoch, so that memory does
-        not depend on the largest bag. No batch but an only one has a single row: it would have no batch
-        statistics, so it joins a neighboring batch.
+        `batch_size` counts rows. Bags are added to a batch until the next one does not fit. A bag larger than
+        a batch is a batch by itself: `batch_size` of its rows are drawn anew in every epoch, so that memory
+        does not depend on the largest bag. A batch of a single row would have no batch statistics, so the row
+        joins a neighboring batch if there is one.
         """
         if batch_size < 1:
             raise SettingsError(f"batch_size is {batch_size}; pass 1 or more")
@@ -149,7 +153,7 @@ class Bags:
     def _bag_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[BagBatch]:
         order = torch.randperm(len(self.sizes), generator=generator)
         drawn = self.sizes[order].clamp_max(batch_size)
-        row = self._rows(order, drawn, generator)
+        row = self._row_indices(order, drawn, generator)
         n_bags, n_rows = _plan_batches(drawn, batch_size)
         left = (1 - drawn / self.sizes[order]).split(n_bags)
         # all indices are copied to the device once per epoch, so that no step waits for a copy
@@ -170,8 +174,8 @@ class Bags:
         for row, bag_of_row in zip(order.to(device).split(n_rows), bag.to(device).split(n_rows), strict=True):
             yield RowBatch(self.x.index_select(0, row), row, bag_of_row)
 
-    def _rows(self, which: Tensor, drawn: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Rows of the bags `which`, end to end; `drawn` of them at random where a bag has more."""
+    def _row_indices(self, which: Tensor, drawn: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Row indices of the bags `which`, end to end; `drawn` at random from a bag that has more."""
         # numpy takes half the time of torch for a few bags
         sizes = self.sizes.numpy()
         n = drawn.numpy()
@@ -187,7 +191,7 @@ class Bags:
 
 
 def _plan_batches(sizes: Tensor, batch_size: int) -> tuple[list[int], list[int]]:
-    """How many bags, and how many rows, each batch takes of bags in this order."""
+    """The number of bags and the number of rows in each batch, for bags of these sizes in this order."""
     ends = [0, *sizes.cumsum(0).tolist()]  # ends[i]: rows in the first i bags
     cuts = [0]
     while cuts[-1] < len(sizes):

@@ -1,7 +1,7 @@
-"""From what people have to `Bags`: rows with bag ids, and labels or a table of proportions.
+"""Build `Bags` from users' data: rows with bag ids, and labels or a table of proportions.
 
-`build_bags` reads top to bottom: which rows make which bag, what the proportions of the bags are, which rows
-have a known label, and only then the features, which are written once to the place of their row.
+`build_bags` goes from top to bottom: which rows make up which bag, the proportions of the bags, the rows with
+a known label, and only then the features, which are written to their place once.
 """
 
 import math
@@ -99,14 +99,18 @@ def build_bags_without_features(
 
 
 def add_features(bags: Bags, x: Tensor) -> Bags:
-    """The bags with the features `x` of the user's rows. Rows that are sorted by bag are not copied."""
-    if len(bags.source) == len(x) and bool((bags.source == torch.arange(len(x))).all()):
-        return replace(bags, x=x)
-    return replace(bags, x=x[bags.source])
+    """The bags with features `x` (n, ...), which are in the order of the user's rows."""
+    return replace(bags, x=take_rows(x, bags.source))
+
+
+def take_rows(x: Tensor, source: Tensor) -> Tensor:
+    """`x[source]`, without a copy if that changes nothing."""
+    unchanged = len(source) == len(x) and bool((source == torch.arange(len(x))).all())
+    return x if unchanged else x[source]
 
 
 def check_one_source(y: Any, proportions: Any) -> None:
-    """Exactly one of labels and a table."""
+    """Raise DataError unless exactly one of labels and proportions is given."""
     if y is None and proportions is None:
         raise DataError("y and proportions are both missing; pass bags= and proportions=, or labels y")
     if y is not None and proportions is not None:
@@ -127,21 +131,23 @@ def _build_grouping(
         if ids is None:
             raise DataError("proportions belong to bags; pass bags=, the bag id of every row")
         _refuse_whole_tables(ids, proportions)
-        shares, precision, found = read_shares(proportions, groups.names, groups.sizes)
+        shares, precision, classes = read_shares(proportions, groups.names, groups.sizes)
         exact = as_proportions(proportions).std is None
         if np.isnan(shares).all():
             raise DataError("no bag has proportions, so there is nothing to learn from")
     elif np.ndim(y) == 1:
-        shares, found = _count_labels(np.asarray(refuse_masked_values(y)), groups)
+        shares, classes = _count_labels(np.asarray(refuse_masked_values(y)), groups)
     else:
         if ids is None:
             raise DataError("y has proportions of bags; pass bags=, the bag id of every row")
         table = table_from_rows(y, groups)
-        shares, precision, found = read_shares(table, groups.names, groups.sizes, unavailable=NOT_ROW_BY_ROW)
+        shares, precision, classes = read_shares(
+            table, groups.names, groups.sizes, unavailable=NOT_ROW_BY_ROW
+        )
     bags = _bags_of(groups, shares, precision)
     if known_labels:
-        bags = add_known_labels(bags, known_labels, found, exact=exact)
-    return BuiltBags(bags, found)
+        bags = add_known_labels(bags, known_labels, classes, exact=exact)
+    return BuiltBags(bags, classes)
 
 
 def _bags_of(groups: "Groups", shares: np.ndarray, precision: np.ndarray) -> Bags:
@@ -172,7 +178,7 @@ def _count_labels(y: np.ndarray, groups: "Groups") -> tuple[np.ndarray, np.ndarr
 
 
 def table_from_rows(y: Any, groups: "Groups") -> Proportions:
-    """A table from proportions row by row; all rows of a bag must agree."""
+    """The table of bags from proportions row by row; all rows of a bag must agree."""
     names = column_names(y)
     rows = np.asarray(refuse_masked_values(y), dtype=np.float64)
     if len(rows) != len(groups.number):
@@ -192,7 +198,7 @@ def table_from_rows(y: Any, groups: "Groups") -> Proportions:
 
 
 def column_names(frame: Any) -> list[Any] | None:
-    """The names of a frame's columns; None if it has one column alone, or names that only count them."""
+    """The names of a frame's columns; None if there is a single column, or if names are only numbers."""
     if not (is_pandas_dataframe(frame) or is_polars_dataframe(frame)) or frame.shape[1] < 2:
         return None
     names = list(frame.columns)
@@ -230,7 +236,7 @@ def _build_groupings(
 
 
 def name_grouping(error: DataError, grouping: Hashable) -> DataError:
-    """The same error, whose message says which grouping it is about."""
+    """The same error with the grouping in its message."""
     message = f"grouping {grouping!r}: {error}"
     return DataError(message, bag=error.bag, value=error.value, problems=error.problems)
 
@@ -239,9 +245,7 @@ def tables_of_groupings(bags: Mapping[Hashable, Any], proportions: Any) -> dict[
     """The table of each grouping. Where rows are dicts, a class that only some groupings name is added."""
     for ids in bags.values():
         if isinstance(ids, str) or not hasattr(ids, "__len__"):
-            raise DataError(
-                "bags is a dict with an id for each key; pass the bag ids, or {grouping: bag ids}"
-            )
+            raise DataError("bags is a dict with one id per key; pass the bag ids, or {grouping: bag ids}")
     if not bags:
         raise DataError("bags is an empty dict; pass the bag ids, or {grouping: bag ids}")
     wanted = ", ".join(f"{name!r}: table" for name in list(bags)[:3])
@@ -283,13 +287,13 @@ def _add_missing_classes(tables: dict[Hashable, Proportions]) -> dict[Hashable, 
 
 
 def _refuse_whole_tables(ids: Any, proportions: Any) -> None:
-    """{name: whole table} although the bags are of one grouping."""
+    """Raise DataError for {name: table} if there is only one grouping of bags."""
     if not isinstance(proportions, Mapping) or len(getattr(ids, "shape", ())) > 1:
         return
     for name, table in proportions.items():
         if isinstance(table, Proportions) or is_pandas_dataframe(table) or is_polars_dataframe(table):
             hint = "pass bags={name: ids} with the same names, if rows lie in a bag of each"
-            raise DataError(f"there is a whole table for {name!r}, but the bags are of one grouping; {hint}")
+            raise DataError(f"proportions has a table for {name!r}, but bags is a single grouping; {hint}")
 
 
 # --- bag ids
@@ -316,9 +320,9 @@ def group_rows(ids: Any, n: int) -> Groups:
 
 
 def _factorize(ids: Any) -> tuple[list[Any], np.ndarray] | None:
-    """Distinct ids and the number of each row's id, without a Python object per row: these take gigabytes.
+    """Distinct ids, and the position of each row's id among them; None if this needs Python objects.
 
-    None where ids have to be looked at one by one.
+    One Python object per row would take gigabytes for large data.
     """
     array: Any = ids.cpu().numpy() if isinstance(ids, Tensor) else ids
     if is_polars_series(ids):
@@ -345,7 +349,7 @@ def _factorize_objects(keys: Sequence[Hashable]) -> tuple[list[Any], np.ndarray]
 
 
 def _sort_names(names: list[Any], number: np.ndarray) -> tuple[list[Any], np.ndarray]:
-    """The same with sorted names. Names of mixed types keep the order in which they appear."""
+    """Names in sorted order, and numbers that match. Names of mixed types keep their order of appearance."""
     try:
         order = sorted(range(len(names)), key=names.__getitem__)  # type: ignore[type-var]
     except TypeError:
@@ -398,9 +402,9 @@ def is_frame(X: Any) -> bool:
 
 
 def take_bag_columns(X: Any, bags: Any) -> tuple[Any, Any]:
-    """X without the columns that `bags` names, and their ids in place of the names.
+    """X without the columns that `bags` names, and `bags` with the ids in place of the names.
 
-    A list of columns is several groupings, one by each column.
+    A list of columns means several groupings, one per column.
     """
     if not is_frame(X):
         return X, bags
@@ -433,10 +437,10 @@ def _drop_columns(X: Any, names: list[str]) -> Any:
 def check_row_order(
     X: Any, bags: Any, name: str = "X", *, bags_name: str = "bags", counted_index: bool = True
 ) -> None:
-    """Rows are matched by position. Two pandas indices with the same rows in another order contradict that.
+    """Raise DataError if pandas indices show that the rows of X and bags are in different orders.
 
-    Without `counted_index`, an index that only counts its rows says nothing, as that of a frame made of an
-    array.
+    Rows are matched by position. Without `counted_index`, a RangeIndex of X, such as that of a frame made
+    from an array, is ignored.
     """
     if isinstance(bags, Mapping):  # the groupings must not contradict each other either
         indexed = [(f"bags[{each!r}]", ids) for each, ids in bags.items() if has_index(ids)]

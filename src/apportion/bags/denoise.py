@@ -1,4 +1,4 @@
-"""Noisy, rounded and partly missing proportions: what noise explains, and the most plausible clean shares.
+"""Noisy, rounded and partly missing proportions: what noise can explain, and the most plausible clean shares.
 
 A table may hold counts or shares to which noise was added for privacy, or that were rounded. `denoise` draws
 each bag's shares toward the overall shares of all bags, or toward predictions for the bag, as far as noise
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-ROUNDING_RESIDUE = 1e-9  # negative numbers above -1e-9 are what floating point leaves of 1 - 0.9 - 0.1
+ROUNDING_RESIDUE = 1e-9  # negative numbers above -1e-9 are floating-point residue, as of 1 - 0.9 - 0.1
 SUM_TOLERANCE = 1e-4  # relative: shares printed with four digits sum to one within this
 
 Std = float | Literal["estimate"] | np.ndarray  # of one number; (m, 1) where numbers were rescaled bag by bag
@@ -42,10 +42,10 @@ def exceeds_total(values: np.ndarray, totals: np.ndarray) -> np.ndarray:
 
 
 def impute_missing_cells(values: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """Values (m, k) whose missing cells share what the known classes leave of the bag's total.
+    """Values (m, k) whose missing cells are filled with the rest of the bag's total.
 
-    A single missing class gets all of it, which is exact. Several share it in the ratio of their overall
-    shares in the bags that know them, or evenly where no bag does. Bags without any number stay NaN.
+    A single missing class gets all of the rest, which is exact. Several divide it in proportion to their
+    overall shares in the bags that have them, or evenly if no bag does. Bags without any number stay NaN.
     """
     result = values.copy()
     shares = values / totals[:, None]
@@ -103,29 +103,29 @@ def estimate_std(off: np.ndarray, k: int) -> float:
 # --- clean shares
 
 
-class Prediction(NamedTuple):
-    """What predictions for the rows say about the shares of their bags."""
+class PredictedShares(NamedTuple):
+    """The shares of bags according to predictions for their rows."""
 
     shares: np.ndarray  # (m, k) mean predicted probabilities
     variance: np.ndarray  # (m, k) variance of the true shares if rows are independent draws
 
 
-def predicted_proportions(probabilities: np.ndarray, bag: np.ndarray, sizes: np.ndarray) -> Prediction:
-    """Shares of the bags predicted by probabilities (N, k) of rows, whose bags are `bag` (N,)."""
+def predict_shares(probabilities: np.ndarray, bag: np.ndarray, sizes: np.ndarray) -> PredictedShares:
+    """The shares of bags from the probabilities (N, k) of rows, whose bags are `bag` (N,)."""
     n = sizes[:, None]
     sums = [np.bincount(bag, p, len(sizes)) for p in probabilities.T]
     variances = [np.bincount(bag, p, len(sizes)) for p in (probabilities * (1 - probabilities)).T]
-    return Prediction(np.stack(sums, 1) / n, np.stack(variances, 1) / n**2)
+    return PredictedShares(np.stack(sums, 1) / n, np.stack(variances, 1) / n**2)
 
 
 def denoise(
-    values: np.ndarray, sizes: np.ndarray, std: Std, *, counts: bool, predicted: Prediction | None = None
+    values: np.ndarray, sizes: np.ndarray, std: Std, *, counts: bool, predicted: PredictedShares | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Clean shares (m, k) that sum to one, and the precision (m,) of each bag's shares.
 
-    The variance of true shares is that of random bags, plus what the table shows beyond that and beyond the
-    noise. Precision compares it with the error that remains: the weight of the shares in relaxed transport,
-    infinite where no error remains.
+    The variance of true shares is that of random bags, plus the excess in the table that neither random bags
+    nor noise explain. Precision is this variance over that of the remaining error, and the weight of the
+    shares in relaxed transport. It is infinite where no error remains.
     """
     n = sizes[:, None].astype(float)
     k = values.shape[1]
@@ -150,10 +150,11 @@ def denoise(
 
 
 def _variance_between_bags(squares: np.ndarray, expected: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """(k,) variance that the squared distances (m, k) show beyond the expected one of each bag.
+    """(k,) the variance in the squared distances (m, k) beyond the one expected in each bag.
 
-    A square varies by twice its variance squared, so bags are weighted by its inverse. The smallest bags
-    would dominate a plain mean: under noise, the count of a single row is off by more than shares differ.
+    The variance of a square is twice the squared variance, and bags are weighted by its inverse. The smallest
+    bags would dominate a plain mean: under noise, the count of a single row is off by more than shares
+    differ.
     """
     between = most
     for _ in range(20):

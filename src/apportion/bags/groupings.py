@@ -20,10 +20,10 @@ from apportion._random import stream
 from apportion.bags.bags import Bags, exact_bag_means
 from apportion.transport import Plan, assign, entropic_plan, round_to_counts
 
-MIN_LOG_PROB = -20.0  # rows surer than this would hardly move, turn after turn
-IMPOSSIBLE = -300.0  # price of a class that no bag has
+MIN_LOG_PROB = -20.0  # raking would hardly move rows that are more certain than this
+IMPOSSIBLE = -300.0  # price of a class that the bag has none of
 TRANSDUCTION_REG = 1 / 30  # 1/λ of the plan that is rounded to labels: rows are nearly of one class each
-TIE_NOISE = 0.1  # nats; sets apart rows with equal predictions, which a plan would leave between classes
+TIE_NOISE = 0.1  # nats; breaks ties of rows with equal predictions, which a plan would split between classes
 
 
 def join_groupings(groupings: Mapping[Hashable, Bags]) -> Bags:
@@ -103,10 +103,10 @@ def rake(
     """Soft labels (N, k) of all rows that have the shares of every margin; float64, on the CPU.
 
     `reg` is 1/λ: a smaller one makes rows nearly of one class each. Rows of no margin stay as predicted. The
-    `error` of the plan covers the bags of all margins in turn: how far their means are from their shares. It
-    stays large where margins contradict each other; the first margin is met then. One iteration is a turn of
-    all margins, a Newton solve of every bag: few where groupings cross freely, hundreds where one nearly
-    follows from another.
+    `error` of the plan is the distance between mean labels and shares, for the bags of all margins in turn.
+    Where margins contradict each other it stays large, and only the first margin is matched. One iteration
+    solves every bag of every margin by Newton's method. A few are enough where groupings cross freely, and
+    hundreds are needed where one grouping nearly determines another.
     """
     predicted = log_probs.detach().cpu().double().log_softmax(1).clamp_min(MIN_LOG_PROB)
     prices = [torch.zeros(len(margin.rows), predicted.shape[1], dtype=torch.float64) for margin in margins]
@@ -116,7 +116,7 @@ def rake(
     while moved > tol and iterations < max_iterations:
         for i in reversed(range(len(margins))):  # the first margin has the last word
             rows, sizes, shares, precision = margins[i]
-            # without its own prices, which a relaxed margin would count twice
+            # without the margin's own prices, which would count twice if it is relaxed
             scores = add_prices(predicted, margins, prices, skip=i)[rows]
             plan = entropic_plan(scores, sizes, shares, reg=reg, precision=precision)
             # no infinities: contradicting margins would leave a row without any class
@@ -148,26 +148,28 @@ def add_prices(
 def transduce_groupings(log_probs: Tensor, bags: Bags) -> np.ndarray:
     """(n,) class codes of the user's rows, for bags of several groupings; `log_probs` follow `bags.x`.
 
-    The first grouping has its counts exactly, the others nearly. Labels with the exact counts of all are hard
-    to find with three classes or three groupings, and need not exist.
+    The counts of the first grouping are matched exactly, those of the others approximately. With three
+    classes or three groupings, labels with the exact counts of all are hard to find, and may not exist.
     """
     groupings = split_groupings(bags)
     rows = torch.empty(len(log_probs) // len(groupings), log_probs.shape[1], dtype=torch.float64)
     rows[bags.source] = log_probs.double().cpu()
-    # shares of all bags: the known ones, and what uncertain ones and the predictions agree on
+    # the shares of all bags: exact ones as they are, uncertain ones as a compromise with the predictions
     mass = rake(rows, [margin_of(each) for each in groupings]).mass
-    agreed = [replace(each, proportions=_agreed_shares(each, mass), precision=None) for each in groupings]
+    compatible = [
+        replace(each, proportions=_compatible_shares(each, mass), precision=None) for each in groupings
+    ]
     rows = rows.clamp_min(MIN_LOG_PROB)  # with this λ, a plan can hold no less
     rows += TIE_NOISE * torch.randn(rows.shape, generator=stream(0, "ties"), dtype=rows.dtype)
-    mass = rake(rows, [margin_of(each) for each in agreed], reg=TRANSDUCTION_REG).mass
-    first = agreed[0]
+    mass = rake(rows, [margin_of(each) for each in compatible], reg=TRANSDUCTION_REG).mass
+    first = compatible[0]
     scores = mass[first.source].clamp_min(1e-300).log()
     labels = np.empty(len(rows), np.int64)
     labels[first.source] = assign(scores, first.sizes, round_to_counts(first.proportions, first.sizes))
     return labels
 
 
-def _agreed_shares(bags: Bags, mass: Tensor) -> Tensor:
+def _compatible_shares(bags: Bags, mass: Tensor) -> Tensor:
     """(m, k) the proportions of exact bags, and the mean soft labels of all others."""
     exact = bags.proportions.isfinite().all(1) & (_precision_of(bags) == math.inf)
     means = exact_bag_means(mass[bags.source], bags.sizes)

@@ -1,7 +1,7 @@
-"""A few rows whose class is known: they become pure bags, and their old bags keep the rest.
+"""A few rows whose class is known: they move to pure bags, and their old bags keep the other rows.
 
-Pure bags are as large as the other bags. As bags of one row, known labels would outweigh all proportions in
-the loss, since a single row tells its class exactly.
+Pure bags are as large as the other bags. In bags of one row, known labels would outweigh all proportions in
+the loss, since the proportions of a single row are its class.
 """
 
 import math
@@ -36,7 +36,8 @@ def read_known_labels(known_labels: Any, X: Any, bags: Any, n: int) -> dict[int,
             hint = "give its position, counted from 0, such as X.index.get_loc(row)"
             raise DataError(f"known_labels has a label for row {row!r}; {hint}", value=row)
         if not 0 <= row < n:
-            raise DataError(f"known_labels has a label for row {row}, but there are {n} rows", value=row)
+            what = f"known_labels has a label for row {row}, but there are {n} rows"
+            raise DataError(f"{what}; pass rows from 0 to {n - 1}", value=row)
         labels[int(row)] = label
     return labels
 
@@ -54,12 +55,12 @@ def _labels_from_series(labels: Any, X: Any, bags: Any, n: int) -> dict[int, Has
     elif frame is not None:
         positions = _positions_in(frame, name, labels.index, present)
     values = labels.tolist()
-    found: dict[int, Hashable] = {}
+    labels_by_row: dict[int, Hashable] = {}
     for i in np.flatnonzero(present).tolist():
-        if positions[i] in found:
+        if positions[i] in labels_by_row:
             raise DataError(f"known_labels has row {index[i]!r} twice; keep one label", value=index[i])
-        found[positions[i]] = values[i]
-    return found
+        labels_by_row[positions[i]] = values[i]
+    return labels_by_row
 
 
 def _first_with_index(X: Any, bags: Any) -> tuple[Any, str]:
@@ -95,8 +96,8 @@ def _positions_in(frame: Any, name: str, index: Any, present: np.ndarray) -> lis
 def add_known_labels(bags: Bags, labels: Mapping[int, Hashable], classes: np.ndarray, *, exact: bool) -> Bags:
     """The bags, with the rows of `labels` {row: class} moved to pure bags of one class each.
 
-    The proportions of the other bags become those of the rows that are left. `exact` says that proportions
-    carry no noise: labels that contradict them are then an error.
+    The other bags get the proportions of their remaining rows. With `exact`, proportions have no noise, and
+    labels that contradict them raise DataError.
     """
     n = len(bags.source)
     k = bags.n_classes
@@ -121,11 +122,11 @@ def add_known_labels(bags: Bags, labels: Mapping[int, Hashable], classes: np.nda
     kept = (sizes > 0).nonzero().flatten()
     others = torch.ones(n, dtype=torch.bool)
     others[rows] = False
-    largest = int(bags.sizes.median())
+    pure_size = int(bags.sizes.median())
     pure = []
     pure_class = []
     for c in range(k):
-        for part in rows[codes == c].split(largest):
+        for part in rows[codes == c].split(pure_size):
             if len(part):
                 pure.append(part)
                 pure_class.append(c)

@@ -13,7 +13,7 @@ from torch import Tensor
 from apportion.bags.arrays import as_tensor
 from apportion.bags.bags import Bags
 from apportion.bags.build import BuiltBags, check_row_order, column_names, group_rows
-from apportion.bags.denoise import predicted_proportions
+from apportion.bags.denoise import predict_shares
 from apportion.bags.proportions import Proportions, as_proportions
 from apportion.bags.rules import read_shares
 from apportion.errors import DataError
@@ -48,16 +48,14 @@ def bags_of_predictions(
     predicted = None
     if table.std is not None:
         check_probabilities(x)
-        predicted = predicted_proportions(
-            x.double().numpy()[:, np.argsort(rank)], groups.number, groups.sizes
-        )
+        predicted = predict_shares(x.double().numpy()[:, np.argsort(rank)], groups.number, groups.sizes)
     shares, precision, known = read_shares(
         table, groups.names, groups.sizes, predicted=predicted, subset=subset, unavailable=unavailable
     )
     check_probabilities(x, len(known))
     _check_same_classes(classes, known)
     order = torch.from_numpy(np.argsort(groups.number, kind="stable"))
-    found = Bags(
+    built = Bags(
         x[order],
         torch.from_numpy(groups.sizes),
         torch.from_numpy(shares[:, rank]).float(),
@@ -65,7 +63,7 @@ def bags_of_predictions(
         groups.names,
         precision=torch.from_numpy(precision) if np.isfinite(precision).any() else None,
     )
-    return BuiltBags(found, known[rank])
+    return BuiltBags(built, known[rank])
 
 
 def _align_columns(probabilities: Any, classes: Sequence[Hashable] | None) -> tuple[Any, Any]:
@@ -83,7 +81,10 @@ def _align_columns(probabilities: Any, classes: Sequence[Hashable] | None) -> tu
 
 
 def _check_column_order(table: Proportions) -> None:
-    """Predictions without names follow the sorted classes. A table in another order may mean another one."""
+    """Raise DataError for a frame with unsorted columns, if the columns of the predictions have no names.
+
+    Predictions without names follow the sorted classes, but the user may mean the order of the frame.
+    """
     if not (is_pandas_dataframe(table.table) or is_polars_dataframe(table.table)):
         return
     names = list(table.classes or table.table.columns)
@@ -109,11 +110,11 @@ def _check_same_classes(classes: Sequence[Hashable] | None, known: np.ndarray) -
     there = np.unique(np.asarray(classes))
     if len(there) != len(known) or (there != known).any():
         what = f"the predictions have the classes {there.tolist()}, the table has {known.tolist()}"
-        raise DataError(f"{what}; pass the same")
+        raise DataError(f"{what}; pass the same classes for both")
 
 
 def check_probabilities(x: Tensor, n_classes: int | None = None) -> None:
-    """Raise `DataError` unless x holds probabilities (N, n_classes); the message says what it looks like."""
+    """Raise `DataError` unless x holds probabilities (N, n_classes); the message guesses what it holds."""
     if x.ndim != 2 or (n_classes is not None and x.shape[1] != n_classes):
         wanted = "one column per class" if n_classes is None else f"{n_classes} columns, one per class"
         raise DataError(f"predictions have shape {tuple(x.shape)}; pass {wanted}", value=tuple(x.shape))

@@ -1,6 +1,6 @@
-"""Everything that can be wrong with the proportions of bags, one rule in one place.
+"""Everything that can be wrong with the proportions of bags, each rule in one place.
 
-`find_problems` goes through the numbers that `align` has read and yields a `Problem` for each finding. The
+`find_problems` checks the numbers that `align` has read and yields a `Problem` for each finding. The
 estimator raises the first one as `DataError`; `apportion check` prints all of them. `clean_proportions` turns
 numbers without problems into shares that sum to one.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from apportion.bags.denoise import (
     SUM_TOLERANCE,
-    Prediction,
+    PredictedShares,
     Std,
     cells_beyond_noise,
     denoise,
@@ -32,11 +32,11 @@ from apportion.bags.denoise import (
 from apportion.bags.proportions import Aligned, Proportions, align
 from apportion.errors import DataError
 
-FEW = 3  # from so many bags on, sums that fit are no coincidence
+FEW = 3  # with at least this many bags, sums that fit are not a coincidence
 NEARLY_ALL = 0.95  # of the bags
-MAX_STRAY_COLUMNS = 3  # columns beside the classes that are searched for, apart from those above the total
-OVERALL_TOLERANCE = 0.01  # overall shares of two groupings may differ by so much: they may be rounded
-SAME = 1e-6  # shares that differ by less are the same
+MAX_STRAY_COLUMNS = 3  # the most columns to search for that are not classes, besides those above the total
+OVERALL_TOLERANCE = 0.01  # overall shares of two groupings may differ by this much, for example by rounding
+SAME = 1e-6  # shares that differ by less are equal
 
 # options that hints may name: in Python, and on the command line
 OPTIONS = {
@@ -97,7 +97,7 @@ def raise_problem(problem: Problem) -> NoReturn:
 def find_problems(aligned: Aligned) -> Iterator[Problem]:
     """All findings about the numbers of a table, rule by rule.
 
-    A bag about which something was found is left out of later rules, so that one mistake is one finding.
+    Later rules skip bags that already have a finding, so that one mistake is reported once.
     """
     yield from _check_bags(aligned)
     if not (aligned.rows >= 0).any():
@@ -169,9 +169,10 @@ def _check_bags(aligned: Aligned) -> Iterator[Problem]:
 def find_other_spellings(
     absent: Iterable[Hashable], strange: Iterable[Hashable]
 ) -> dict[str, tuple[str, str]]:
-    """Ids of one place that are meant to be ids of the other: {strange id: (absent id, how it differs)}.
+    """Misspelled ids: {strange id: (absent id, how they differ)}.
 
-    Ids differ by case, surrounding spaces, leading zeros, or Unicode form, where é may be an e and an accent.
+    `absent` ids are in the data only, `strange` ids in the table only. They match if they differ by case,
+    surrounding spaces, leading zeros or Unicode form, where é may be an e and an accent.
     """
     forms = {_plain(name): name for name in absent if isinstance(name, str)}
     found: dict[str, tuple[str, str]] = {}
@@ -190,12 +191,12 @@ def _plain(name: str) -> str:
     return normalize("NFC", name).strip().lower().lstrip("0") or "0"
 
 
-# --- columns that are no classes
+# --- columns that are not classes
 
 
 @np.errstate(over="ignore", invalid="ignore")  # infinite numbers are found by a later rule
 def _find_stray_columns(aligned: Aligned) -> Iterator[Problem]:
-    """Totals, years, ids, turnout: columns of a table that are no classes. Named columns are all classes.
+    """Columns that are not classes: totals, years, ids, turnout. If `classes` are named, there are none.
 
     Where the sums of all bags are right, every column is a class, whatever its numbers look like.
     """
@@ -210,26 +211,26 @@ def _find_stray_columns(aligned: Aligned) -> Iterator[Problem]:
     total = find_sum_column(values[here][:, columns])
     if total is not None:
         j = columns.pop(total)
-        reasons[j] = "is the sum of the others in every bag"
+        reasons[j] = "it is the sum of the others in every bag"
     if aligned.counts:
         for j in _find_size_columns(aligned, columns):
             columns.remove(j)
-            reasons[j] = "is the number of rows of every bag, a total"
+            reasons[j] = "it is the number of rows of every bag, a total"
     if options.rest is None:
         sizes = aligned.sizes[here] if aligned.counts else None
-        for i in find_columns_beside_whole(values[here][:, columns], sizes):
-            reasons[columns[i]] = "stands beside columns that are whole without it"
+        for i in find_extra_columns(values[here][:, columns], sizes):
+            reasons[columns[i]] = "the other columns add up without it"
     classes = [name for j, name in enumerate(aligned.classes.tolist()) if j not in reasons]
     suggested = tuple(name for name in classes if name != options.rest)
     bag = int(np.flatnonzero(here)[0])
     for j in sorted(reasons):
         name = aligned.classes.tolist()[j]
         if len(suggested) > 1 or options.rest is not None:
-            what = "drop it, or say which columns are classes: pass {classes}"
+            what = "drop it, or pass {classes} to say which columns are classes"
         else:
-            what = "drop it, and pass {rest} to make a class of the others"
+            what = "drop it, and pass {rest} to add a class for the rest"
         value = float(values[bag, j])
-        message = f"column {name!r} {reasons[j]}, so it is no class (bag {aligned.bags[bag]!r}: {value:g})"
+        message = f"column {name!r} is not a class: {reasons[j]} (bag {aligned.bags[bag]!r}: {value:g})"
         yield Problem(
             "stray column",
             message,
@@ -260,9 +261,9 @@ def _find_counting_columns(aligned: Aligned, columns: Sequence[int]) -> dict[int
     for j in columns:
         column = aligned.values[here, j]
         if (column == ids).all():
-            reasons[j] = "repeats the ids of the bags"
+            reasons[j] = "it repeats the ids of the bags"
         elif (column == rows).all() or (column == rows + 1).all():
-            reasons[j] = "numbers the rows of the table"
+            reasons[j] = "it numbers the rows of the table"
     return reasons
 
 
@@ -308,11 +309,11 @@ def _find_size_columns(aligned: Aligned, columns: Sequence[int]) -> list[int]:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def find_columns_beside_whole(values: np.ndarray, sizes: np.ndarray | None = None) -> list[int]:
-    """Columns, such as turnout, a year and a population, without which nearly all bags are whole.
+def find_extra_columns(values: np.ndarray, sizes: np.ndarray | None = None) -> list[int]:
+    """Indices of columns, such as turnout, a year or a population, without which nearly all sums are right.
 
-    Whole shares (m, k) sum to about 1 or 100, whole counts to the `sizes` of their bags. The result has the
-    fewest columns whose removal makes the bags whole.
+    Shares (m, k) should sum to about 1 or 100, counts to the `sizes` of their bags. The result is the
+    smallest set of columns whose removal achieves this.
     """
     complete = np.isfinite(values).all(1)
     values = values[complete]
@@ -325,7 +326,7 @@ def find_columns_beside_whole(values: np.ndarray, sizes: np.ndarray | None = Non
             return []
         wholes = [(sizes[complete].astype(float), 0.5, 0.5)]
     else:
-        # rounded sums are off by 2 %; a small share is told from rounding where many bags sum exactly
+        # rounded sums may be off by 2 %; exact sums of many bags set a small share apart from rounding
         units = [100.0] if np.mean(np.abs(sums - 100) <= 2) >= NEARLY_ALL else [1.0, 100.0]
         tolerances = [(0.02, 0.1)] + ([(1e-3, 5e-3)] if m >= 10 else [])
         wholes = [(np.full(m, unit), unit * low, unit * high) for unit in units for low, high in tolerances]
@@ -355,9 +356,9 @@ def find_columns_beside_whole(values: np.ndarray, sizes: np.ndarray | None = Non
 def _too_few_classes(aligned: Aligned) -> Problem:
     names = aligned.classes.tolist()
     if not names:
-        return Problem("classes", "the table has no class", "give it one column per class")
+        return Problem("classes", "the table has no classes", "give it one column per class")
     message = f"the table has one class, {names[0]!r}"
-    hint = _advise(aligned, "give it one column per class", rest="to make a class of all others")
+    hint = _advise(aligned, "give it one column per class", rest="to add a class for the rest")
     return Problem("classes", message, hint, class_name=names[0])
 
 
@@ -422,7 +423,7 @@ def _check_missing(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]
             more = int(missing[i].sum()) - 1
             what = f"has no number for class {aligned.classes.tolist()[j]!r}"
             what += f" and {more} more" if more else ""
-            hint = _advise(aligned, "give all", missing_cells="to give these what the others leave")
+            hint = _advise(aligned, "give all", missing_cells="to fill in what the others leave")
             yield _about_cell(aligned, i, j, "missing class", what, hint), i
 
 
@@ -524,7 +525,7 @@ def _sum_hint(aligned: Aligned, usable: np.ndarray) -> str:
         )  # fmt: skip
     if (sums <= totals * (1 + SUM_TOLERANCE)).all():
         return _advise(aligned, "correct them", rest="if the rest is a class of its own")
-    return _advise(aligned, "correct them, or drop columns that are no classes", std="if noise was added")
+    return _advise(aligned, "correct them, or drop columns that are not classes", std="if noise was added")
 
 
 def _is_interval(aligned: Aligned, usable: np.ndarray) -> bool:
@@ -541,7 +542,7 @@ def _check_common_total(aligned: Aligned, usable: np.ndarray) -> Iterator[_Findi
     """Sums that `normalize` would rescale, although their differences mean something.
 
     Sums of rounded numbers, and of counts of a larger group, are all the same multiple of the right total.
-    Where they vary more, a column may be no class, or people may be missing from the columns.
+    Where they vary more, a column may not be a class, or people may be missing from the columns.
     """
     sums = sum_known(aligned.values)
     for i in np.flatnonzero((sums <= 0) & usable).tolist():
@@ -556,7 +557,7 @@ def _check_common_total(aligned: Aligned, usable: np.ndarray) -> Iterator[_Findi
     ends = f"{least:.3g} (bag {aligned.bags[low]!r}) to {most:.3g} (bag {aligned.bags[high]!r})"
     times = " times the size of the bag" if aligned.counts else ""
     message = f"the sums vary from {ends}{times}, more than rounding explains, and normalizing would hide it"
-    hint = "drop columns that are no classes, or pass {classes} with those that are"
+    hint = "drop columns that are not classes, or pass {classes} with those that are"
     if (ratio[usable] <= 1 + SUM_TOLERANCE).all():
         hint += "; pass {rest} in place of normalizing if what is missing is a class of its own"
     problem = _about_bag(aligned, low, "sum", "", hint, sums[low])
@@ -623,11 +624,11 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         and not aligned.counts
         and (np.abs(sums - totals) <= SUM_TOLERANCE * totals).all()
     ):
-        message = "noise is estimated from how far sums are off, and here all are right"
+        message = "noise is estimated from the errors of the sums, but all sums are right"
         yield Problem("std", message, "pass the standard deviation as a number", value=std), []
         return
-    strayed = sums_beyond_noise(values, totals, std)
-    for i in strayed.tolist():
+    unexplained = sums_beyond_noise(values, totals, std)
+    for i in unexplained.tolist():
         of = f" but {_rows(totals[i])} of data" if aligned.counts else ""
         what = f"has {_plural(aligned)} that sum to {sums[i]:.6g}{of}, which {noise} does not explain"
         if aligned.counts:
@@ -637,11 +638,11 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         else:
             hint = _advise(aligned, "correct them", percent="if these are percentages")
         yield _about_bag(aligned, int(usable[i]), "noise", what, hint, sums[i]), usable[i]
-    if len(strayed):
+    if len(unexplained):
         return
     hint = "correct it, or pass the standard deviation that the noise has"
     if isinstance(std, str):
-        hint = "sums do not show it, as where one class is the rest of its bag: pass the standard deviation"
+        hint = "pass the standard deviation as a number, since the sums do not show it"
     for i, j in cells_beyond_noise(values, totals, std, counts=aligned.counts).tolist():
         what = f"has {values[i, j]:g} for class {aligned.classes.tolist()[j]!r} and {totals[i]:g} for all"
         what += f", which {noise} does not explain"
@@ -666,11 +667,13 @@ def _to_common_total(aligned: Aligned, bags: np.ndarray) -> tuple[np.ndarray, np
 # --- clean shares
 
 
-def clean_proportions(aligned: Aligned, predicted: Prediction | None = None) -> tuple[np.ndarray, np.ndarray]:
+def clean_proportions(
+    aligned: Aligned, predicted: PredictedShares | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Shares (m, k) that sum to one, and the precision (m,) of each bag, for numbers without problems.
 
     Unknown shares are NaN. Precision is infinite where proportions are exact, see `denoise`. Noisy shares are
-    drawn toward the overall shares, or toward what was `predicted` for their bags.
+    drawn toward the overall shares, or toward those `predicted` for their bags.
     """
     m, k = aligned.values.shape
     shares = np.full((m, k), np.nan)
@@ -685,7 +688,7 @@ def clean_proportions(aligned: Aligned, predicted: Prediction | None = None) -> 
         std = std if std is None or isinstance(std, str) else std / 100
     if std is not None:
         if predicted is not None:
-            predicted = Prediction(predicted.shares[known], predicted.variance[known])
+            predicted = PredictedShares(predicted.shares[known], predicted.variance[known])
         clean, precision[known] = denoise(values, sizes, std, counts=aligned.counts, predicted=predicted)
     elif aligned.counts:
         clean = values / sizes[:, None]
@@ -700,7 +703,7 @@ def read_shares(
     bags: Sequence[Hashable],
     sizes: np.ndarray,
     *,
-    predicted: Prediction | None = None,
+    predicted: PredictedShares | None = None,
     subset: bool = False,
     unavailable: frozenset[str] = frozenset(),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -712,7 +715,7 @@ def read_shares(
     return shares, precision, aligned.classes
 
 
-# --- bags that teach nothing, groupings that contradict each other
+# --- uninformative bags, groupings that contradict each other
 
 
 def _check_anything_known(aligned: Aligned) -> Iterator[Problem]:
@@ -721,7 +724,7 @@ def _check_anything_known(aligned: Aligned) -> Iterator[Problem]:
 
 
 def check_bags_differ(shares: np.ndarray) -> Iterator[Problem]:
-    """Shares (m, k) of bags that are all the same do not tell the classes apart. Unknown ones are NaN."""
+    """A problem if all bags have the same shares (m, k), which do not tell the classes apart; NaN: unknown."""
     known = shares[np.isfinite(shares).all(1)]
     if len(known) and float(np.ptp(known, axis=0).max()) < SAME:
         what = "there is one bag" if len(known) == 1 else f"all {len(known)} bags have the same proportions"
@@ -730,7 +733,7 @@ def check_bags_differ(shares: np.ndarray) -> Iterator[Problem]:
 
 
 def check_same_classes(classes: Mapping[Any, Sequence[Any]]) -> Iterator[Problem]:
-    """Groupings must have the same classes."""
+    """A problem for each two groupings whose classes differ."""
     names = list(classes)
     for one, other in zip(names, names[1:], strict=False):
         here, there = list(classes[one]), list(classes[other])
@@ -740,7 +743,7 @@ def check_same_classes(classes: Mapping[Any, Sequence[Any]]) -> Iterator[Problem
 
 
 def check_overall_shares(overall: Mapping[Any, np.ndarray], classes: Sequence[Any]) -> Iterator[Problem]:
-    """Overall shares (k,) by grouping that cannot all be right, since the rows are the same. NaN: unknown."""
+    """A problem if groupings of the same rows have different overall shares (k,); NaN: unknown."""
     names = [name for name, shares in overall.items() if np.isfinite(shares).all()]
     if len(names) < 2:
         return

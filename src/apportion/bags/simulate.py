@@ -15,11 +15,29 @@ from apportion.errors import DataError, SettingsError
 def make_bags(
     x: Any, y: Any, size: int, n_classes: int, generator: torch.Generator, kind: str = "random"
 ) -> tuple[Bags, Tensor]:
-    """Disjoint bags of labeled instances and, apart from them, the hidden labels in the order of `bags.x`.
+    """Disjoint bags of labeled instances, for experiments.
 
-    `kind` is "random", "dirichlet" (skewed proportions) or "cluster" (similar instances share a bag). If the
-    size does not divide the number of instances, the remainder is one smaller bag: no instance is dropped
-    (P13 in docs/paper.md).
+    Parameters
+    ----------
+    x : array-like of shape (n, ...)
+        Instances.
+    y : array-like of shape (n,)
+        Labels from 0 to `n_classes` - 1.
+    size : int
+        Instances per bag. If it does not divide n, the remainder is one smaller bag (P13 in docs/paper.md).
+    n_classes : int
+        Number of classes.
+    generator : torch.Generator
+        Source of all randomness.
+    kind : {"random", "dirichlet", "cluster"}, default="random"
+        Random bags, bags of skewed proportions, or bags of similar instances.
+
+    Returns
+    -------
+    bags : Bags
+        The bags, without labels.
+    labels : Tensor of shape (n,)
+        The hidden labels, in the order of `bags.x`.
     """
     if size < 1:
         raise SettingsError(f"the bag size is {size}; pass at least 1")
@@ -37,7 +55,7 @@ def make_bags(
 
 
 def random_bag_ids(x: Tensor, y: Tensor, size: int, generator: torch.Generator) -> np.ndarray:
-    """The bag of each instance, shuffled and cut: the bags of the paper."""
+    """The bag of each instance, when instances are shuffled and cut into bags: the bags of the paper."""
     bag = torch.empty(len(x), dtype=torch.int64)
     bag[torch.randperm(len(x), generator=generator)] = torch.arange(len(x)) // size
     return bag.numpy()
@@ -46,7 +64,7 @@ def random_bag_ids(x: Tensor, y: Tensor, size: int, generator: torch.Generator) 
 def dirichlet_bag_ids(
     x: Tensor, y: Tensor, size: int, generator: torch.Generator, concentration: float = 1.0
 ) -> np.ndarray:
-    """Bags whose proportions are draws from a symmetric Dirichlet distribution, while the classes last."""
+    """Bags whose proportions are draws from a symmetric Dirichlet distribution, until classes run out."""
     random = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
     classes, label = np.unique(y.numpy(), return_inverse=True)
     pools = [random.permutation(np.flatnonzero(label == c)) for c in range(len(classes))]
@@ -68,7 +86,7 @@ def dirichlet_bag_ids(
 def cluster_bag_ids(
     x: Tensor, y: Tensor, size: int, generator: torch.Generator, n_clusters: int = 10
 ) -> np.ndarray:
-    """Bags skewed towards k-means clusters: similar instances share a bag, as neighbors do."""
+    """Bags skewed toward k-means clusters: similar instances share a bag, as neighbors do."""
     from sklearn.cluster import MiniBatchKMeans
     from sklearn.decomposition import PCA
 

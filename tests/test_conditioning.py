@@ -310,7 +310,7 @@ def test_contradictions_are_errors_and_small_ones_warnings_and_rounded_tables_ar
     rounded = {name: table.div(table.sum(axis=1), axis=0) for name, table in rounded.items()}
     condition_on_proportions(world.probs, world.bags, rounded)
     near = world.shares | {"age": world.shares["age"] + np.array([0.01, -0.01, 0.0])}
-    with pytest.warns(ApportionWarning, match="the first grouping is met"):
+    with pytest.warns(ApportionWarning, match="only the first grouping is matched exactly"):
         found = condition_on_proportions(world.probs, world.bags, near)
     assert proportion_gap(found, world.town, world.shares["town"]) < 1e-4
     wrong = world.shares | {"age": world.shares["age"].iloc[:, [1, 2, 0]].set_axis([0, 1, 2], axis=1)}

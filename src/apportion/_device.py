@@ -1,7 +1,7 @@
-"""Devices: which one is used, what it supports, and how networks and steps are made fast on it.
+"""Devices: which one is used, what it supports, and how networks and training steps are made fast on it.
 
-On CUDA networks run in channels-last layout and bfloat16, and are compiled for the usual length of a batch.
-The CPU uses channels last. What a device does not support is left out.
+On CUDA, networks run in channels-last layout and bfloat16, and are compiled for the usual length of a batch.
+On the CPU they run in channels-last layout. Features that a device does not support are skipped.
 """
 
 import os
@@ -48,8 +48,11 @@ def resolve_device(name: str, x: Tensor) -> torch.device:
 
 
 def cuda_works() -> bool:
-    """Whether a GPU can be used, which is tried. This build of torch may lack kernels for it, other
-    processes may occupy it, or this process may have been forked."""
+    """Whether a GPU can be used, by trying it.
+
+    This build of torch may lack kernels for it, other processes may occupy it, or this process may have been
+    forked.
+    """
     try:
         return torch.cuda.is_available() and _try_cuda()
     except RuntimeError:
@@ -129,8 +132,10 @@ def send_to_device(value: Tensor, device: torch.device) -> Tensor:
 
 
 def start_copy_to_host(*values: Tensor) -> Callable[[], list[Tensor]]:
-    """Start to copy tensors to the CPU. Returns a function that waits for these copies alone, and not for
-    work that the device was given in between."""
+    """Start to copy tensors to the CPU. Returns a function that waits for the copies and returns them.
+
+    It does not wait for other work that was queued on the device in the meantime.
+    """
     if not values[0].is_cuda:
         return lambda: [value.detach() for value in values]
     copies = [value.detach().to("cpu", non_blocking=True) for value in values]  # into pinned memory
@@ -148,7 +153,7 @@ def start_copy_to_host(*values: Tensor) -> Callable[[], list[Tensor]]:
 
 
 class CompiledNetwork(nn.Module):
-    """A network compiled for some lengths of a batch. It shares the weights, and answers in float32.
+    """A network compiled for some batch lengths. It shares the weights and returns float32.
 
     Batches of other lengths, such as the last of an epoch, run uncompiled: another compilation would cost
     more than they do.
@@ -159,7 +164,7 @@ class CompiledNetwork(nn.Module):
         self.network = network
         self.lengths = set(lengths)
         self.use_bfloat16 = use_bfloat16
-        # in a tuple, which hides it from torch: otherwise all weights would be listed twice
+        # in a tuple, so that torch does not register it: otherwise all weights would be listed twice
         self.compiled = (torch.compile(network, dynamic=False) if lengths else network,)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -169,8 +174,11 @@ class CompiledNetwork(nn.Module):
 
 
 def usual_batch_lengths(sizes: Tensor, batch_size: int) -> set[int]:
-    """The lengths that most batches have: `batch_size` in prediction and, if nearly all bags have one size,
-    the rows of the whole bags that fill a batch in training (bags of 100 fill 1,000 of 1,024 rows)."""
+    """The lengths of most batches, in rows.
+
+    In prediction that is `batch_size`. In training, if nearly all bags have one size, it is the rows of the
+    whole bags that fit into a batch: with bags of 100, 1,000 of 1,024 rows.
+    """
     usual = int(sizes.mode().values)
     nearly_all = float((sizes == usual).float().mean()) > 0.9
     if not nearly_all or usual > batch_size:

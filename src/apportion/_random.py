@@ -1,6 +1,6 @@
-"""Random streams by purpose: every use of randomness derives a generator of its own from the seed.
+"""Random streams by purpose: every use of randomness derives its own generator from the seed.
 
-Nothing depends on how many numbers another part has drawn before, and resuming needs no saved state.
+Results do not depend on how many numbers other code has drawn, and resuming needs no saved state.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ def stream(seed: int, *purpose: object) -> torch.Generator:
 
 
 def reseed(seed: int, *purpose: object) -> torch.Generator:
-    """Seed torch's global generators, on all devices, for one purpose. Returns a CPU generator beside them.
+    """Seed torch's global generators, on all devices, for one purpose. Also returns a CPU generator.
 
-    Dropout, noise and augmentation draw from the global generator of their device. Every epoch begins with
-    a call, so that resuming needs no saved state.
+    Dropout, noise and augmentation draw from the global generator of their device. The loop calls this before
+    every epoch, so that resuming needs no saved state.
     """
     derived = derive_seed(seed, *purpose)
     if torch.cuda.is_available() or torch.backends.mps.is_available():
@@ -48,7 +48,7 @@ def reseed(seed: int, *purpose: object) -> torch.Generator:
 @contextmanager
 def preserve_random_state(device: torch.device) -> Iterator[None]:
     """Restore torch's global generators afterwards, on the CPU and on the GPUs in use."""
-    # a GPU that is not in use is left alone: it would take seconds and memory to initialize
+    # a GPU that is not in use is skipped: initializing it would take seconds and memory
     uses_cuda = torch.cuda.is_initialized() or device.type == "cuda"
     gpus = range(torch.cuda.device_count()) if uses_cuda else ()
     with torch.random.fork_rng(gpus):

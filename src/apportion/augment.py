@@ -22,9 +22,9 @@ from apportion.errors import DataError, SettingsError
 def crop_flip(x: Tensor, padding: int | None = None, horizontal_flip: bool = True) -> Tensor:
     """Images (n, c, h, w), each shifted by up to `padding` pixels both ways and flipped half of the time.
 
-    Beyond the edge is black. The default padding is an eighth of the shorter side, at most 4: half of a small
-    image would show nothing. Pass `horizontal_flip=False` where mirror images may be of another class, as for
-    digits and letters. It is one gather for the whole batch and keeps the type, such as bytes.
+    Pixels beyond the edge are black. The default padding is an eighth of the shorter side, at most 4, so that
+    small images keep most of their content. Pass `horizontal_flip=False` if mirror images may belong to
+    another class, as with digits and letters. The type is kept, such as bytes. The whole batch is one gather.
     """
     n, _, height, width = x.shape
     device = x.device
@@ -54,7 +54,7 @@ YIQ_TO_RGB = torch.tensor(RGB_TO_YIQ, dtype=torch.float64).inverse().tolist()
 
 
 def strong(x: Tensor, hole: int | None = None, horizontal_flip: bool = True) -> Tensor:
-    """Strong views of images as bytes (n, c, h, w), as float32 in [0, 255].
+    """Strong views of images, from bytes (n, c, h, w) to float32 in [0, 255].
 
     Crop and flip; rotation by up to 30°, shear up to 0.3, zoom up to a fifth. For color images: brightness,
     contrast and saturation up to 40 % either way, hue up to 36°, gray in 15 % and negative in 5 % of them.
@@ -98,7 +98,8 @@ def adjust_colors(
 ) -> Tensor:
     """Images in [0, 1] with brightness, contrast about the mean gray, saturation, hue and negative changed.
 
-    One is no change, zero for hue (radians). All changes are one matrix per image, clipped once at the end.
+    A factor of one changes nothing, nor does a hue of zero (radians). All changes are one matrix per image,
+    clipped once at the end.
     """
     rotation = hue_rotation(hue)
     gray = 1 - saturation
@@ -151,14 +152,14 @@ def weak_and_strong(x: Tensor, horizontal_flip: bool = True) -> Tensor:
     if x.ndim == 4 and x.dtype == torch.uint8:
         weak = crop_flip(x, horizontal_flip=horizontal_flip).float()
         return torch.stack([weak, strong(x, horizontal_flip=horizontal_flip)], 1)
-    what = f"instances of type {x.dtype} and shape {tuple(x.shape)} have no two views"
+    what = f"there are no two views for instances of type {x.dtype} and shape {tuple(x.shape)}"
     raise DataError(f"{what}; pass images as bytes (n, c, h, w) or rows (n, d), or use another method")
 
 
 def swap_features(x: Tensor, fraction: float = 0.3) -> Tensor:
     """Rows (n, d) with a fraction of their values from other rows: a strong view of a table [1]_.
 
-    Every value is still one that its column has. SCARF swaps 60 %.
+    Every value still occurs in its column. SCARF swaps 60 %.
 
     References
     ----------
@@ -185,15 +186,15 @@ AUGMENTATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def views(
     mean: Sequence[float], std: Sequence[float], device: torch.device, augment: str
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """Two functions of raw instances: what training sees, and what evaluation and labeling see.
+    """Two functions from raw instances to the input of a network: for training, and for prediction.
 
-    Images as bytes are scaled to zero mean and unit variance by channel; `mean` and `std` are those of pixels
-    in [0, 1]. Without them instances are taken as they are.
+    Images as bytes are scaled to zero mean and unit variance per channel; `mean` and `std` are those of
+    pixels in [0, 1]. If these are empty, instances are used as they are.
     """
     if augment not in AUGMENTATIONS:
         raise SettingsError(f"augment is {augment!r}; pass one of {', '.join(AUGMENTATIONS)}")
     if not mean and augment not in ("none", *PAIRS):
-        raise SettingsError(f"augment={augment!r} is for images, and this data has none; pass 'none'")
+        raise SettingsError(f"augment={augment!r} is for images, and this data is not; pass 'none'")
     if not mean:
         return AUGMENTATIONS[augment], (lambda x: x)
     center = 255 * torch.tensor(mean, device=device).view(1, -1, 1, 1)

@@ -1,8 +1,8 @@
-"""Condition predictions on known proportions: whoever knows how a precinct voted knows more about its voters.
+"""Condition predictions on known proportions: the result of a precinct says more about each of its voters.
 
-The result is the plan of entropic transport with λ = 1. Of all probabilities whose bag means are the known
-proportions it is nearest to the predictions in KL divergence; it also approximates the probability of each
-row's class given the counts of its bag. docs/known-shares.md shows what it gains.
+The conditioned probabilities are the plan of entropic transport with λ = 1. Of all probabilities whose bag
+means are the known proportions, they are nearest to the predictions in KL divergence. They also approximate
+the probability of each row's class given the counts of its bag. docs/known-shares.md shows the gain.
 """
 
 import math
@@ -22,8 +22,8 @@ from apportion.bags.rules import check_same_classes, raise_problem
 from apportion.errors import ApportionWarning, DataError
 from apportion.transport import entropic_plan
 
-WARNING_GAP = 0.005  # of a proportion that several groupings cannot all have
-ERROR_GAP = 0.02  # larger gaps are no rounding: the groupings contradict each other
+WARNING_GAP = 0.005  # distance from a proportion that cannot be matched together with the other groupings
+ERROR_GAP = 0.02  # larger distances are not due to rounding: the groupings contradict each other
 
 
 def condition_on_proportions(
@@ -39,8 +39,8 @@ def condition_on_proportions(
         The bag of each row, or `{grouping: bags}` if rows are in bags of several groupings.
     proportions : table, Proportions or dict
         The known proportions of the bags, in any form that `ProportionClassifier.fit` accepts, or
-        `{grouping: either}`. The table may have bags without rows. `Proportions(std=...)` are first drawn
-        toward the predictions of their bag as far as their noise explains the distance.
+        `{grouping: either}`. The table may have bags without rows. Noisy proportions,
+        `Proportions(std=...)`, are first drawn toward the mean prediction of their bag.
     classes : sequence, optional
         The classes of the columns of `probabilities`, such as `model.classes_`. Tables and data frames are
         aligned by the names of their columns.
@@ -85,8 +85,8 @@ def condition_on_proportions(
 def condition_groupings(log_probs: Tensor, groupings: Mapping[Any, Bags]) -> Tensor:
     """Conditioned probabilities for log-probabilities (N, k) in the order of the user's rows.
 
-    The proportions of several groupings are met at once, by raking. Noisy ones weigh as much as their
-    precision says. Exact ones that contradict each other by more than rounding raise `DataError`.
+    The proportions of several groupings are matched together, by raking. Noisy proportions are weighted by
+    their precision. Exact ones that contradict each other by more than rounding raise `DataError`.
     """
     if len(groupings) == 1:
         (bags,) = groupings.values()
@@ -110,7 +110,7 @@ def condition_bags(log_probs: Tensor, bags: Bags) -> Tensor:
 
 
 def _check_agreement(gaps: Tensor, groupings: Mapping[Any, Bags]) -> None:
-    """Raise or warn if bags with exact proportions (all known ones, grouping after grouping) miss them."""
+    """Raise or warn if exact proportions are not matched. `gaps`: one distance per bag with known ones."""
     names: list[tuple[str, Hashable]] = []
     exact: list[bool] = []
     for grouping, bags in groupings.items():
@@ -123,8 +123,9 @@ def _check_agreement(gaps: Tensor, groupings: Mapping[Any, Bags]) -> None:
     if gap <= WARNING_GAP:
         return
     name, bag = names[worst]
-    what = f"{name} misses one of its proportions by {gap:.3g} if all groupings are met"
+    what = f"{name} is {gap:.3g} off one of its proportions, because the groupings contradict each other"
+    hint = "correct them, pass Proportions(..., std=...) for inexact ones, or condition on one grouping"
     if gap > ERROR_GAP:
-        hint = "correct them, pass Proportions(..., std=...) for inexact ones, or condition on one grouping"
-        raise DataError(f"{what}: the groupings contradict each other; {hint}", bag=bag, value=gap)
-    warnings.warn(f"{what}; the first grouping is met", ApportionWarning, stacklevel=4)
+        raise DataError(f"{what}; {hint}", bag=bag, value=gap)
+    what = f"{what}, and only the first grouping is matched exactly"
+    warnings.warn(f"{what}; {hint}", ApportionWarning, stacklevel=4)

@@ -1,10 +1,10 @@
 """Several processes for one training, started by torchrun: `DistributedPipeline` runs both stages in each.
 
 Every bag belongs to one process and is never split. In every step each process computes the loss of its own
-bags and weighs it by its fraction of the step's rows. The sum of the gradients over processes is then exactly
+bags, weighted by its fraction of the step's rows. The sum of the gradients over processes is then exactly
 the gradient of one process on all bags of the step, and all processes take the same step. docs/decisions/0016
-tells why this is not DistributedDataParallel, which weighs processes evenly and misses forward passes inside
-a method.
+explains why this is not DistributedDataParallel, which weights processes equally and misses forward passes
+inside a method.
 
 Read it top to bottom: the processes and what they exchange; the bags of one process; the weights and sums;
 the two stages. A training script needs `process_group`, `DistributedPipeline` and nothing else.
@@ -41,7 +41,7 @@ MAX, SUM = dist.ReduceOp.MAX, dist.ReduceOp.SUM
 
 
 class ProcessGroup:
-    """The processes of one training, seen from one of them.
+    """The processes of one training, rows_done from one of them.
 
     Attributes
     ----------
@@ -52,7 +52,8 @@ class ProcessGroup:
     """
 
     def __init__(self) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
         self.seconds = 0.0
 
     def all_reduce(self, value: Tensor, operation: Any = SUM) -> Tensor:
@@ -94,7 +95,7 @@ class ProcessGroup:
         return self.all_reduce(table).cpu()
 
     def barrier(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes have reached this point."""
         dist.barrier()
 
 
@@ -104,7 +105,7 @@ def process_group(device: torch.device) -> ProcessGroup | None:
         return None
     if not dist.is_initialized():
         if device.type == "mps":
-            raise RunError("several processes train on the CPU or on CUDA, not on MPS; pass --device cpu")
+            raise RunError("several processes train on the CPU or on CUDA, not on MPS; choose the device cpu")
         store, rank, size = next(dist.rendezvous("env://"))
         # after a restart torchrun's store still has the addresses of dead processes
         store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
@@ -132,7 +133,7 @@ def process_seed(seed: int, rank: int) -> int:
 
 
 def process_batch_size(bags: Bags, n_processes: int, batch_size: int) -> int:
-    """The rows that one process adds to a step; `batch_size` is that of all processes together."""
+    """Rows per batch of one process; `batch_size` is that of all processes together."""
     own = batch_size // n_processes
     if len(bags.sizes) < n_processes:
         what = f"{len(bags.sizes)} bags are too few for {n_processes} processes"
@@ -149,13 +150,13 @@ def process_batch_size(bags: Bags, n_processes: int, batch_size: int) -> int:
 
 
 def check_same(group: ProcessGroup, facts: Mapping[str, Any]) -> None:
-    """Raise `RunError` unless all processes have the same facts, such as versions and a hash of the data."""
+    """Raise `RunError` unless all processes agree on these facts, such as versions and a hash of the data."""
     for name, value in facts.items():
         values = group.all_gather(value)
         for rank, other in enumerate(values):
             if other != values[0]:
                 what = f"'{name}' is {other} in process {rank} and {values[0]} in process 0"
-                raise RunError(f"{what}; start all processes with the same")
+                raise RunError(f"{what}; start all processes with the same one")
 
 
 # --- the bags of one process
@@ -168,10 +169,10 @@ def deal_bags(bags: Bags, n_processes: int) -> list[Tensor]:
 
 
 class ProcessBags:
-    """The bags of one process. It takes the place of `Bags` in the stages, in step with other processes.
+    """The bags of one process, used by the stages like `Bags` and in step with the other processes.
 
-    All processes take the same number of steps. One that has no batch left repeats its last batch with weight
-    zero. Of a memory-mapped file only the process's own bags are read.
+    All processes take the same number of steps. A process that has no batch left repeats its last batch with
+    weight zero. From a memory-mapped file, only the process's own bags are read.
 
     Attributes
     ----------
@@ -205,7 +206,7 @@ class ProcessBags:
         """One epoch of batches of whole bags, which sets `weight` and `progress` for every step."""
         counts = self._count_rows(batch_size, generator)
         total = int(counts.sum())
-        seen = 0
+        rows_done = 0
         batches = self.bags.batches(batch_size, generator, by="bag")
         batch = next(batches)  # every process has a bag
         for step in range(counts.shape[1]):
@@ -213,11 +214,11 @@ class ProcessBags:
             if own and step > 0:
                 batch = next(batches)
             self.weight = own / of_all
-            self.progress = (self.done + seen / total) / self.epochs
-            seen += of_all
+            self.progress = (self.done + rows_done / total) / self.epochs
+            rows_done += of_all
             yield batch
         self.done += 1
-        self.progress = self.done / self.epochs  # what is done between epochs depends on it, too
+        self.progress = self.done / self.epochs  # between epochs, the momentum of labels depends on it
 
     def _count_rows(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """(processes, steps) the rows of every batch to come; the generator stays as it is."""
@@ -269,13 +270,15 @@ def weigh_term(name: str, term: Tensor, bags: ProcessBags) -> Tensor:
     if name in GLOBAL_TERMS:  # every process has the whole value, and only its own part of the gradient
         return term - term.detach() * (1 - 1 / bags.group.size)
     if name not in MEAN_TERMS:
-        raise RunError(f"it is not known how to sum the term '{name}' over processes; use one process")
+        raise RunError(f"the loss term '{name}' cannot be summed over processes; use one process")
     return term * bags.weight
 
 
 def sum_gradients(network: nn.Module, bags: ProcessBags) -> None:
-    """Replace gradients by their sums over processes, and the running statistics of batch normalization,
-    which every process takes of its own rows, by their mean."""
+    """Replace gradients by their sums over processes, and batch normalization's statistics by their means.
+
+    Each process updates running statistics with its own rows.
+    """
     values = [p.grad for p in network.parameters() if p.grad is not None]
     for module in network.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -293,11 +296,11 @@ def sum_gradients(network: nn.Module, bags: ProcessBags) -> None:
 def summed_gradients(
     networks: Sequence[nn.Module], optimizers: Sequence[Optimizer], bags: ProcessBags
 ) -> Iterator[None]:
-    """Inside, every optimizer sums gradients over the processes before it steps."""
+    """Within this context, every optimizer sums gradients over the processes before it steps."""
     if any(optimizer._optimizer_step_pre_hooks for optimizer in optimizers):
         raise RunError(
-            "an optimizer changes gradients before it steps, as clipping does, but they are summed over "
-            "processes only then; pass optimizers without such hooks, or use one process"
+            "an optimizer has a hook that changes gradients, such as clipping, before they are summed over "
+            "processes; pass optimizers without such hooks, or use one process"
         )
 
     def hook_for(network: nn.Module) -> Any:
@@ -319,7 +322,7 @@ def summed_gradients(
 
 @contextmanager
 def global_feature_means(learner: Learner, bags: ProcessBags) -> Iterator[None]:
-    """Inside, LLP-GAN matches means of features over the rows of all processes."""
+    """Within this context, LLP-GAN matches means of features over the rows of all processes."""
     if not isinstance(learner, LLPGAN):
         yield
         return
@@ -445,9 +448,9 @@ class DistributedPipeline:
 
 
 class RowGatherer:
-    """Puts states of the second stage together in the first process, where they are evaluated and saved.
+    """Gathers states of the second stage in the first process, where they are evaluated and saved.
 
-    Most rounds of labels have been gathered after an earlier epoch, and are not sent again.
+    Rounds of labels that were gathered after an earlier epoch are not sent again.
     """
 
     def __init__(self, bags: ProcessBags) -> None:

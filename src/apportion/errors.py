@@ -10,7 +10,7 @@ class ApportionError(Exception):
 
 
 class DataError(ApportionError, ValueError):
-    """The data cannot be used. The message names the bag or the row, the value, and what to do.
+    """The data cannot be used. The message names the bag or the row and the value, and says what to do.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class DataError(ApportionError, ValueError):
 
 
 class SettingsError(ApportionError, ValueError):
-    """A parameter, or a combination of parameters, is not possible."""
+    """A parameter, or a combination of parameters, is invalid."""
 
 
 class ModelError(ApportionError, ValueError):

@@ -36,6 +36,7 @@ from apportion.bags.build import (
     group_rows,
     is_frame,
     take_bag_columns,
+    take_rows,
 )
 from apportion.bags.known_labels import read_known_labels
 from apportion.bags.rules import check_bags_differ, raise_problem
@@ -50,9 +51,9 @@ from apportion.selection.diagnosis import MIN_BAGS
 from apportion.selection.epochs import EpochSelector, check_selection, split_bags
 from apportion.selection.scores import SCORES
 
-LARGEST_FEATURE = 30.0  # root mean square of a feature from which on an mlp learns badly (docs/log.md)
-SMALLEST_FEATURE = 0.003
-LONG_STAGE = 600.0  # seconds that a stage may take without a word
+LARGEST_FEATURE = 30.0  # an mlp learns badly if a feature's root mean square is larger (docs/log.md)
+SMALLEST_FEATURE = 0.003  # or if those of all features are smaller
+LONG_STAGE = 600.0  # seconds; a warning announces a stage that takes longer
 ARRAYS: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # images stay bytes
 STAGE_SETTINGS = (
     "method",
@@ -101,15 +102,16 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     reg : float, default=1.0
         Entropic regularization of soft labels (1/λ in the paper). Smaller values give harder labels.
     horizontal_flip : bool, default=True
-        Whether training may mirror images. Pass False if mirror images are of other classes, as with digits.
+        Whether training may mirror images. Pass False if mirror images may belong to another class, as with
+        digits.
     validation_fraction : float, default=0.0
-        Fraction of the bags that is not learned from, for `select_by` and `calibrate`.
+        Fraction of the bags that is held out from training, for `select_by` and `calibrate`.
     select_by : str, optional
-        A score of the validation bags, such as "likelihood" (see `BagScore`): keep the weights of the epoch
-        in which it is best. None: those of the last epoch.
+        A score of the validation bags, such as "likelihood" (see `BagScore`): the weights of the epoch with
+        the best score are kept. None: those of the last epoch.
     calibrate : bool, default=False
         Whether to divide the logits by the temperature at which the counts of the validation bags are most
-        likely. Classes stay, probabilities move.
+        likely. Predicted classes stay the same, probabilities change.
     device : str, default="auto"
         "cpu", "cuda" (or "cuda:1") or "mps". "auto": CUDA for images if available, else the CPU.
     random_state : int, RandomState instance or None, default=None
@@ -124,8 +126,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     model_ : torch.nn.Module
         The trained network, on the CPU and in evaluation mode. It returns logits.
     transduction_ : ndarray of shape (n_samples,)
-        Classes of the training rows: the most probable ones that have the counts of every bag. Of several
-        groupings, the first has its counts exactly and the others nearly.
+        Classes of the training rows: the most probable ones that have the counts of every bag. With several
+        groupings, the counts of the first are matched exactly and those of the others approximately.
     history_ : list of dict
         One entry per epoch: stage, epoch, the mean of every loss term, seconds, and the validation score if
         `select_by` is given.
@@ -151,7 +153,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
     See Also
     --------
-    apportion.Proportions : How a table of proportions is meant: counts, percentages, noise, gaps.
+    apportion.Proportions : A table of proportions and how to interpret it: counts, percentages, noise, gaps.
     apportion.condition_on_proportions : Predictions for rows whose bags have known proportions.
     apportion.expand_proportions : Proportions row by row, for searches and cross-validation.
 
@@ -171,7 +173,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     array(['yes', 'no'], dtype='<U3')
     """
 
-    # A table has one row per bag, and routed metadata is cut into folds by rows: use expand_proportions there
+    # Routed metadata is split into folds by rows, and a table has one row per bag, so it cannot be routed.
     __metadata_request__fit = {"bags": True, "proportions": UNUSED, "known_labels": UNUSED}
 
     def __init__(
@@ -225,7 +227,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             or the proportions of each row's own bag (n_samples, n_classes), see `expand_proportions`. Labels
             without `bags` are supervised learning.
         bags : array-like of shape (n_samples,), str or dict
-            The bag id of each row, or the name of the column of `X` that has it; that column is no feature.
+            The bag id of each row, or the name of the column of `X` that has it, which is then no feature.
             `{grouping: either}`, or a list of columns, if each row lies in a bag of several groupings.
         proportions : dict, data frame, array, Proportions or dict of these
             One row per bag, in any form that `Proportions` takes: `{bag: {class: share}}`, a frame with one
@@ -237,7 +239,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         self : ProportionClassifier
-            The fitted classifier. An interrupted fit leaves an unfitted one.
+            The fitted classifier. If fitting is interrupted, the classifier is unfitted.
         """
         for state in self.iter_fit(X, y, bags=bags, proportions=proportions, known_labels=known_labels):
             if self.verbose:
@@ -249,14 +251,17 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     def iter_fit(
         self, X: Any, y: Any = None, *, bags: Any = None, proportions: Any = None, known_labels: Any = None
     ) -> Iterator[EpochState]:
-        """`fit` as a generator, which yields the state of training after every epoch.
+        """`fit` as a generator, with the same parameters.
 
-        The parameters are those of `fit`. The classifier is fitted when the generator is exhausted.
+        Yields
+        ------
+        EpochState
+            After every epoch. The classifier is fitted when the generator is exhausted.
         """
-        _forget_fit(self)
+        _delete_fitted_attributes(self)
         seed = as_seed(self.random_state)
         check_selection(self.validation_fraction, self.select_by, self.calibrate)
-        columns = _names_of_columns(bags)
+        columns = _bag_column_names(bags)
         X, bags = take_bag_columns(X, bags)
         check_row_order(X, bags)
         instances, y = _validate(self, X, y, reset=True, needs_y=proportions is None)
@@ -268,11 +273,11 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         for problem in check_bags_differ(built.bags.proportions.double().numpy()):
             raise_problem(problem)
         all_bags = built.bags
-        if self.validation_fraction:  # number the rows, to put predictions back in this order after the split
+        if self.validation_fraction:  # numbers to put predictions back in order after the split
             all_bags = replace(all_bags, x=torch.arange(len(all_bags.x)).unsqueeze(1))
         training, validation = split_bags(all_bags, self.validation_fraction, seed, self.select_by)
         parts = [training] if validation is None else [training, validation]
-        x, encoder = _features(instances, parts, n_rows)
+        x, encoder = _encode_features(instances, parts, n_rows)
         _check_informative(x, encoder)
         self.encoder_: Any = encoder
         device = resolve_device(self.device, x)
@@ -396,8 +401,8 @@ def _fit_stages(bags: Bags, settings: dict[str, Any], seed: int) -> Iterator[Epo
     )
 
 
-def _forget_fit(estimator: BaseEstimator) -> None:
-    """Delete what an earlier fit has found, so that an interrupted one does not leave half of two models."""
+def _delete_fitted_attributes(estimator: BaseEstimator) -> None:
+    """Delete the attributes of an earlier fit, so that an interrupted one cannot leave a mix of both."""
     for name in list(vars(estimator)):
         if name.endswith("_") and not name.startswith("_"):
             delattr(estimator, name)
@@ -434,7 +439,7 @@ def seconds_left(state: EpochState) -> float:
 
 
 def _warn_of_long_stage(state: EpochState) -> None:
-    """Say once how long a long stage takes. The first epoch may include compilation, so ask the second."""
+    """Warn once that a stage takes long, judged by its second epoch: the first may include compilation."""
     left = seconds_left(state)
     if state.epoch.number == 2 and left > LONG_STAGE:
         what = f"the {state.stage} stage has {state.epoch.total} epochs of {state.epoch.seconds:.0f} s"
@@ -475,7 +480,7 @@ def _score_bags(log_probs: Tensor, parts: list[Bags]) -> dict[str, dict[str, flo
 # --- features
 
 
-def _features(instances: Any, parts: list[Bags], n_rows: int) -> tuple[Tensor, TableEncoder | None]:
+def _encode_features(instances: Any, parts: list[Bags], n_rows: int) -> tuple[Tensor, TableEncoder | None]:
     """Features of the rows of all parts, in their order, and the encoder of a data frame.
 
     Features of a frame are written straight to the places of their rows. The encoder is fitted on the rows
@@ -483,8 +488,7 @@ def _features(instances: Any, parts: list[Bags], n_rows: int) -> tuple[Tensor, T
     """
     source = torch.cat([part.source for part in parts]) if len(parts) > 1 else parts[0].source
     if isinstance(instances, Tensor):
-        in_order = len(source) == n_rows and bool((source == torch.arange(n_rows)).all())
-        return instances if in_order else instances[source], None
+        return take_rows(instances, source), None
     learned = np.zeros(n_rows, bool)
     learned[parts[0].source.numpy()] = True
     encoder = TableEncoder().fit(instances, rows=None if learned.all() else learned)
@@ -505,18 +509,18 @@ def _add_features(parts: list[Bags], x: Tensor) -> tuple[Bags, Bags | None]:
 
 
 def _check_informative(x: Tensor, encoder: TableEncoder | None) -> None:
-    """Refuse instances that are all the same, and frames that have nothing but dates."""
+    """Raise DataError if all instances are equal, or if a frame has only dates."""
     if encoder is not None and all(column.kind == "date" for column in encoder.columns_):
         names = [column.name for column in encoder.columns_]
-        raise DataError(f"X has only dates ({names}), which tell rows of one day nothing; add other columns")
+        raise DataError(f"X has only dates ({names}), which do not describe the rows; add other columns")
     if all(bool((part == x[:1]).all()) for part in x.split(100_000)):
         raise DataError(
-            f"all {len(x)} rows of X are equal, so there is nothing to learn; pass other features"
+            f"all {len(x)} rows of X are equal, so there is nothing to learn from; pass other features"
         )
 
 
 def _warn_of_scale(x: Tensor, names: Any = None) -> None:
-    """Warn of features so large that they drown the others, or all so small that learning takes too long."""
+    """Warn of a feature so large that it dominates the others, and of features too small to learn from."""
     if x.dtype == torch.uint8:
         return
     sizes = np.sqrt(np.einsum("ij,ij->j", x.numpy(), x.numpy(), dtype=np.float64) / len(x))
@@ -524,9 +528,7 @@ def _warn_of_scale(x: Tensor, names: Any = None) -> None:
         return
     j = int(sizes.argmax())
     which = f"feature {j} of X" if names is None else f"feature {names[j]!r} of X"
-    what = (
-        f"{which}, the largest, has a root mean square of {sizes[j]:.3g}, from which a network learns badly"
-    )
+    what = f"{which} has the largest root mean square, {sizes[j]:.3g}, a scale at which networks learn badly"
     hint = "scale the features, such as with make_pipeline(StandardScaler(), ProportionClassifier())"
     warnings.warn(f"{what}; {hint}", ApportionWarning, stacklevel=4)
 
@@ -534,21 +536,23 @@ def _warn_of_scale(x: Tensor, names: Any = None) -> None:
 # --- validation of X and y
 
 
-def _names_of_columns(bags: Any) -> list[str]:
+def _bag_column_names(bags: Any) -> list[str]:
     """The columns that `bags` names."""
     values = [bags]
     if isinstance(bags, dict):
         values = list(bags.values())
     elif isinstance(bags, list | tuple):
         values = list(bags)
-    return [value for value in values if isinstance(value, str)] if len(values) < 1000 else []
+    if len(values) >= 1000:  # a list of ids, one per row
+        return []
+    return [value for value in values if isinstance(value, str)]
 
 
 def _validate(estimator: Any, X: Any, y: Any, *, reset: bool, needs_y: bool) -> tuple[Any, Any]:
     """Instances as a tensor or a data frame, and y, checked as scikit-learn does."""
     if needs_y and y is None:
         hint = "pass the bags and their proportions, or labels"
-        raise ValueError(f"requires y to be passed, but the target y is None; {hint}")
+        raise DataError(f"requires y to be passed, but the target y is None; {hint}")
     if reset:
         as_frame = is_frame(X)
     else:
@@ -573,7 +577,7 @@ def _validate(estimator: Any, X: Any, y: Any, *, reset: bool, needs_y: bool) -> 
 
 
 def _validate_y(y: Any) -> Any:
-    """Labels as a vector. Proportions row by row are left as they are: the names of their columns matter."""
+    """Labels as a vector. Proportions row by row stay as they are, since their column names matter."""
     if y is None:
         return None
     if isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1:
@@ -586,8 +590,8 @@ def _validate_y(y: Any) -> Any:
     y = check_array(refuse_masked_values(y), ensure_2d=False, dtype=None, input_name="y")
     y = column_or_1d(y, warn=True)
     if y.dtype.kind == "f" and ((y >= 0) & (y <= 1)).all() and (y % 1 != 0).any():
-        hint = "pass those of both classes, numpy.column_stack([1 - y, y])"
-        raise DataError(f"y has numbers from {y.min():g} to {y.max():g}, the shares of one class; {hint}")
+        hint = "pass the shares of both classes, numpy.column_stack([1 - y, y])"
+        raise DataError(f"y has numbers from {y.min():g} to {y.max():g}, like shares of one class; {hint}")
     check_classification_targets(y)
     return y
 
@@ -598,7 +602,7 @@ def _shape_of(y: Any) -> tuple[int, ...]:
 
 
 def _check_columns(estimator: Any, frame: Any, reset: bool) -> None:
-    """Set, or compare with those of `fit`, the number and the names of the columns of a frame."""
+    """Record the number and the names of a frame's columns, or compare them with those of `fit`."""
     if is_pandas_dataframe(frame):
         validate_data(estimator, frame, reset=reset, skip_check_array=True)
         return
@@ -610,7 +614,7 @@ def _check_columns(estimator: Any, frame: Any, reset: bool) -> None:
     known = list(getattr(estimator, "feature_names_in_", names))
     if names != known:
         what = "The feature names should match those that were passed during fit"
-        raise DataError(f"{what}: X has {names[:20]}, fit had {known[:20]}, in this order")
+        raise DataError(f"{what}: X has {names[:20]}; pass {known[:20]}, in this order")
 
 
 def _drop_bag_columns(X: Any, columns: list[str]) -> Any:
@@ -642,37 +646,37 @@ def _count_rows(instances: Any) -> int:
 
 def _refuse_texts_and_sparse(X: Any) -> None:
     if issparse(X):
-        hint = "X.toarray()" if X.shape[1] <= 1000 else "TruncatedSVD(50) before, as in a pipeline"
-        what = f"X is a sparse matrix of {X.shape[1]:,} columns, and networks take dense rows"
-        raise DataError(f"{what}; pass {hint}")
+        hint = "pass X.toarray()" if X.shape[1] <= 1000 else "put TruncatedSVD(50) before it in a pipeline"
+        what = f"X is a sparse matrix with {X.shape[1]:,} columns, but networks take dense rows"
+        raise DataError(f"{what}; {hint}")
     series = is_pandas_series(X) or is_polars_series(X) or getattr(X, "ndim", 0) == 1
     if not (series or isinstance(X, list | tuple)) or not len(X):
         return
     first = next(iter(X))
     if isinstance(first, str) and first.lower().endswith((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")):
         hint = "open them, [PIL.Image.open(name).convert('RGB') for name in X]"
-        raise DataError(f"X has names of files, such as {first[-40:]!r}; {hint}")
+        raise DataError(f"X has file names, such as {first[-40:]!r}; {hint}")
     if isinstance(first, str):
         steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
-        raise DataError(f"X has texts, such as {first[:40]!r}; make numbers of them, make_pipeline({steps})")
+        raise DataError(f"X has texts, such as {first[:40]!r}; encode them with make_pipeline({steps})")
     if series and np.ndim(first) == 1:
         raise DataError(f"X is a column of vectors of {np.size(first)} numbers; pass numpy.stack(X)")
 
 
-def _check_shape(x: Tensor, asked: Any, model: str | Callable[..., nn.Module]) -> None:
-    """Refuse instances that the network does not take."""
+def _check_shape(x: Tensor, requested: Any, model: str | Callable[..., nn.Module]) -> None:
+    """Raise DataError for instances of a shape that the network cannot take."""
     images = "images are bytes (n, channels, height, width)"
     hint = ""
-    if x.ndim > 2 and model == "mlp" and asked == "mlp":
+    if x.ndim > 2 and model == "mlp" and requested == "mlp":
         hint = "an mlp takes rows: pass X.reshape(len(X), -1), or another model"
-    elif x.ndim == 3 and (isinstance(model, str) or asked == "auto"):
+    elif x.ndim == 3 and (isinstance(model, str) or requested == "auto"):
         hint = f"{images}: pass X[:, None] if they are gray, or a model of your own"
-    elif x.ndim == 4 and not is_images(x) and asked == "auto":
+    elif x.ndim == 4 and not is_images(x) and requested == "auto":
         hint = (
             f"{images}: pass X.astype(numpy.uint8) if pixels are from 0 to 255, "
             "(255 * X).round().astype(numpy.uint8) if they are from 0 to 1, or name a model"
         )
-    elif x.ndim > 4 and asked == "auto":
+    elif x.ndim > 4 and requested == "auto":
         hint = f"{images}: pass X.reshape(-1, *X.shape[-3:]) if each is an image, with a bag for each"
     elif x.ndim != 4 and isinstance(model, str) and model != "mlp":
         hint = f"{images} for the model {model!r}; name another, such as 'mlp' for rows"
@@ -682,39 +686,44 @@ def _check_shape(x: Tensor, asked: Any, model: str | Callable[..., nn.Module]) -
 
 def _move_channels_like_fit(X: Any, shape: tuple[int, ...], as_bytes: bool) -> Any:
     """Images with channels last as those of `fit`; an error says what to pass for other layouts."""
-    found: tuple[int, ...] = tuple(getattr(X, "shape", ()))
-    if len(shape) == 3 and found and found[1:] != shape:
-        if found[1:] == (*shape[1:], shape[0]):
+    found_shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
+    if len(shape) == 3 and found_shape and found_shape[1:] != shape:
+        if found_shape[1:] == (*shape[1:], shape[0]):
             return np.ascontiguousarray(np.moveaxis(np.asarray(X), 3, 1))
-        hint = ""
-        if found in (shape, shape[1:]):
-            raise DataError(
-                f"X is one image of shape {found}; pass X[{', '.join(['None'] * (4 - len(found)))}]"
-            )
-        if shape[0] == 1 and found[1:] == shape[1:]:
+        hint = "; pass instances of that shape"
+        if found_shape in (shape, shape[1:]):
+            index = ", ".join(["None"] * (4 - len(found_shape)))
+            raise DataError(f"X is one image of shape {found_shape}; pass X[{index}]", value=found_shape)
+        if shape[0] == 1 and found_shape[1:] == shape[1:]:
             hint = "; pass X[:, None]"
-        raise DataError(f"X has instances of shape {found[1:]}, fit had {shape}{hint}", value=found[1:])
+        raise DataError(
+            f"X has instances of shape {found_shape[1:]}, but fit had {shape}{hint}", value=found_shape[1:]
+        )
     if as_bytes and isinstance(X, np.ndarray) and X.dtype.kind in "iu" and X.dtype != np.uint8:
         bits = "(X >> 8)" if X.size and X.max() > 255 else "X"  # 16 bits per value
-        raise DataError(f"X has numbers of type {X.dtype}, fit had bytes; pass {bits}.astype(numpy.uint8)")
+        raise DataError(
+            f"X has numbers of type {X.dtype}, but fit had bytes; pass {bits}.astype(numpy.uint8)"
+        )
     return X
 
 
 def _check_like_fit(x: Tensor, shape: tuple[int, ...], as_bytes: bool) -> None:
-    """Refuse instances of another shape or type than in `fit`: bytes are centered and floats are not."""
+    """Raise DataError for instances whose shape or type differs from `fit`: only bytes are centered."""
     if tuple(x.shape[1:]) != shape:
-        raise DataError(f"X has instances of shape {tuple(x.shape[1:])}, fit had {shape}", value=x.shape[1:])
+        found_shape = tuple(x.shape[1:])
+        what = f"X has instances of shape {found_shape}, but fit had {shape}"
+        raise DataError(f"{what}; pass instances of that shape", value=found_shape)
     if as_bytes and x.dtype != torch.uint8:
-        raise DataError("X has floats, fit had bytes; pass pixels from 0 to 255 as numpy.uint8")
+        raise DataError("X has floats, but fit had bytes; pass pixels from 0 to 255 as numpy.uint8")
     if x.dtype == torch.uint8 and not as_bytes:
-        raise DataError("X has bytes, fit had floats; pass floats, scaled as those of fit were")
+        raise DataError("X has bytes, but fit had floats; pass floats, scaled in the same way")
 
 
 # --- score
 
 
 def _score_proportions(probabilities: np.ndarray, y: Any, classes: np.ndarray) -> float:
-    """The likelihood of the counts of bags, which are known by the rows of `y` (n, k) that are equal."""
+    """The likelihood of the counts of bags; rows whose proportions `y` (n, k) are equal are one bag."""
     names = column_names(y)
     rows = np.asarray(y, dtype=np.float64)
     if names is not None:
@@ -722,7 +731,8 @@ def _score_proportions(probabilities: np.ndarray, y: Any, classes: np.ndarray) -
         rows = rows[:, order]
     if rows.shape != probabilities.shape:
         what = f"y has proportions of shape {rows.shape}"
-        raise DataError(f"{what}; pass {probabilities.shape}, one column for each of {classes.tolist()}")
+        hint = f"pass {probabilities.shape}, one column for each of {classes.tolist()}"
+        raise DataError(f"{what}; {hint}", value=rows.shape)
     shares, bag = np.unique(rows, axis=0, return_inverse=True)
     groups = group_rows(bag.reshape(-1), len(rows))
     order = np.argsort(groups.number, kind="stable")

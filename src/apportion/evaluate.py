@@ -1,4 +1,4 @@
-"""Predictions, and how they compare with labels and with known proportions."""
+"""Predictions, and measures that compare them with labels and with known proportions."""
 
 import warnings
 
@@ -10,9 +10,7 @@ from apportion.bags.bags import exact_bag_means
 from apportion.errors import ApportionWarning, DataError
 from apportion.training import View
 
-MAX_VALUES = (
-    2**22
-)  # in a batch of predictions; 1,024 color images of 32 x 32 pixels have three quarters of it
+MAX_VALUES = 2**22  # per batch of predictions; 1,024 color images of 32 x 32 pixels have three quarters of it
 
 
 def predict_log_proba(
@@ -46,9 +44,9 @@ def predict_log_proba(
 def predict_log_proba_on(
     device: torch.device, classifier: nn.Module, x: Tensor, prepare: View = lambda x: x
 ) -> Tensor:
-    """`predict_log_proba` on a device for a network on the CPU, where the result is, too.
+    """`predict_log_proba` on a device, for a network on the CPU. The result is on the CPU, too.
 
-    Instances are copied batch by batch. If the device runs out of memory all the same, the CPU predicts.
+    Instances are copied batch by batch. If the device still runs out of memory, the CPU predicts.
     """
     try:
         network = copy_network_to(classifier, device)
@@ -56,13 +54,15 @@ def predict_log_proba_on(
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        message = f"{device} is out of memory; predicting on the CPU, which is slow"
+        message = (
+            f"{device} is out of memory, so the CPU predicts, which is slow; free memory or pass device='cpu'"
+        )
         warnings.warn(message, ApportionWarning, stacklevel=2)
         return predict_log_proba(classifier, x, lambda part: prepare(part.cpu()))
 
 
 def _values_per_instance(shape: torch.Size) -> int:
-    """Numbers in an instance. A gray image counts as a color image: the network makes as much of either."""
+    """Numbers in an instance. A gray image counts as a color image, since networks need as much memory."""
     if len(shape) == 3:
         return max(1, shape.numel(), 3 * shape[1:].numel())
     return max(1, shape.numel())
@@ -80,7 +80,7 @@ def accuracy(scores: Tensor, y: Tensor) -> float:
 def proportion_error(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> float:
     """Half the L1 distance between predicted and known proportions, averaged over bags.
 
-    It is the fraction of a bag's rows that are predicted in a wrong class, as far as proportions show it.
+    It is the smallest fraction of a bag's rows that must be predicted wrongly.
 
     >>> log_probs = torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log()
     >>> round(proportion_error(log_probs, torch.tensor([2]), torch.tensor([[0.5, 0.5]])), 6)
@@ -91,13 +91,15 @@ def proportion_error(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> f
 
 
 def max_proportion_gap(labels: Tensor, sizes: Tensor, proportions: Tensor) -> float:
-    """The largest distance of a proportion of labels (N, k) from the known one; 0 if transport converged."""
+    """The largest distance of a mean label (N, k) in a bag from its proportion; 0 if transport converged."""
     return float((exact_bag_means(labels, sizes) - proportions).abs().max())
 
 
 def bag_correlation(predicted: Tensor, known: Tensor) -> float | None:
-    """The correlation of predicted and known proportions (m, k), each centered by class; None if all bags
-    have the same known proportions."""
+    """The correlation of predicted and known proportions (m, k), each centered by class.
+
+    None if all bags have the same known proportions.
+    """
     predicted = predicted.double() - predicted.double().mean(0)
     known = known.double() - known.double().mean(0)
     if not known.abs().max() > 1e-6:
@@ -107,7 +109,7 @@ def bag_correlation(predicted: Tensor, known: Tensor) -> float | None:
 
 
 def entropy(log_probs: Tensor) -> Tensor:
-    """(N,) the entropy of each prediction, in nats."""
+    """The entropy of each prediction, (N,), in nats."""
     return torch.special.entr(log_probs.exp()).sum(1)
 
 
@@ -121,8 +123,10 @@ def confusion(predicted: Tensor, y: Tensor, n_classes: int) -> Tensor:
 
 
 def calibration(log_probs: Tensor, y: Tensor, bins: int = 10) -> list[list[float]]:
-    """A reliability diagram: for each of `bins` intervals of confidence, which is the largest probability,
-    [rows, mean confidence, accuracy]."""
+    """The data of a reliability diagram: [rows, mean confidence, accuracy] for each of `bins` intervals.
+
+    Confidence is the largest predicted probability of a row.
+    """
     confidence, predicted = log_probs.exp().max(1)
     number = (confidence * bins).long().clamp_max(bins - 1)
     values = torch.stack([confidence, (predicted == y).to(confidence)], 1)

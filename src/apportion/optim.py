@@ -22,7 +22,7 @@ from apportion.errors import SettingsError
 
 
 def constant(progress: float) -> float:
-    """The peak rate throughout."""
+    """The peak learning rate throughout."""
     return 1.0
 
 
@@ -60,7 +60,7 @@ def ramp_cosine(progress: float) -> float:
 
 
 def halving(progress: float, epochs: int) -> float:
-    """Halved after every 100 epochs: the paper's schedule, the only one that depends on their number."""
+    """Halved after every 100 epochs: the paper's schedule. It alone depends on the number of epochs."""
     return 0.5 ** math.floor(progress * epochs / 100 + 1e-9)
 
 
@@ -71,8 +71,6 @@ SCHEDULES: dict[str, Callable[..., float]] = {
     "one_cycle": one_cycle,
     "ramp_cosine": ramp_cosine,
     "halving": halving,
-    "one-cycle": one_cycle,
-    "ramp-cosine": ramp_cosine,
 }
 
 # --- optimizers
@@ -98,13 +96,17 @@ def make_optimizer(
     name : {"adam", "sgd", "muon"}
         Adam, SGD with Nesterov momentum, or Muon.
     learning_rate : float
-        The peak rate, of which `set_learning_rate` sets a fraction.
+        The peak learning rate, of which `set_learning_rate` sets a fraction.
     weight_decay : float, default=0
         Applies to matrices and filters, not to biases and norms.
     momentum : float, default=0.9
-        Of Adam it is β₁.
+        For Adam, this is β₁.
     clip : float, optional
-        Longer gradients are scaled down to this norm.
+        Gradients of larger norm are scaled down to this norm.
+
+    Returns
+    -------
+    Optimizer
     """
     if name not in OPTIMIZERS:
         raise SettingsError(f"optimizer is {name!r}; pass one of {', '.join(OPTIMIZERS)}")
@@ -136,8 +138,10 @@ def make_optimizer(
 def _weight_groups(
     weights: Sequence[Tensor], learning_rate: float, weight_decay: float
 ) -> list[dict[str, Any]]:
-    """Matrices and filters, which decay, and all others. Without decay one group: two would slow small
-    networks down by a tenth."""
+    """Parameter groups: matrices and filters, which decay, and all other weights.
+
+    Without decay there is one group: two would make small networks a tenth slower.
+    """
     if not weight_decay:
         return [{"params": list(weights), "weight_decay": 0.0, "peak_lr": learning_rate}]
     matrices = [p for p in weights if p.ndim > 1]
@@ -150,10 +154,10 @@ def _weight_groups(
 
 
 def set_learning_rate(optimizers: Sequence[Optimizer], fraction: float) -> None:
-    """Set the learning rates to a fraction of their peaks, for any optimizer of torch.
+    """Set the learning rates to a fraction of their peaks, for any torch optimizer.
 
-    The peak is the rate that the optimizer was made with. If somebody else changed the rate since the last
-    call, such as a scheduler of torch, the peak is scaled by as much.
+    The peak is the rate that the optimizer was made with. If other code, such as a torch scheduler, changed
+    the rate since the last call, the peak is scaled by the same factor.
     """
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -166,13 +170,13 @@ def set_learning_rate(optimizers: Sequence[Optimizer], fraction: float) -> None:
 
 
 def describe_optimizer(optimizer: Optimizer) -> str:
-    """A description for people, such as "Adam, peak rate 0.002"; the rate of Muon is that of filters."""
+    """A description such as "Adam, peak rate 0.002"; for Muon, the rate is that of the filters."""
     name = type(optimizer).__name__.removeprefix("Plain")
     return f"{name}, peak rate {optimizer.defaults['lr']:g}"
 
 
-# torch wraps these methods so that its compiler leaves them alone, and imports the compiler to do so. That
-# takes more than a second, and nothing is compiled on the CPU.
+# torch wraps these methods so that its compiler skips them, and imports the compiler to do so. That takes
+# more than a second, and nothing is compiled on the CPU.
 
 
 class PlainSGD(SGD):
@@ -324,12 +328,11 @@ def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
 
 
 class GraphedSteps:
-    """`orthogonal_steps` as one CUDA graph: the host needs longer to launch its hundred kernels than the
-    device to run them.
+    """`orthogonal_steps` as one CUDA graph: launching its hundred kernels takes longer than running them.
 
-    Gradients are new tensors in every step and are copied into the graph. It is recorded anew if filters or
-    buffers are other tensors. It is a graph of our own, since torch.compile would let the graphs of forward
-    passes overwrite its output.
+    Gradients are new tensors in every step and are copied into the graph. The graph is recorded again if the
+    filters or buffers are replaced. torch.compile is not used, since the graphs of forward passes would
+    overwrite its output.
     """
 
     def __init__(self, function: Callable[..., list[Tensor]], warmup: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""X as a tensor: rows of numbers become float32, images keep their bytes and get their channels first.
+"""X as a tensor: rows of numbers become float32; images stay bytes, with channels first.
 
 Pixels become floats batch by batch (`as_floats`), so that a set of images takes one byte per value in memory.
 """
@@ -57,7 +57,7 @@ def _refuse_non_finite(X: Tensor) -> None:
 
 
 def _objects_to_numbers(array: np.ndarray) -> np.ndarray:
-    """An array of objects that are all numbers as float32; an error names the first that is not."""
+    """An array of objects as float32. DataError names the first one that is not a number."""
     if array.dtype.kind == "O":
         try:
             return array.astype(np.float32)
@@ -74,7 +74,7 @@ def _objects_to_numbers(array: np.ndarray) -> np.ndarray:
 
 
 def refuse_masked_values(X: Any) -> Any:
-    """`X` itself. Masked values of numpy would be read as the numbers behind the mask."""
+    """Return `X`, or raise DataError if it has masked values: numpy would read the data under the mask."""
     if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
         row = int(np.argwhere(np.ma.getmaskarray(X))[0][0])
         raise DataError(f"row {row} has a masked value; fill it in, such as X.filled(0), or drop the row")
@@ -105,14 +105,14 @@ def as_floats(x: Tensor) -> Tensor:
 
 
 def center_pixels(x: Tensor) -> Tensor:
-    """Pixels from 0 to 255 as floats from -2 to 2: the same for all data, so no model has to store it."""
+    """Pixels from 0 to 255 as floats from -2 to 2. The scale is fixed, so that models need not store it."""
     return x.float().sub(127.5).div(63.75)
 
 
 def stack_images(X: Any) -> Any:
-    """Images in a list, a series or a tensor, also of PIL, as one array; everything else as it is.
+    """Images in a list, a series or a tensor, also PIL images, as one array; everything else as it is.
 
-    scikit-learn's validation would turn bytes into floats, and does not take a series of arrays.
+    scikit-learn's validation would turn bytes into floats, and does not accept a series of arrays.
     """
     if isinstance(X, Tensor) and X.dtype == torch.uint8:
         return X.numpy(force=True)
@@ -149,7 +149,7 @@ def _to_array(image: Any) -> Any:
         return np.asarray(image)
     if image.mode not in ("L", "RGB", "RGBA"):
         hint = "convert them all, such as [image.convert('RGB') for image in X]"
-        raise DataError(f"X has an image of mode {image.mode!r}, whose numbers are not shades; {hint}")
+        raise DataError(f"X has an image of mode {image.mode!r}, whose pixels are not intensities; {hint}")
     pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 

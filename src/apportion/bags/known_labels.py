@@ -122,14 +122,7 @@ def add_known_labels(bags: Bags, labels: Mapping[int, Hashable], classes: np.nda
     kept = (sizes > 0).nonzero().flatten()
     others = torch.ones(n, dtype=torch.bool)
     others[rows] = False
-    pure_size = int(bags.sizes.median())
-    pure = []
-    pure_class = []
-    for c in range(k):
-        for part in rows[codes == c].split(pure_size):
-            if len(part):
-                pure.append(part)
-                pure_class.append(c)
+    pure, pure_class = _pure_bags(rows, codes, k, size=int(bags.sizes.median()))
     order = torch.cat([others.nonzero().flatten(), *pure])
     pure_shares = torch.nn.functional.one_hot(torch.tensor(pure_class), k)
     precision = bags.precision
@@ -145,6 +138,20 @@ def add_known_labels(bags: Bags, labels: Mapping[int, Hashable], classes: np.nda
         precision=precision,
         pure=torch.arange(len(kept) + len(pure)) >= len(kept),
     )
+
+
+def _pure_bags(
+    rows: torch.Tensor, codes: torch.Tensor, n_classes: int, size: int
+) -> tuple[list[torch.Tensor], list[int]]:
+    """The rows of each pure bag, `size` at most, and its class. `codes` are the classes of `rows`."""
+    bags = []
+    class_of_bag = []
+    for c in range(n_classes):
+        for part in rows[codes == c].split(size):
+            if len(part):
+                bags.append(part)
+                class_of_bag.append(c)
+    return bags, class_of_bag
 
 
 def _count_labels(bags: Bags, rows: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Proportions: a table of class shares or counts per bag, how it is meant, and its numbers bag by bag.
+"""Proportions: a table of class shares or counts per bag, and how to interpret it.
 
 `align` reads every accepted form of table and puts its numbers in the order of the bags and of the sorted
-classes. What may be wrong with those numbers is decided in `rules`.
+classes. `rules` decides whether these numbers can be right.
 """
 
 import math
@@ -22,39 +22,39 @@ from apportion.bags.denoise import clip_rounding_residue, sum_known
 from apportion.errors import DataError, SettingsError, did_you_mean
 
 KINDS = ("shares", "percent", "counts")
-FEW = 3  # from so many bags on, a column with just their ids is no coincidence: 0 and 1 may be shares
+FEW = 3  # with at least this many bags, a column of their ids is not a coincidence; 0 and 1 may be shares
 
 
 @dataclass(frozen=True)
 class Proportions:
-    """A table with the class proportions of every bag, and how it is meant.
+    """A table with the class proportions of every bag, and how to interpret it.
 
     Parameters
     ----------
     table : dict, data frame, series or array
         One row per bag: `{bag: [0.3, 0.7]}`, `{bag: {"no": 0.3, "yes": 0.7}}` (also the `value_counts()` of
         each bag), a pandas or polars frame with one column per class and the bags in its index or in a
-        column, a pandas series by (bag, class), or an array in the order of the sorted bag ids. The table may
-        have bags that the data does not have.
+        column, a pandas series by (bag, class), or an array in the order of the sorted bag ids. Except for an
+        array, the table may have bags that are not in the data.
     kind : {"shares", "percent", "counts"}, default="shares"
         What the numbers are: shares that sum to 1, percentages that sum to 100, or counts that sum to the
         number of rows of the bag.
     key : str, optional
         The column of a frame that names the bags. None: the index, or the column that has their ids.
     classes : sequence, optional
-        Which columns of a frame are classes. For a table without names, the classes of its columns in order.
+        Which columns of a frame are classes. For a table without names, the names of its columns in order.
     std : float or "estimate", optional
         Standard deviation of the error of each number, where noise was added or numbers were rounded.
-        "estimate" finds it from how far the sums are from their totals.
+        "estimate": estimated from the differences between the sums and their totals.
     normalize : bool, default=False
         Rescale the numbers of each bag to the right total: rounded shares, or counts of a larger group.
     missing_bags : {"error", "allow"}, default="error"
         "allow": bags without any number, or without a row in the table, have unknown proportions.
     missing_cells : {"error", "impute"}, default="error"
-        "impute": classes without a number share what the other classes of the bag leave.
+        "impute": classes without a number divide the rest of the bag's total.
     rest : hashable, optional
-        Name of a class for everything that the columns do not cover: what is missing to a sum of 1, of 100,
-        or to the number of rows of the bag.
+        Name of an additional class for everything that the columns do not cover: the difference between
+        their sum and 1, 100, or the number of rows of the bag.
     """
 
     table: Any
@@ -79,13 +79,15 @@ class Proportions:
         self._check_std()
         if self.rest is not None and self.normalize:
             raise SettingsError(
-                "rest is the part that sums leave open, and normalize=True closes it; pass one"
+                "rest keeps the remainder of sums, and normalize=True removes it; pass one of them"
             )
         if self.rest is not None and self.missing_cells == "impute":
-            raise SettingsError('rest and missing_cells="impute" both fill what sums leave open; pass one')
+            raise SettingsError(
+                'rest and missing_cells="impute" both use the remainder of sums; pass one of them'
+            )
         if self.rest is not None and self.std == "estimate":
             raise SettingsError(
-                'rest makes all sums right, and std="estimate" is found from them; pass a number'
+                'rest makes all sums right, and std="estimate" needs their errors; pass std as a number'
             )
         if self.kind == "counts" and self.normalize and self.missing_cells == "impute":
             what = 'missing_cells="impute" needs counts that sum to the size of the bag'
@@ -96,8 +98,8 @@ class Proportions:
             return
         if self.std == "estimate":
             if self.normalize:
-                what = 'std="estimate" is found from sums, which normalize=True takes as they are'
-                raise SettingsError(f"{what}; pass the standard deviation as a number")
+                what = 'std="estimate" needs the errors of sums, which normalize=True removes'
+                raise SettingsError(f"{what}; pass std as a number")
             return
         if isinstance(self.std, str | bool) or not 0 <= self.std < math.inf:
             raise SettingsError(f"std is {self.std!r}; pass a standard deviation, or 'estimate'")
@@ -234,11 +236,11 @@ class _Table(NamedTuple):
 
 def _read(options: Proportions, bags: Sequence[Hashable], subset: bool) -> _Table:
     table = options.table
-    asked = None if options.classes is None else list(options.classes)
-    gap = math.nan if options.missing_cells == "impute" else 0.0  # for a class that a bag does not name
+    classes_passed = None if options.classes is None else list(options.classes)
+    gap = math.nan if options.missing_cells == "impute" else 0.0  # value of a class that a bag does not name
     names = set(bags)
     if isinstance(table, Proportions):
-        raise DataError("the table of Proportions is Proportions again; pass the table itself")
+        raise DataError("the table in Proportions is a Proportions, too; pass the table itself")
     if is_pandas_series(table) or is_polars_series(table):
         table = _read_series(table, names, gap)
     if isinstance(table, Mapping):
@@ -247,40 +249,42 @@ def _read(options: Proportions, bags: Sequence[Hashable], subset: bool) -> _Tabl
             raise DataError("no bag has proportions, so there is nothing to learn from")
         _refuse_intervals(table)
         if all(_has_names(row) for row in table.values()):
-            return _read_dict_of_dicts(table, names, asked, gap)
-        return _Table(_read_vectors(table), list(table), asked)
+            return _read_dict_of_dicts(table, names, classes_passed, gap)
+        return _Table(_read_vectors(table), list(table), classes_passed)
     if is_pandas_dataframe(table) or is_polars_dataframe(table):
-        return _read_frame(table, names, options.key, asked, subset)
+        return _read_frame(table, names, options.key, classes_passed, subset)
     values = to_numbers(table, "the table")
     if values.ndim == 0:
         raise DataError(f"the table is {table!r}; pass one row per bag and one column per class")
     if values.ndim == 3 and values.shape[2] == 2:
         _refuse_intervals(dict(enumerate(values)), row="row")
-    return _Table(values, None, asked)
+    return _Table(values, None, classes_passed)
 
 
 def to_numbers(values: Any, where: str) -> np.ndarray:
-    """Numbers as float64, missing ones NaN; an error says what stands `where` instead of a number."""
+    """Numbers as float64, with NaN for missing ones. `where` is the place that error messages name."""
     try:
         if isinstance(values, np.ma.MaskedArray):
             return np.ma.filled(values.astype(np.float64), np.nan)
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         pass
-    found = np.asarray(values, dtype=object)
-    missing = np.array([np.ndim(value) == 0 and is_missing(value) for value in found.ravel()], bool)
-    found = np.where(missing.reshape(found.shape), math.nan, found)
-    for value in found.ravel().tolist():
+    objects = np.asarray(values, dtype=object)
+    missing = np.array([np.ndim(value) == 0 and is_missing(value) for value in objects.ravel()], bool)
+    objects = np.where(missing.reshape(objects.shape), math.nan, objects)
+    for value in objects.ravel().tolist():
         try:
             float(value)
         except (TypeError, ValueError):
-            hint = "write numbers such as 0.31; key= names the column of the bags, classes= those of classes"
+            hint = (
+                "write numbers such as 0.31, or pass key= for the column of bags and classes= for the classes"
+            )
             raise DataError(f"{where} has {value!r} where a number should be; {hint}", value=value) from None
-    return found.astype(np.float64)
+    return objects.astype(np.float64)
 
 
 def _check_array(values: np.ndarray, bags: Sequence[Hashable]) -> None:
-    """An array has no bag ids: its rows follow the sorted ids, if these sort as people count."""
+    """Check an array, whose rows follow the sorted ids: ids such as "b10" must not sort before "b9"."""
     if len(values) != len(bags):
         hint = "pass a dict or a data frame, which name the bags"
         raise DataError(f"there are {len(bags)} bags, but the table has {len(values)} rows; {hint}")
@@ -293,13 +297,13 @@ def _check_array(values: np.ndarray, bags: Sequence[Hashable]) -> None:
         number = int(match[2])
         before, other = last.get(pattern, (number, bag))
         if before > number:
-            what = f"the table does not name its bags, and their ids sort as texts: {other!r} before {bag!r}"
+            what = f"the table does not name its bags, and bag {other!r} sorts before bag {bag!r} as text"
             raise DataError(f"{what}; pass a dict or a data frame, or ids as numbers", bag=bag)
         last[pattern] = number, bag
 
 
 def _read_vectors(table: Mapping[Any, Any]) -> np.ndarray:
-    """The vectors of {bag: vector}; bag by bag only where that fails, to name the bag."""
+    """The vectors of {bag: vector} as rows. If they cannot be converted at once, an error names the bag."""
     try:
         if not any(isinstance(row, np.ma.MaskedArray) for row in table.values()):
             values = np.array(list(table.values()), np.float64)
@@ -320,7 +324,7 @@ def _read_vectors(table: Mapping[Any, Any]) -> np.ndarray:
 
 
 def _refuse_intervals(table: Mapping[Any, Any], row: str = "bag") -> None:
-    """Lower and upper bounds for every class, (m, k, 2)."""
+    """Raise DataError for lower and upper bounds of every class, (m, k, 2)."""
     try:
         values = np.asarray(list(table.values()), float)
     except (TypeError, ValueError):
@@ -339,27 +343,27 @@ def _has_names(row: Any) -> bool:
 
 
 def _read_dict_of_dicts(
-    table: Mapping[Any, Any], names: set[Hashable], asked: list[Any] | None, gap: float
+    table: Mapping[Any, Any], names: set[Hashable], classes_passed: list[Any] | None, gap: float
 ) -> _Table:
     classes = list(dict.fromkeys(name for row in table.values() for name in row.keys()))  # noqa: SIM118  series
     if not set(table) & names and set(classes) & names:
-        hint = "pass the data frame itself, or its to_dict('index')"
-        raise DataError(f"the keys of the table are classes, and theirs are bags; {hint}")
-    columns = _choose_columns(classes, asked)
+        hint = "pass {bag: {class: share}}, such as to_dict('index') of a data frame"
+        raise DataError(f"the table is {{class: {{bag: share}}}}; {hint}")
+    columns = _choose_columns(classes, classes_passed)
     rows = {bag: [row.get(name, gap) for name in columns] for bag, row in table.items()}
     return _Table(_read_vectors(rows), list(table), columns)
 
 
-def _choose_columns(there: list[Any], asked: list[Any] | None) -> list[Any]:
-    if asked is None:
+def _choose_columns(there: list[Any], classes_passed: list[Any] | None) -> list[Any]:
+    if classes_passed is None:
         return there
-    for name in asked:
+    for name in classes_passed:
         if name not in there:
             name = name.item() if isinstance(name, np.generic) else name
-            what = f"class {name!r} has no column{did_you_mean(name, there)}"
-            hint = "name one of these, or pass rest= if it is what the others leave"
-            raise DataError(f"{what}; the table has {there}: {hint}", value=name)
-    return asked
+            what = f"classes has {name!r}{did_you_mean(name, there)}, which is not a column"
+            hint = f"name some of {there}, or pass rest= if it is what the others leave"
+            raise DataError(f"{what} of the table; {hint}", value=name)
+    return classes_passed
 
 
 def _read_series(series: Any, names: set[Hashable], gap: float) -> Any:
@@ -383,21 +387,23 @@ def _read_series(series: Any, names: set[Hashable], gap: float) -> Any:
     return dict(zip(series.index, series, strict=True))
 
 
-def _read_frame(table: Any, names: set[Hashable], key: Any, asked: list[Any] | None, subset: bool) -> _Table:
+def _read_frame(
+    table: Any, names: set[Hashable], key: Any, classes_passed: list[Any] | None, subset: bool
+) -> _Table:
     columns = list(table.columns)
     for i, name in enumerate(columns):
         if name in columns[:i]:
-            raise DataError(f"the table has two columns {name!r}; keep one", value=name)
+            raise DataError(f"the table has two columns named {name!r}; keep one", value=name)
     if key is None:
-        key = _find_key(table, names, asked or [], subset)
+        key = _find_key(table, names, classes_passed or [], subset)
     elif key not in columns:
         what = f"key is {key!r}, which is not a column of the table{did_you_mean(key, columns)}"
-        raise DataError(f"{what}; it has {columns}", value=key)
+        raise DataError(f"{what}; pass one of {columns}", value=key)
     if key is None and not subset:
         _refuse_row_numbers(table.index, names)
     bags = list(table.index) if key is None else _column_values(table[key])
     others = columns if key is None else [name for name in columns if name != key]  # one may be named None
-    classes = _choose_columns(others, asked)
+    classes = _choose_columns(others, classes_passed)
     if not classes:
         return _Table(np.empty((len(bags), 0)), bags, classes)
     values = [to_numbers(table[name], f"column {name!r} of the table") for name in classes]
@@ -407,8 +413,8 @@ def _read_frame(table: Any, names: set[Hashable], key: Any, asked: list[Any] | N
 def _find_key(table: Any, names: set[Hashable], classes: list[Any], subset: bool) -> Any:
     """The column of a frame that names the bags; None: its index does.
 
-    An index that only counts the rows names no bags where a column does. A column that lacks a few of the
-    bags is found too, so that an error can name those.
+    A column with the ids is preferred to an index that only numbers the rows. A column that lacks a few of
+    the bags also counts, so that an error can name the missing ones.
     """
     pandas = is_pandas_dataframe(table)
     index = list(table.index) if pandas else []
@@ -460,17 +466,15 @@ def _has_each_once(values: list[Any], names: set[Hashable], subset: bool) -> boo
 
 
 def _has_most(values: list[Any], names: set[Hashable]) -> bool:
-    """Most of the bags and nothing else, each once."""
+    """Whether values are most of the bags and nothing else, each once."""
     return len(names) < 2 * len(values) and len(set(values) & names) == len(values)
 
 
 def _refuse_row_numbers(index: Any, names: set[Hashable]) -> None:
-    """An index that only counts rows from 0 names bags only if these are counted alike."""
+    """Raise DataError for an index that only numbers the rows, unless bags are numbered in the same way."""
     counting = type(index).__name__ == "RangeIndex" and index.name is None and index[:1].tolist() == [0]
-    strange = names.symmetric_difference(index) if counting else set()
-    if strange:
-        bag = next(iter(strange))
-        what = (
-            f"the rows of the table are numbered 0 to {len(index) - 1}, and the bags are not, such as {bag!r}"
-        )
-        raise DataError(f"{what}; name the column of the bags with key=, or use table.set_index(...)")
+    unmatched = names.symmetric_difference(index) if counting else set()
+    if unmatched:
+        bag = next(iter(unmatched))
+        what = f"the index of the table only numbers its rows from 0 to {len(index) - 1}, unlike bag {bag!r}"
+        raise DataError(f"{what}; pass key= for the column of the bags, or use table.set_index(...)")

@@ -724,7 +724,7 @@ def _check_anything_known(aligned: Aligned) -> Iterator[Problem]:
 
 
 def check_bags_differ(shares: np.ndarray) -> Iterator[Problem]:
-    """A problem if all bags have the same shares (m, k), which do not tell the classes apart; NaN: unknown."""
+    """A problem if all bags have the same shares (m, k), which cannot tell classes apart; NaN: unknown."""
     known = shares[np.isfinite(shares).all(1)]
     if len(known) and float(np.ptp(known, axis=0).max()) < SAME:
         what = "there is one bag" if len(known) == 1 else f"all {len(known)} bags have the same proportions"

@@ -1,1 +1,1 @@
-"""Model selection without labels: held-out bags score predictions, epochs, temperatures and whole models."""
+"""Model selection without labels: held-out bags judge predictions, epochs, temperatures and whole models."""

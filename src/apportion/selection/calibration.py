@@ -1,4 +1,4 @@
-"""Temperature scaling without labels: the temperature at which the counts of held-out bags are likeliest."""
+"""Temperature scaling without labels: the most likely temperature given held-out bags."""
 
 import math
 from copy import deepcopy
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from apportion.methods.count_likelihood import count_log_likelihood
 
 TEMPERATURES = (0.05, 20.0)  # the range that is searched
-PRIOR_STD = 1.0  # of log-temperature, around a temperature of one: it decides where bags are few
+PRIOR_STD = 1.0  # of the log-temperature around zero; the prior matters if there are few bags
 GRID = 25  # points of the first, coarse search
 
 
@@ -26,10 +26,10 @@ class Temperature(nn.Module):
 
 
 def fit_temperature(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> float:
-    """The temperature at which the counts of held-out bags are likeliest, with a prior around one.
+    """The temperature at which the counts of held-out bags are most likely, with a prior around one.
 
-    The mean prediction of a bag hardly depends on the temperature. The variance of its counts does: it is
-    small if predictions are certain, large if they are vague, and the counts show which is right.
+    The mean prediction of a bag hardly depends on the temperature, but the variance of its counts does: it is
+    small if predictions are certain and large if they are not, and the known counts show which is right.
     """
     log_probs = log_probs.double()
 

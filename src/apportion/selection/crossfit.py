@@ -1,4 +1,4 @@
-"""Out-of-fold predictions: every bag is predicted by a network that has not seen it."""
+"""Out-of-fold predictions: every bag is predicted by a network that was trained without it."""
 
 import sys
 import time
@@ -26,7 +26,7 @@ def out_of_fold_log_proba(
     seed: int = 0,
     verbose: bool = False,
 ) -> Tensor:
-    """Log-probabilities (N, k) in the order of the bags, on the CPU, by networks that have not seen the bags.
+    """Predict every bag with a network that was trained on other bags.
 
     Parameters
     ----------
@@ -35,15 +35,20 @@ def out_of_fold_log_proba(
     fit : function
         Trains a network on some of the bags, such as `partial(fit_two_stages, model=..., label=...)`.
     folds : int, default=4
-        The bags are divided into so many parts. Each is predicted by a network that learned from the others.
+        Number of parts of the bags. Each part is predicted by a network that learned from the others.
     seed : int, default=0
-        Decides which bags are in which part.
+        Determines which bags are in which part.
     verbose : bool, default=False
         Print a line every few seconds.
+
+    Returns
+    -------
+    Tensor of shape (N, k)
+        Log-probabilities in the order of `bags.x`, on the CPU.
     """
     m = len(bags.sizes)
     if not 2 <= folds <= m:
-        raise SettingsError(f"folds is {folds} for {m} bags; pass a number from 2 to {m}")
+        raise SettingsError(f"folds is {folds}, and there are {m} bags; pass a number from 2 to {m}")
     fold_of_bag = torch.empty(m, dtype=torch.int64)
     fold_of_bag[torch.randperm(m, generator=stream(seed, "folds"))] = torch.arange(m) % folds
     fold_of_row = torch.repeat_interleave(fold_of_bag, bags.sizes)
@@ -61,7 +66,7 @@ def out_of_fold_log_proba(
 
 
 def _print_progress(states: Iterator[EpochState], name: str) -> Iterator[EpochState]:
-    """The same states. Prints one of them every few seconds, and none if training takes less than that."""
+    """Yield the states, and print the progress every few seconds; short trainings print nothing."""
     printed = time.monotonic()
     for state in states:
         if time.monotonic() - printed > SECONDS_BETWEEN_LINES:

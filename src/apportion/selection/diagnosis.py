@@ -1,9 +1,9 @@
 """Is a model any good? What held-out bags say about its predictions, without a single label.
 
 `diagnose` answers three questions. Do predicted and known proportions of held-out bags correlate more than
-chance explains (a permutation test)? How many rows are predicted correctly (a regression over bags)? How
-sure is the label of each row (the dual prices of optimal transport)? docs/diagnose.md explains the figures
-and shows how well they hold on data with labels.
+by chance (a permutation test)? How many rows are predicted correctly (a regression over bags)? How certain
+is the label of each row (the dual prices of optimal transport)? docs/diagnose.md explains the figures and
+validates them on data with labels.
 """
 
 import itertools
@@ -43,7 +43,7 @@ class Diagnosis:
         The variance of the bags' proportions over that of random bags of the same sizes: about 1 for random
         bags, 0 if all bags are alike. Random bags stay within 1 ± `spread_tolerance` (three deviations).
     correlation, critical_correlation, p_value : float
-        The correlation of predicted and known proportions over bags, weighted by what their sizes say; the
+        The correlation of predicted and known proportions over bags, weighted by their inverse variances; the
         correlation that the permutation test requires; and its p-value.
     accuracy, accuracy_low, accuracy_high : float
         The estimated fraction of rows whose most probable class is correct, and its 95 % interval. NaN if it
@@ -53,13 +53,13 @@ class Diagnosis:
     agreement : float
         The fraction of rows whose most probable class is also their class by optimal transport.
     entropy : float
-        The mean entropy of the predictions over that of a uniform one: 0 is certain, 1 knows nothing.
+        The mean entropy of the predictions over that of a uniform one: 0 is certain, 1 is uniform.
     bag_errors : Tensor (m,)
         The proportion error of each bag: half the L1 distance of predicted and known proportions.
     classes : Tensor (N,)
-        The class of each row by optimal transport: the likeliest labels that have every bag's counts.
+        The class of each row by optimal transport: the most likely labels that have every bag's counts.
     margins : Tensor (N,)
-        How sure each of these classes is; see `label_margins`.
+        How certain each of these classes is; see `label_margins`.
     noisy : bool
         The proportions were noisy and have been denoised: `spread` and the interval of `accuracy` do not
         hold then.
@@ -128,8 +128,8 @@ def diagnose(
     >>> y = rng.random(800) < rng.random(40)[bags]
     >>> proportions = np.stack([np.bincount(bags, ~y), np.bincount(bags, y)], axis=1) / 20
     >>> p = np.where(rng.random(800) < 0.9, np.where(y, 0.9, 0.1), np.where(y, 0.1, 0.9))
-    >>> found = diagnose(np.column_stack([1 - p, p]), bags, proportions)
-    >>> found.supported, round(found.accuracy, 2)
+    >>> diagnosis = diagnose(np.column_stack([1 - p, p]), bags, proportions)
+    >>> diagnosis.supported, round(diagnosis.accuracy, 2)
     (True, 0.9)
     """
     built = bags_of_predictions(
@@ -331,11 +331,11 @@ def bag_permutations(m: int, n: int, seed: int) -> Iterator[Tensor]:
 
 
 def deflate_correlation(correlation: float) -> float:
-    """What a cross-validated correlation r is compared as with permuted ones: r² / (1 - r²) is halved.
+    """A cross-validated correlation r, corrected for comparison with permuted ones: r² / (1 - r²) is halved.
 
-    Networks that predict each other's training bags share what chance has put into all of them: two folds
-    that agree by chance are predicted from each other, twice. The variance of such correlations is twice
-    that of permuted ones (docs/log.md). A perfect correlation stays perfect.
+    In cross-validation, two folds that agree by chance are predicted from each other, so chance counts twice.
+    The variance of such correlations is twice that of permuted ones (docs/log.md). A perfect correlation
+    stays perfect.
     """
     return correlation / math.sqrt(2 - correlation**2)
 
@@ -435,14 +435,14 @@ def _confusion_slopes(sums: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor, Ten
     return pi, q, slopes, variance
 
 
-# --- how sure single labels are
+# --- how certain single labels are
 
 
 def label_margins(log_probs: Tensor, sizes: Tensor, classes: Tensor, prices: Tensor) -> Tensor:
-    """(N,) by how much, at least, a bag's labels become less likely, in nats, if a row gets another class.
+    """A lower bound, (N,), on the loss of log-likelihood of a bag's labels if a row gets another class.
 
-    The dual prices of the transport problem prove it: no other row can gain what this one loses. Zero means
-    that another labeling is as likely; infinity that the bag has one class only.
+    It is in nats, and follows from the dual prices of the transport problem: no other row can gain what this
+    one loses. Zero: another labeling is as likely. Infinity: the bag has only one class.
     """
     value = log_probs.double() - prices.repeat_interleave(sizes, 0)
     own = value.gather(1, classes.unsqueeze(1))

@@ -1,4 +1,4 @@
-"""Selection of an epoch by validation bags, which no learner sees."""
+"""Selection of an epoch on validation bags, which are not trained on."""
 
 import math
 from dataclasses import replace
@@ -23,7 +23,7 @@ from apportion.selection.scores import SCORES
 
 
 def check_selection(validation_fraction: float, select_by: str | None, calibrate: bool) -> None:
-    """Raise `SettingsError` unless the three parameters are possible, also together."""
+    """Raise `SettingsError` unless the three parameters are valid, alone and in combination."""
     if not isinstance(calibrate, bool | np.bool_):
         raise SettingsError(f"calibrate is {calibrate!r}; pass True or False")
     is_number = isinstance(validation_fraction, int | float | np.number)
@@ -43,9 +43,10 @@ def check_selection(validation_fraction: float, select_by: str | None, calibrate
 def split_bags(
     bags: Bags, validation_fraction: float, seed: int, select_by: str | None = None
 ) -> tuple[Bags, Bags | None]:
-    """The bags to learn from, and the validation bags: a fraction of those with known proportions.
+    """The training bags and the validation bags, which are a fraction of those with known proportions.
 
-    At least two bags are held out and at least two, which differ, are left to learn from.
+    At least two bags are held out. At least two bags, with different proportions, are left for training. A
+    fraction of 0 returns all bags and None.
     """
     if not validation_fraction:
         return bags, None
@@ -54,7 +55,7 @@ def split_bags(
     kind = "bags" if n_eligible == len(bags.sizes) else "bags with known proportions"
     what = f"validation_fraction={validation_fraction:g} holds out {n_validation} of {n_eligible} {kind}"
     if n_validation > n_eligible - 2:
-        raise DataError(f"{what}; at least two must be left to learn from")
+        raise DataError(f"{what}; pass a smaller fraction, which leaves at least two for training")
     if n_validation < MIN_BAGS and select_by is not None and "correlation" in select_by:
         hint = "pass select_by='likelihood'"
         if n_eligible >= MIN_BAGS + 2:
@@ -62,19 +63,23 @@ def split_bags(
         raise DataError(f"{what}, which are too few for a correlation; {hint}")
     training, validation = hold_out(bags, n_validation, seed)
     for problem in check_bags_differ(training.proportions.cpu().double().numpy()):
-        raise DataError(f"{what}; then {problem.text()}, or hold out fewer", problems=[problem])
+        raise DataError(
+            f"{what}, and for the rest, {problem.message}; pass a smaller validation_fraction, or "
+            f"{problem.render_hint().removeprefix('pass ')}",
+            problems=[problem],
+        )
     return training, validation
 
 
 def hold_out(bags: Bags, n_validation: int, seed: int) -> tuple[Bags, Bags]:
-    """All bags but `n_validation`, and these. Which ones are held out depends on the seed alone."""
+    """All bags but `n_validation`, and these. The choice depends on the seed alone."""
     order = torch.randperm(len(bags.sizes), generator=stream(seed, "held-out"))
     order = order[_can_validate(bags)[order].logical_not().sort(stable=True).indices]
     return bags.select(order[n_validation:]), bags.select(order[:n_validation])
 
 
 def _can_validate(bags: Bags) -> Tensor:
-    """(m,) bags with known proportions that are not made of known labels: the others measure nothing."""
+    """(m,) bool: bags with known proportions that are not made of known labels."""
     known = bags.proportions.isfinite().all(1).cpu()
     return known if bags.pure is None else known & ~bags.pure
 
@@ -88,7 +93,7 @@ class EpochSelector:
     Parameters
     ----------
     validation_bags : Bags or None
-        Bags that no learner has seen.
+        Bags that are not trained on.
     select_by : str or None
         A name in `SCORES`. None keeps the last epoch.
 
@@ -113,7 +118,7 @@ class EpochSelector:
         self._weights: dict[str, Tensor] | None = None
 
     def update(self, state: EpochState) -> dict[str, Any]:
-        """Take note of an epoch. Returns its score as an entry of the history, or nothing."""
+        """Record an epoch. Returns {"validation_NAME": score} for the history; {} without `select_by`."""
         network = state.learner.classifier
         if state.optimizers:  # the first of them is the classifier's
             self.optimizers[state.stage] = describe_optimizer(state.optimizers[0])

@@ -1,7 +1,7 @@
-"""Scores of predictions on held-out bags. None of them needs a label; larger is better for all of them.
+"""Scores of predictions on held-out bags. None of them needs labels, and for all of them larger is better.
 
-`SCORES` has them by the name that `select_by` takes. `BagScore` and `BagCorrelation` are the same for the
-searches of scikit-learn. docs/model-selection.md compares them.
+`SCORES` maps the names that `select_by` accepts to functions. `BagScore` and `BagCorrelation` wrap them as
+scorers for scikit-learn. docs/model-selection.md compares them.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.selection.diagnosis import estimate_accuracy, label_margins
 from apportion.transport import assign, assign_with_duals, round_to_counts
 
-MAX_MARGIN = 100.0  # nats: rows of pure bags have infinite margins, of which no median can be compared
+MAX_MARGIN = 100.0  # nats; rows of pure bags have infinite margins, and infinite medians do not compare
 
 # (log-probabilities in the order of the bags, bags) -> a number, larger is better
 Score = Callable[[Tensor, Bags], float]
@@ -42,12 +42,12 @@ def correlation(log_probs: Tensor, bags: Bags) -> float:
 
 
 def hard_correlation(log_probs: Tensor, bags: Bags) -> float:
-    """The same correlation for the proportions of the most probable classes."""
+    """The correlation of the proportions of the most probable classes with the known ones."""
     return bag_correlation(_hard_proportions(log_probs, bags), bags.proportions) or 0.0
 
 
 def accuracy(log_probs: Tensor, bags: Bags) -> float:
-    """The accuracy as `diagnose` estimates it from bags."""
+    """The accuracy that `diagnose` estimates from bags."""
     return estimate_accuracy(_hard_proportions(log_probs, bags), bags.proportions, bags.sizes)[0]
 
 
@@ -124,7 +124,7 @@ class BagScore:
 
     def __init__(self, name: str = "likelihood") -> None:
         if name not in SCORES:
-            raise SettingsError(f"there is no score {name!r}; pass one of {', '.join(SCORES)}")
+            raise SettingsError(f"name is {name!r}, which is not a score; pass one of {', '.join(SCORES)}")
         self.name = name
 
     def __call__(self, estimator: Any, X: Any, y: Any, *, bags: Any = None) -> float:
@@ -195,7 +195,8 @@ def _count_labels(y: np.ndarray, groups: Groups, classes: np.ndarray) -> Proport
     unknown = np.flatnonzero(~one_hot.any(1))
     if len(unknown):
         label = y[unknown[0]]
-        raise DataError(f"the label {label!r} is not among the classes {classes.tolist()}", value=label)
+        what = f"row {unknown[0]} of y has label {label!r}, which the estimator was not fitted on"
+        raise DataError(f"{what}; pass labels among {classes.tolist()}", value=label)
     counts = np.zeros((len(groups.names), len(classes)))
     np.add.at(counts, groups.number, one_hot)
     return Proportions(dict(zip(groups.names, counts, strict=True)), "counts")

@@ -28,7 +28,7 @@ class Plan(NamedTuple):
     error : Tensor (m,)
         How far each bag is from a solution, see `entropic_plan`.
     iterations : int
-        Iterations of the bag that needed most.
+        Iterations of the slowest bag.
     """
 
     mass: Tensor
@@ -64,7 +64,7 @@ def assign(log_probs: ArrayLike, sizes: ArrayLike, counts: ArrayLike) -> Tensor:
     Parameters
     ----------
     log_probs : array-like (N, k)
-        Log-probabilities, rows sorted by bag. Logits will do: a constant added to a row changes nothing.
+        Log-probabilities, rows sorted by bag. Logits also work: a constant added to a row changes nothing.
         Minus infinity forbids a class.
     sizes : array-like (m,)
         Rows of each bag.
@@ -95,8 +95,8 @@ def assign_with_duals(
 
     Examples
     --------
-    >>> found = assign_with_duals([[0.0, -5.0], [0.0, -1.0], [-3.0, 0.0]], [3], [[1, 2]])
-    >>> found.classes, float(found.gap)
+    >>> assignment = assign_with_duals([[0.0, -5.0], [0.0, -1.0], [-3.0, 0.0]], [3], [[1, 2]])
+    >>> assignment.classes, float(assignment.gap)
     (tensor([0, 1, 1]), 0.0)
     """
     return Assignment(*solve_exact(log_probs, sizes, counts, prices, keep_prices=True))
@@ -142,9 +142,9 @@ def entropic_plan(
     Returns
     -------
     Plan
-        Its `error` is the largest difference of a class's mean mass and its proportion, or with finite
-        `precision` of ``mass = proportion * exp(-potential * reg / precision)``. A bag that has not converged
-        shows a large error and raises nothing. CUDA tensors are solved on their device.
+        Its `error` is the largest difference between a class's mean mass and its target: the proportion, or
+        with finite `precision`, ``proportion * exp(-potential * reg / precision)``. A bag that has not
+        converged has a large error and raises nothing. CUDA tensors are solved on their device.
 
     Examples
     --------

@@ -31,7 +31,7 @@ def tensor_like(values: np.ndarray, original: ArrayLike) -> Tensor:
 
 
 def check_scores(log_probs: ArrayLike) -> np.ndarray:
-    """(N, k) contiguous, float64 if it was, else float32. The solvers themselves look for NaN."""
+    """(N, k) contiguous; float64 stays, all else becomes float32. The solvers check for NaN."""
     values = as_array(log_probs)
     if values.ndim != 2 or values.shape[1] == 0:
         raise DataError(f"log_probs has shape {values.shape}; pass (N, k) with k of at least one")
@@ -39,7 +39,7 @@ def check_scores(log_probs: ArrayLike) -> np.ndarray:
 
 
 def bag_starts(sizes: ArrayLike, n_rows: int | None) -> np.ndarray:
-    """(m + 1,) the first row of every bag, and the number of rows as last."""
+    """(m + 1,) the first row of every bag, followed by the number of rows."""
     values = as_array(sizes)
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
         raise DataError(f"sizes has shape {values.shape} and type {values.dtype}; pass (m,) whole numbers")
@@ -65,7 +65,7 @@ def check_counts(counts: ArrayLike, starts: np.ndarray, n_classes: int) -> np.nd
         if fractional.size:
             b = int(fractional[0])
             what = f"bag {b} has counts {values[b]}, which are not whole"
-            raise DataError(f"{what}; see round_to_counts", bag=b)
+            raise DataError(f"{what}; round them with round_to_counts", bag=b)
     elif values.size and values.dtype.kind not in "iu":
         raise DataError(f"counts has type {values.dtype}; pass whole numbers")
     result = np.ascontiguousarray(values, np.int64)
@@ -78,7 +78,7 @@ def check_counts(counts: ArrayLike, starts: np.ndarray, n_classes: int) -> np.nd
     if wrong.size:
         b = int(wrong[0])
         what = f"bag {b} has counts that sum to {sums[b]}, but size {sizes[b]}"
-        raise DataError(f"{what}; see round_to_counts", bag=b)
+        raise DataError(f"{what}; make them with round_to_counts", bag=b)
     return result
 
 
@@ -91,7 +91,7 @@ def check_prices(prices: ArrayLike | None, shape: tuple[int, ...]) -> np.ndarray
 
 
 def check_proportions(proportions: ArrayLike, n_bags: int, n_classes: int | None) -> np.ndarray:
-    """(m, k) float64 whose rows sum to one exactly; up to 1e-4 is taken for rounding and divided out."""
+    """(m, k) float64 whose rows sum to one; errors of up to 1e-4 are treated as rounding and divided out."""
     values = as_array(proportions)
     fits = values.ndim == 2 and len(values) == n_bags and n_classes in (None, values.shape[1])
     if not fits:
@@ -123,14 +123,16 @@ def damping(reg: float, precision: float | ArrayLike, n_bags: int) -> np.ndarray
     bad = np.flatnonzero(~(weights > 0))
     if bad.size:
         of = f" for bag {bad[0]}" if weights.ndim else ""
-        raise DataError(f"precision is {weights.ravel()[bad[0]]}{of}; it must be above zero")
+        raise DataError(f"precision is {weights.ravel()[bad[0]]}{of}; pass a positive number")
     return np.broadcast_to(reg / weights, n_bags).copy()
 
 
 def check_settings(reg: float, tol: float, max_iterations: int) -> None:
-    """Raise `SettingsError` for settings without meaning."""
+    """Raise `SettingsError` for settings that the solver cannot use."""
     for name, value in (("reg", reg), ("tol", tol), ("max_iterations", max_iterations)):
         if not value > 0:
-            raise SettingsError(f"{name} is {value}; it must be above zero")
+            raise SettingsError(f"{name} is {value}; pass a positive number")
     if math.isinf(reg):
-        raise SettingsError("reg is infinite; the plan is then the proportions themselves, without a solver")
+        raise SettingsError(
+            "reg is infinite; pass a finite number, or use the proportions, which are the plan in this limit"
+        )

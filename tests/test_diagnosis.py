@@ -247,7 +247,7 @@ def test_weights_and_the_correlation_are_what_a_hand_finds():
     torch.testing.assert_close(pure, torch.ones(4).double())  # one row of such a bag tells all of it
 
 
-def test_shares_of_small_bags_stray_the_most_and_seem_foretold_by_nobody():
+def test_small_bags_vary_the_most_but_do_not_look_predicted():
     # predictions follow a feature that the class does not: plain shuffles, sizes alike, let too many pass
     random, passed = np.random.default_rng(0), np.zeros(2)
     for seed in range(400):
@@ -272,7 +272,7 @@ def crossed_shares(random: np.random.Generator) -> tuple[torch.Tensor, torch.Ten
     return one, other
 
 
-def test_networks_that_judge_each_others_bags_share_their_chance_and_are_believed_less():
+def test_cross_validated_predictions_share_chance_and_need_a_higher_correlation():
     random, passed, sizes = np.random.default_rng(0), np.zeros(2), torch.full((40,), 50)
     for seed in range(400):
         found, null = permutation_test(*crossed_shares(random), sizes, 199, seed)

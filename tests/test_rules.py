@@ -206,7 +206,7 @@ def test_one_bag_in_many_of_a_larger_table_is_enough():
     assert problems_of(table) == []  # other bags of the table may have anything, and twice
 
 
-# --- columns that are no classes
+# --- columns that are not classes
 
 
 @pytest.mark.parametrize("normalize", [False, True])

@@ -20,7 +20,7 @@ from apportion.datasets.adult import adult
 from apportion.defaults import default_batch_size
 
 
-class Task(NamedTuple):
+class RunData(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     bag: np.ndarray
@@ -28,25 +28,25 @@ class Task(NamedTuple):
     truth: np.ndarray
 
 
-def linear(seed: int, k: int, sizes: np.ndarray, skew: float = 0.0) -> Task:
+def linear(seed: int, k: int, sizes: np.ndarray, skew: float = 0.0) -> RunData:
     rng = np.random.default_rng(seed)
     weights, bag = 1.5 * rng.normal(size=(6, k)), np.repeat(np.arange(len(sizes)), sizes)
     x, new = rng.normal(size=(len(bag), 6)), rng.normal(size=(20_000, 6))
     x += skew * rng.normal(size=(len(sizes), 6))[bag]
     y, truth = ((rows @ weights + rng.gumbel(size=(len(rows), k))).argmax(1) for rows in (x, new))
-    return Task(x.astype(np.float32), y, bag, new.astype(np.float32), truth)
+    return RunData(x.astype(np.float32), y, bag, new.astype(np.float32), truth)
 
 
-def census(seed: int, size: int, folder: Path) -> Task:
+def census(seed: int, size: int, folder: Path) -> RunData:
     data = adult(folder)
     order = np.random.default_rng(seed).permutation(len(data.x))
     x, y = data.x.numpy()[order], data.y.numpy()[order]
-    return Task(x[:26_000], y[:26_000], np.arange(26_000) // size, x[26_000:], y[26_000:])
+    return RunData(x[:26_000], y[:26_000], np.arange(26_000) // size, x[26_000:], y[26_000:])
 
 
-def tasks(folder: Path | None) -> dict[str, Callable[[int], Task]]:
+def tasks(folder: Path | None) -> dict[str, Callable[[int], RunData]]:
     ragged = np.random.default_rng(9).integers(50, 301, 200)
-    made: dict[str, Callable[[int], Task]] = {
+    made: dict[str, Callable[[int], RunData]] = {
         "3 classes, 1,000 bags of 16": lambda seed: linear(seed, 3, np.full(1000, 16)),
         "2 classes, 150 bags of 256": lambda seed: linear(seed, 2, np.full(150, 256)),
         "3 classes, 200 bags of 256": lambda seed: linear(seed, 3, np.full(200, 256)),

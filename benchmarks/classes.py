@@ -12,12 +12,7 @@ import torch
 
 from apportion import ProportionClassifier
 from apportion.bags.build import build_bags
-from apportion.defaults import (
-    default_batch_size,
-    default_epochs,
-    default_student_epochs,
-    epochs_for_steps,
-)
+from apportion.defaults import default_batch_size, default_epochs, default_student_epochs, epochs_for_steps
 
 TASKS = [  # rows, classes, clouds a class, how far apart they are, bag size
     (6_000, 20, 1, 0.35, 16),

@@ -24,9 +24,9 @@ from pathlib import Path
 import torch
 from kill import contents
 
-from apportion.experiments.grid import RECIPES
 from apportion.experiments.parallel import NamedRecipe, dask_cluster, run_all, run_job
-from apportion.experiments.recipes import change_recipe
+from apportion.experiments.recipe import change_recipe
+from apportion.experiments.recipes import RECIPES
 
 NAMES = ("digits/dllp/16", "digits/dllp+plot/16", "digits/rot/16", "digits/rot+plot/16", "digits/llp_vat/16")
 GIVEN = {"device": "cpu", "data": None, "exact": False, "force": False}

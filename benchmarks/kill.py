@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from apportion.experiments import folder as folders
-from apportion.experiments.grid import RECIPES
-from apportion.experiments.recipes import change_recipe
+from apportion.experiments import run_folder as folders
+from apportion.experiments.recipe import change_recipe
+from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run import run_with_teacher
 from apportion.experiments.sample import read_sample
 from apportion.report.tables import collect

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from apportion.cli.experiments import parse_settings
-from apportion.experiments.folder import read_result
-from apportion.experiments.grid import RECIPES
-from apportion.experiments.recipes import Recipe, change_recipe
+from apportion.experiments.recipe import Recipe, change_recipe
+from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run import run_with_teacher
+from apportion.experiments.run_folder import read_result
 
 SHOWN = 10  # epochs between lines, and before one is thought to be typical
 LEAST = 30  # seconds in which a run learns anything, after it has compiled

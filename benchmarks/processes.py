@@ -33,7 +33,7 @@ from apportion.bags.bags import BagBatch, Bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import digits, moons
 from apportion.distributed import WeightedLearner
-from apportion.experiments.folder import all_runs, read_where
+from apportion.experiments.run_folder import all_runs, read_where
 from apportion.losses import cross_entropy
 from apportion.methods import METHODS
 from apportion.methods import plot as second_stage

@@ -24,7 +24,7 @@ from apportion.bags.arrays import center_pixels
 from apportion.bags.simulate import make_bags
 from apportion.datasets import load_dataset
 from apportion.evaluate import predict_log_proba
-from apportion.experiments.grid import TWO_VIEWS, TWO_VIEWS_MUON
+from apportion.experiments.recipes import TWO_VIEWS, TWO_VIEWS_MUON
 from apportion.experiments.run import build_optimizers, build_schedule
 from apportion.methods import make_learner
 from apportion.networks import resnet9

@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from apportion.experiments.folder import read_log
+from apportion.experiments.run_folder import read_log
 from apportion.report.figures import labels_figure, save_figure
 from apportion.report.tables import (
     Cell,

@@ -21,7 +21,7 @@ from apportion.datasets.synthetic import moons
 from apportion.evaluate import accuracy, predict_log_proba, proportion_error
 from apportion.methods import DLLP
 from apportion.networks import mlp
-from apportion.optim import constant, flat, make_optimizer
+from apportion.optim import constant, flat_then_linear, make_optimizer
 from apportion.pipeline import first_stage, second_stage
 from apportion.pseudo_labels import hard_labels
 
@@ -82,7 +82,7 @@ def main(folder: Path, small: bool = False) -> None:
     student = mlp((2,), 2, widths=(64, 64, 64))
     optimizer = make_optimizer(student, "adam", 1e-3)
     for state in second_stage(
-        log_probs, student, bags, [optimizer], epochs=student_epochs, schedule=flat, seed=SEED,
+        log_probs, student, bags, [optimizer], epochs=student_epochs, schedule=flat_then_linear, seed=SEED,
         warmup_epochs=10, batch_size=100,
     ):  # fmt: skip
         if state.epoch.number % 20 == 0:

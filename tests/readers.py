@@ -17,7 +17,8 @@ from run_folders import sample_of
 from apportion.datasets.adult import encode_rows, parse_rows
 from apportion.datasets.images import parse_cifar, parse_idx
 from apportion.errors import DataError, RunError, SettingsError
-from apportion.experiments.folder import (
+from apportion.experiments.recipe import Recipe, SecondStage, check_recipe, from_json, to_json
+from apportion.experiments.run_folder import (
     check_state,
     pack_state,
     read_log,
@@ -28,7 +29,6 @@ from apportion.experiments.folder import (
     read_where,
     unpack_state,
 )
-from apportion.experiments.recipes import Recipe, SecondStage, check_recipe, from_json, to_json
 from apportion.experiments.sample import read_sample
 from apportion.optim import make_optimizer
 

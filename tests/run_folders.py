@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from apportion.experiments.folder import format_json
-from apportion.experiments.recipes import Data, FirstStage, Network, Recipe, SecondStage, to_json
+from apportion.experiments.recipe import Data, FirstStage, Network, Recipe, SecondStage, to_json
+from apportion.experiments.run_folder import format_json
 from apportion.experiments.sample import GRID, Sample
 
 SCRIPT = "<script>alert(1)</script>"  # the name of a class, and a remark

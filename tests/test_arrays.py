@@ -7,13 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from apportion.bags.arrays import (
-    as_floats,
-    as_tensor,
-    center_pixels,
-    move_channels_first,
-    stack_images,
-)
+from apportion.bags.arrays import as_floats, as_tensor, center_pixels, move_channels_first, stack_images
 from apportion.errors import DataError
 
 X = np.arange(12.0).reshape(6, 2)

@@ -47,7 +47,7 @@ def test_what_a_learner_receives_has_no_label_field():
     assert {f.name for f in fields(Bags)} == {
         "x", "sizes", "proportions", "source", "ids", "grouping", "precision", "pure",
     }  # fmt: skip
-    assert {f.name for f in fields(BagBatch)} == {"x", "sizes", "proportions", "row", "left"}
+    assert {f.name for f in fields(BagBatch)} == {"x", "sizes", "proportions", "row", "undrawn"}
     assert {f.name for f in fields(RowBatch)} == {"x", "row", "bag"}
     with pytest.raises(FrozenInstanceError):
         ragged().x = torch.zeros(6, 2)
@@ -124,7 +124,7 @@ def test_an_epoch_is_every_row_once_in_whole_bags_with_their_own_proportions(siz
     for batch in bags.batches(batch_size, stream(seed)):
         assert torch.equal(batch.x, bags.x[batch.row])
         assert len(batch.sizes) == len(batch.proportions)
-        assert batch.left == 0.0
+        assert batch.undrawn == 0.0
         for part, proportions in zip(batch.row.split(batch.sizes.tolist()), batch.proportions, strict=True):
             bag = int(owner[part[0]])
             assert torch.equal(part, (owner == bag).nonzero().flatten())
@@ -218,8 +218,8 @@ def test_batches_say_what_fraction_of_a_bag_was_not_drawn():
         size = int(bags.sizes[torch.bucketize(batch.row[0], bags.sizes.cumsum(0), right=True)])
         if size > 16:
             assert len(batch.sizes) == 1
-        assert batch.left == pytest.approx(max(0.0, 1 - 16 / size))
-    assert not any(batch.left for batch in bags.batches(200, stream(2)))
+        assert batch.undrawn == pytest.approx(max(0.0, 1 - 16 / size))
+    assert not any(batch.undrawn for batch in bags.batches(200, stream(2)))
 
 
 # --- batches of rows

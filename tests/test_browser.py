@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from run_folders import SCRIPT, write_run
 
-from apportion.experiments.grid import RECIPES
-from apportion.experiments.recipes import FirstStage, Network, SecondStage
+from apportion.experiments.recipe import FirstStage, Network, SecondStage
+from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run import run_with_teacher
 from apportion.report.page import html_page
 

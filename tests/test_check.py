@@ -13,7 +13,7 @@ import pytest
 
 pl = pytest.importorskip("polars")
 
-from apportion.bags.rules import Problem  # noqa: E402
+from apportion.bags.problems import Problem  # noqa: E402
 from apportion.encoding import MAX_CATEGORIES, kind_of  # noqa: E402
 from apportion.errors import DataError  # noqa: E402
 from apportion.tables import check as check_module  # noqa: E402

@@ -18,10 +18,10 @@ from apportion.cli import app
 from apportion.cli.experiments import find_recipes, parse_seeds, parse_settings
 from apportion.datasets import DOWNLOADS, catalog
 from apportion.errors import ApportionError
-from apportion.experiments import grid
-from apportion.experiments.folder import is_in_use, read_checkpoint, read_log
-from apportion.experiments.grid import RECIPES
-from apportion.experiments.recipes import FirstStage, Recipe, change_recipe, from_json
+from apportion.experiments import recipes
+from apportion.experiments.recipe import FirstStage, Recipe, change_recipe, from_json
+from apportion.experiments.recipes import RECIPES
+from apportion.experiments.run_folder import is_in_use, read_checkpoint, read_log
 
 QUICK = ["--set", "first.epochs=1", "--set", "second.epochs=1", "--device", "cpu"]
 
@@ -121,7 +121,7 @@ def test_run_trains_both_stages_and_then_skips_them(tmp_path):
 def test_run_takes_a_group_and_several_seeds(tmp_path, monkeypatch):
     tiny = replace(RECIPES["smoke/dllp/50"], first=FirstStage(epochs=1))
     other = replace(tiny, first=FirstStage("rot", epochs=1))
-    monkeypatch.setattr(grid, "RECIPES", {"g/a/50": tiny, "g/b/50": other})
+    monkeypatch.setattr(recipes, "RECIPES", {"g/a/50": tiny, "g/b/50": other})
     output("run", "g", "--seeds", "1,2", "--out", tmp_path, "--device", "cpu")
     found = sorted(str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("result.json"))
     assert found == ["g/a/50/seed=1", "g/a/50/seed=2", "g/b/50/seed=1", "g/b/50/seed=2"]
@@ -209,8 +209,8 @@ def test_the_demo_prints_tables_and_draws_figures(tmp_path, monkeypatch):
             name: change_recipe(recipe, two if recipe.second else one) for name, recipe in recipes.items()
         }
 
-    monkeypatch.setattr(grid, "FIGURE_2", shorten(grid.FIGURE_2))
-    monkeypatch.setattr(grid, "FIGURE_2_EARLY", shorten(grid.FIGURE_2_EARLY))
+    monkeypatch.setattr(recipes, "FIGURE_2", shorten(recipes.FIGURE_2))
+    monkeypatch.setattr(recipes, "FIGURE_2_EARLY", shorten(recipes.FIGURE_2_EARLY))
     text = output("demo", "--out", tmp_path)
     for method in ("DLLP", "DLLP + PLOT", "LLP-GAN", "LLP-GAN + PLOT"):
         assert text.count(f"\n{method:18}") == 2

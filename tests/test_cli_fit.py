@@ -21,8 +21,8 @@ from apportion import ProportionClassifier, Proportions  # noqa: E402
 from apportion.cli import app, main  # noqa: E402
 from apportion.datasets.synthetic import moons  # noqa: E402
 from apportion.errors import ApportionError, ApportionWarning, ModelError  # noqa: E402
-from apportion.saving import folder as saving_folder  # noqa: E402
 from apportion.saving import load  # noqa: E402
+from apportion.saving import model_folder as saving_folder  # noqa: E402
 
 N, N_TOWNS = 600, 30
 QUICK = {"epochs": 2, "student_epochs": 1}

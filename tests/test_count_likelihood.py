@@ -69,14 +69,14 @@ def test_a_bag_larger_than_a_batch_leaves_the_loss_of_the_others_as_it_is():
         (terms,) = CountLikelihood(network(3)).losses(batch, 0.5)
         logits, sizes = network(3)(batch.x), batch.sizes.tolist()
         apart = [
-            count_loss(rows, torch.tensor([size]), shares[None], batch.left)
+            count_loss(rows, torch.tensor([size]), shares[None], batch.undrawn)
             if size > 1
             else F.cross_entropy(rows, shares[None])
             for rows, size, shares in zip(logits.split(sizes), sizes, batch.proportions, strict=True)
         ]
         by_rows = torch.stack(apart) @ (batch.sizes / batch.sizes.sum())
         torch.testing.assert_close(terms["counts"], by_rows)
-        seen += [len(sizes)] if batch.left else []
+        seen += [len(sizes)] if batch.undrawn else []
     assert set(seen) == {1, 2}  # alone, and with a lone row that has joined it
 
 

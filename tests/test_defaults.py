@@ -44,9 +44,9 @@ from apportion.defaults import (
 )
 from apportion.errors import SettingsError
 from apportion.evaluate import predict_log_proba
-from apportion.experiments.grid import RECIPES
+from apportion.experiments.recipes import RECIPES
 from apportion.networks import NETWORKS, conv13, mlp, resnet9, resnet18, wrn_28_2
-from apportion.optim import flat, one_cycle, ramp_cosine
+from apportion.optim import flat_then_linear, one_cycle, ramp_cosine
 from apportion.pipeline import fit_two_stages
 from apportion.pseudo_labels import hard_labels
 
@@ -154,7 +154,7 @@ def test_optimizers_are_those_of_the_published_recipes(kind, muon):
         stages.append(replace(stages[0], clip=None))
     else:
         stages.append(RECIPES["table1/dllp+plot/16"].second)
-    schedules = {"ramp_cosine": ramp_cosine, "one_cycle": one_cycle, "flat": flat}
+    schedules = {"ramp_cosine": ramp_cosine, "one_cycle": one_cycle, "flat_then_linear": flat_then_linear}
     for found, stage in zip((views, dllp, student), stages, strict=True):
         assert found.optimizer == stage.optimizer
         assert found.learning_rate == stage.learning_rate

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from apportion.bags.build import build_bags
-from apportion.bags.denoise import (
-    denoise,
-    impute_missing_cells,
-    predict_shares,
-    sums_beyond_noise,
-)
+from apportion.bags.denoise import denoise, impute_missing_cells, predict_shares, sums_beyond_noise
 from apportion.bags.proportions import Proportions
 
 

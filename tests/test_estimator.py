@@ -445,7 +445,7 @@ def test_features_of_a_usual_scale_for_other_models_and_in_frames_are_not():
         "polars vectors",
         "nan",
         "masked",
-        "flat",
+        "flat_then_linear",
     ],
 )
 def test_what_are_no_rows_of_numbers_is_refused(x):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from apportion.errors import SettingsError
-from apportion.experiments.folder import is_finished, read_log, read_recipe
+from apportion.experiments.run_folder import is_finished, read_log, read_recipe
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

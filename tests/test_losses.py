@@ -265,12 +265,12 @@ def test_a_single_row_beside_a_drawn_bag_keeps_its_own_loss():
     for epoch in range(8):
         (batch,) = bags.batches(8, stream(epoch))
         assert sorted(batch.sizes.tolist()) == [1, 8]
-        assert batch.left == pytest.approx(0.6)
+        assert batch.undrawn == pytest.approx(0.6)
         logits = torch.randn(9, 2, generator=stream(epoch))
         parts = zip(logits.split(batch.sizes.tolist()), batch.sizes.split(1), batch.proportions, strict=True)
         apart = [
-            proportion_loss(rows, size, shares[None], 0.0 if size == 1 else batch.left)
+            proportion_loss(rows, size, shares[None], 0.0 if size == 1 else batch.undrawn)
             for rows, size, shares in parts
         ]
-        together = proportion_loss(logits, batch.sizes, batch.proportions, batch.left)
+        together = proportion_loss(logits, batch.sizes, batch.proportions, batch.undrawn)
         torch.testing.assert_close(together, torch.stack(apart) @ (batch.sizes / 9))

@@ -120,11 +120,11 @@ def test_the_loss_accounts_for_rows_of_a_bag_that_were_not_drawn(name):
         classifier[1].weight.mul_(20)  # so certain that samples differ
     learner = learner_of(name, classifier)
     bags = ragged((3, 200, 5, 40), k=2)
-    batch = next(each for each in bags.batches(16, stream(2)) if each.left)
+    batch = next(each for each in bags.batches(16, stream(2)) if each.undrawn)
     if name == "two_views":
         batch = replace(batch, x=two_views(batch.x))
     of_bags = "counts" if name == "count_likelihood" else "proportion"
-    terms = [next(learner.losses(each, 0.5))[of_bags] for each in (batch, replace(batch, left=0.0))]
+    terms = [next(learner.losses(each, 0.5))[of_bags] for each in (batch, replace(batch, undrawn=0.0))]
     assert terms[0].item() < terms[1].item()
 
 
@@ -464,7 +464,7 @@ def test_llp_gan_refuses_a_classifier_without_a_separate_head():
 def test_rot_labels_are_relaxed_transport_labels_of_the_batch_without_gradient():
     bags = ragged((4, 7), k=3)
     batch, classifier = bags.take(torch.tensor([0, 1])), network(3)
-    (terms,) = ROT(classifier, alpha=0.25, reg=0.5, relax=2.0).losses(batch, 0.0)
+    (terms,) = ROT(classifier, alpha=0.25, reg=0.5, precision=2.0).losses(batch, 0.0)
     logits = classifier(batch.x)
     labels = soft_labels(logits.detach().log_softmax(1), bags.sizes, bags.proportions, 0.5, 2.0)
     expected = 0.75 * cross_entropy(logits, labels).mean()

@@ -28,7 +28,7 @@ from apportion.optim import (
     Muon,
     cosine,
     describe_optimizer,
-    flat,
+    flat_then_linear,
     halving,
     make_optimizer,
     one_cycle,
@@ -49,7 +49,7 @@ def test_a_schedule_is_a_fraction_of_the_peak(name, at, epochs):
     assert 0.0 <= schedule(at) <= 1.0
 
 
-@pytest.mark.parametrize("schedule", [flat, cosine, one_cycle, ramp_cosine])
+@pytest.mark.parametrize("schedule", [flat_then_linear, cosine, one_cycle, ramp_cosine])
 @given(at=st.floats(0.0, 0.999))
 def test_it_changes_without_jumps_and_ends_at_zero(schedule, at):
     assert abs(schedule(at + 1e-6) - schedule(at)) < 1e-4
@@ -59,7 +59,7 @@ def test_it_changes_without_jumps_and_ends_at_zero(schedule, at):
 @pytest.mark.parametrize(
     ("schedule", "points"),
     [
-        (flat, {0.0: 1.0, 0.35: 1.0, 0.7: 1.0, 0.85: 0.5}),
+        (flat_then_linear, {0.0: 1.0, 0.35: 1.0, 0.7: 1.0, 0.85: 0.5}),
         (cosine, {0.0: 1.0, 0.5: 0.5}),
         (one_cycle, {0.0: 1 / 25, 0.3: 1.0, 0.65: 0.5}),
         (ramp_cosine, {0.0: 0.0, 0.025: 0.5, 0.05: 1.0, 0.525: 0.5}),

@@ -17,15 +17,6 @@ from typer.testing import CliRunner
 from apportion.cli import app
 from apportion.errors import RunError, SettingsError
 from apportion.experiments import parallel
-from apportion.experiments.folder import (
-    is_finished,
-    is_in_use,
-    open_run,
-    read_checkpoint,
-    read_log,
-    read_result,
-)
-from apportion.experiments.grid import RECIPES
 from apportion.experiments.parallel import (
     Job,
     JobResult,
@@ -38,7 +29,16 @@ from apportion.experiments.parallel import (
     signals_create,
     stop_when,
 )
-from apportion.experiments.recipes import FirstStage, SecondStage
+from apportion.experiments.recipe import FirstStage, SecondStage
+from apportion.experiments.recipes import RECIPES
+from apportion.experiments.run_folder import (
+    is_finished,
+    is_in_use,
+    open_run,
+    read_checkpoint,
+    read_log,
+    read_result,
+)
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SETTINGS = {"device": "cpu", "data": None, "exact": False, "force": False}

@@ -97,9 +97,11 @@ def test_relaxed_labels_lie_between_the_prediction_and_the_constraint():
     torch.testing.assert_close(free, log_probs.softmax(1), rtol=0, atol=1e-4)
     gaps = [
         float(
-            (class_masses(soft_labels(log_probs, sizes, shares, 1.0, relax), sizes) / 8 - shares).abs().sum()
+            (class_masses(soft_labels(log_probs, sizes, shares, 1.0, precision), sizes) / 8 - shares)
+            .abs()
+            .sum()
         )
-        for relax in (1e-6, 0.1, 1.0, 10.0, math.inf)
+        for precision in (1e-6, 0.1, 1.0, 10.0, math.inf)
     ]
     assert gaps == sorted(gaps, reverse=True)
 

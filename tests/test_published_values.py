@@ -105,7 +105,7 @@ def test_llp_vat_has_its_authors_weight_ramp_and_radius():
 
 def test_rot_and_llp_gan():
     """Dulac-Arnold et al.; Liu et al.: 100 values of noise."""
-    assert defaults_of(ROT) == {"alpha": 0.6, "reg": 1.0, "relax": 1.0}
+    assert defaults_of(ROT) == {"alpha": 0.6, "reg": 1.0, "precision": 1.0}
     assert defaults_of(LLPGAN) == {"noise": 100, "weight": 1.0, "adversarial": 1.0}
 
 

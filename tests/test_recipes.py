@@ -11,9 +11,7 @@ from apportion.augment import AUGMENTATIONS, PAIRS
 from apportion.bags.simulate import BAG_KINDS
 from apportion.datasets import DATASETS
 from apportion.errors import SettingsError
-from apportion.experiments.folder import all_runs, differences, read_recipe
-from apportion.experiments.grid import RECIPES
-from apportion.experiments.recipes import (
+from apportion.experiments.recipe import (
     LOSSES,
     OPTION_RANGES,
     RANGES,
@@ -28,6 +26,8 @@ from apportion.experiments.recipes import (
     numbers_of,
     to_json,
 )
+from apportion.experiments.recipes import RECIPES
+from apportion.experiments.run_folder import all_runs, differences, read_recipe
 from apportion.methods import METHODS
 from apportion.networks import NETWORKS
 from apportion.optim import OPTIMIZERS, SCHEDULES
@@ -64,14 +64,14 @@ def test_settings_are_changed_by_path_and_read_as_json():
     changes = {
         "second.mixup": "1",
         "second.labels": "soft",
-        "second.relax": "2.5",
+        "second.precision": "2.5",
         "second.network.options.dropout": "0.5",
         "network.options.widths": "[8, 8]",
         "seed": "7",
     }
     recipe = change_recipe(Recipe(), changes)
     network = Network(options={"dropout": 0.5})
-    second = SecondStage(mixup=1.0, labels="soft", relax=2.5, network=network)
+    second = SecondStage(mixup=1.0, labels="soft", precision=2.5, network=network)
     assert recipe == Recipe(network=Network(options={"widths": (8, 8)}), second=second, seed=7)
     assert isinstance(recipe.second.mixup, float)
     assert change_recipe(recipe, {"second": "null"}).second is None
@@ -192,7 +192,7 @@ def test_an_option_must_be_a_parameter_of_its_network_or_method():
         ("first.generator_learning_rate", "-1"),
         ("first.clip", "0"),
         ("second.reg", "0"),
-        ("second.relax", "0"),
+        ("second.precision", "0"),
         ("second.alpha", "-1"),
         ("second.beta", "-1"),
         ("second.log_zero", "0"),
@@ -228,8 +228,8 @@ def test_a_number_out_of_range_is_refused_by_name(path, bad):
         ("llp_gan", "noise", 1.5),
         ("rot", "alpha", 1.1),
         ("rot", "reg", 0.0),
-        ("rot", "relax", 0),
-        ("rot", "relax", True),
+        ("rot", "precision", 0),
+        ("rot", "precision", True),
     ],
 )
 def test_an_option_of_a_method_out_of_range_or_of_another_type_is_refused(method, option, bad):
@@ -239,11 +239,11 @@ def test_an_option_of_a_method_out_of_range_or_of_another_type_is_refused(method
 
 
 def test_infinite_relaxation_meets_the_proportions_exactly():
-    check_recipe(change_recipe(Recipe(first=FirstStage("rot")), {"first.options.relax": "Infinity"}))
+    check_recipe(change_recipe(Recipe(first=FirstStage("rot")), {"first.options.precision": "Infinity"}))
 
 
 def test_every_number_and_every_option_has_a_range():
-    recipe = Recipe(first=FirstStage(clip=1.0), second=SecondStage(relax=1.0, stop=1.0))
+    recipe = Recipe(first=FirstStage(clip=1.0), second=SecondStage(precision=1.0, stop=1.0))
     assert {path for path, _ in numbers_of(recipe)} == set(RANGES)
     makers = [(maker, 2) for maker in NETWORKS.values()] + [(maker, 1) for maker in METHODS.values()]
     for maker, n_given in makers:

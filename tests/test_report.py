@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from apportion.cli import app
 from apportion.cli.experiments import parse_settings
 from apportion.errors import RunError
-from apportion.experiments.grid import RECIPES
-from apportion.experiments.recipes import change_recipe, to_json
+from apportion.experiments.recipe import change_recipe, to_json
+from apportion.experiments.recipes import RECIPES
 from apportion.report.figures import confusion_figure, curves_figure, labels_figure, save_figure
 from apportion.report.page import draw_sprite, html_page, run_command, script_json, sparse_confusion
 from apportion.report.tables import (
@@ -319,7 +319,7 @@ def test_charts_are_vega_lite():
             "digits/llp_vat+plot/16",
             change_recipe(
                 RECIPES["digits/llp_vat+plot/16"],
-                {"second.mixup": "0.4", "first.schedule": "flat", "seed": "7"},
+                {"second.mixup": "0.4", "first.schedule": "flat_then_linear", "seed": "7"},
             ),
         ),
         ("digits/dllp+plot/16", replace(RECIPES["digits/dllp+plot/16"], second=None)),

@@ -25,11 +25,15 @@ from apportion.bags.simulate import BAG_KINDS, make_bags
 from apportion.datasets import SYNTHETIC, Instances
 from apportion.errors import ApportionWarning, RunError, SettingsError, TrainingError
 from apportion.evaluate import accuracy, predict_log_proba
-from apportion.experiments import folder as folders
+from apportion.experiments import data as tasks
 from apportion.experiments import run as runs
+from apportion.experiments import run_folder as folders
 from apportion.experiments import sample as samples
-from apportion.experiments import task as tasks
-from apportion.experiments.folder import (
+from apportion.experiments.data import load_run_data
+from apportion.experiments.recipe import Data, FirstStage, Network, Recipe, SecondStage, change_recipe
+from apportion.experiments.recipes import RECIPES
+from apportion.experiments.run import describe_where, find_run, run, run_folder, run_with_teacher, summarize
+from apportion.experiments.run_folder import (
     is_finished,
     read_checkpoint,
     read_log,
@@ -38,18 +42,7 @@ from apportion.experiments.folder import (
     read_weights,
     read_where,
 )
-from apportion.experiments.grid import RECIPES
-from apportion.experiments.recipes import (
-    Data,
-    FirstStage,
-    Network,
-    Recipe,
-    SecondStage,
-    change_recipe,
-)
-from apportion.experiments.run import describe_where, find_run, run, run_folder, run_with_teacher, summarize
 from apportion.experiments.sample import read_sample
-from apportion.experiments.task import load_task
 from apportion.methods.plot import PLOT, bag_weights
 from apportion.pseudo_labels import PSEUDO_LABELS, SoftLabels, argmax_labels, hard_labels, soft_labels
 from apportion.report.tables import collect
@@ -132,7 +125,7 @@ def teacher(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def task():
-    return load_task(TINY, CPU)
+    return load_run_data(TINY, CPU)
 
 
 # --- what a run writes
@@ -165,7 +158,7 @@ def test_a_result_agrees_with_the_log_and_the_weights(smoke):
     assert result["test_accuracy"]["last"] == curve[-1]
     assert result["test_accuracy"]["oracle"] == max(curve)
     assert curve[result["test_accuracy"]["oracle_epoch"] - 1] == max(curve)
-    task = load_task(SMOKE[name], CPU)
+    task = load_run_data(SMOKE[name], CPU)
     network = runs.build_network(SMOKE[name].network, (2,), 2)
     network.load_state_dict(read_weights(folder))
     correct = (network(task.data.test_x).argmax(1) == task.data.test_y).float().mean().item()
@@ -251,14 +244,16 @@ def test_a_line_has_the_accuracy_of_predictions_labels_and_their_mean(tmp_path, 
         assert "plan_error" not in line
 
 
-@pytest.mark.parametrize("relax", [None, 1.0])
-def test_soft_labels_log_how_far_their_plans_are_from_converged(tmp_path, task, teacher, monkeypatch, relax):
+@pytest.mark.parametrize("precision", [None, 1.0])
+def test_soft_labels_log_how_far_their_plans_are_from_converged(
+    tmp_path, task, teacher, monkeypatch, precision
+):
     def look(state):
         given = state.ema, task.bags.sizes, task.bags.proportions
-        return float(entropic_plan(*given, reg=0.1, precision=relax or math.inf).error.max())
+        return float(entropic_plan(*given, reg=0.1, precision=precision or math.inf).error.max())
 
     seen = spy_on_states(monkeypatch, look)
-    log = run_all(replace(SOFT, second=replace(SOFT.second, relax=relax)), tmp_path / "good", teacher)
+    log = run_all(replace(SOFT, second=replace(SOFT.second, precision=precision)), tmp_path / "good", teacher)
     assert [line["plan_error"] for line in log[1:]] == seen
     assert all(0 < error < 1e-6 for error in seen)
     monkeypatch.setattr("apportion.pseudo_labels.entropic_plan", partial(entropic_plan, max_iterations=1))
@@ -296,19 +291,19 @@ def test_where_names_version_commit_and_device(tmp_path, monkeypatch):
 
 def test_bags_depend_on_data_size_and_seed_only():
     base = RECIPES["digits/dllp/16"]
-    source = load_task(base, CPU).bags.source
+    source = load_run_data(base, CPU).bags.source
     others = [
         RECIPES["digits/llp_gan+plot/16"],
         RECIPES["digits/rot/16"],
         replace(base, network=Network("mlp", {"widths": (8,)}), batch_size=8),
     ]
-    assert all(torch.equal(load_task(other, CPU).bags.source, source) for other in others)
-    assert not torch.equal(load_task(replace(base, seed=2), CPU).bags.source, source)
+    assert all(torch.equal(load_run_data(other, CPU).bags.source, source) for other in others)
+    assert not torch.equal(load_run_data(replace(base, seed=2), CPU).bags.source, source)
 
 
 def test_validation_bags_are_not_trained_on(tmp_path):
     recipe = replace(TINY, data=replace(TINY.data, validation_fraction=0.25))
-    task = load_task(recipe, CPU)
+    task = load_run_data(recipe, CPU)
     assert not set(task.validation.source.tolist()) & set(task.bags.source.tolist())
     assert len(task.validation.source) + len(task.bags.source) == len(task.data.x)
     assert torch.equal(task.hidden, task.data.y[task.bags.source])
@@ -416,7 +411,7 @@ def test_a_student_starts_from_the_teachers_weights_or_from_its_own(tmp_path, te
 
 
 def test_a_bad_recipe_is_refused_before_data_is_read_or_a_folder_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "load_task", lambda *_: pytest.fail("data was read"))
+    monkeypatch.setattr(runs, "load_run_data", lambda *_: pytest.fail("data was read"))
     for settings in ({"first.method": "x"}, {"first.epochs": "0"}, {"first.options.x": "1"}):
         with pytest.raises(SettingsError):
             run_all(change_recipe(TINY, settings), tmp_path / "run")
@@ -496,7 +491,7 @@ def test_both_stages_learn_from_batches_of_rows_of_all_bags(tmp_path, monkeypatc
     monkeypatch.setattr(PLOT, "losses", spy)
     lines = list(run_with_teacher(recipe, tmp_path, f"digits/{method}+plot/400", device="cpu"))
     assert [line["stage"] for _, _, line in lines] == ["first", "first", "second"]
-    bags = load_task(recipe, CPU).bags
+    bags = load_run_data(recipe, CPU).bags
     rows = torch.cat([row for row, _ in seen])
     assert torch.equal(rows.sort().values, torch.arange(len(bags.x)))  # every row once per epoch
     assert torch.equal(seen[0][1], bag_weights(bags.sizes, len(bags.x)))
@@ -732,7 +727,7 @@ def test_a_full_disk_stops_a_run_and_leaves_its_last_checkpoint(small_disk, tmp_
 
 def test_a_sample_shows_labels_that_meet_the_known_proportions(smoke):
     recipe = SMOKE["smoke/dllp+plot-hard/50"]
-    task = load_task(recipe, CPU)
+    task = load_run_data(recipe, CPU)
     sample = read_sample(smoke / "smoke/dllp+plot-hard/50/seed=0")
     assert sample.shown.tolist() == sample.size.tolist() == [50] * 12
     assert task.data.y[sample.source].tolist() == sample.truth.tolist()
@@ -749,7 +744,7 @@ def test_a_sample_shows_labels_that_meet_the_known_proportions(smoke):
 def test_the_last_epoch_of_a_sample_is_what_the_network_predicts(smoke):
     name = "smoke/rot/50"
     folder = smoke / name / "seed=0"
-    task = load_task(SMOKE[name], CPU)
+    task = load_run_data(SMOKE[name], CPU)
     sample = read_sample(folder)
     batch = task.bags.take(samples.choose_bags(task.bags.sizes, 0))
     log_probs = read_log_probs(folder)[batch.row].view(12, 50, 2)
@@ -786,7 +781,7 @@ def test_a_sample_of_large_bags_and_many_classes_stays_small(tmp_path):
     names = tuple(f"class {i}" for i in range(k))
     data = Instances("random", x, y, x[:200], y[:200], names)
     bags, hidden = make_bags(x, y, size, k, stream(0, "bags"))
-    task = tasks.Task(data, bags, hidden, None, lambda x: x, lambda x: x, CPU)
+    task = tasks.RunData(data, bags, hidden, None, lambda x: x, lambda x: x, CPU)
     recipe = Recipe(second=SecondStage(epochs=100), batch_size=1024)
     writer = samples.SampleWriter(tmp_path, recipe, task)
     network = torch.nn.Linear(1, k)

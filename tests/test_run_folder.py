@@ -17,8 +17,8 @@ from run_folders import result_of
 from apportion import _untrusted
 from apportion._random import stream
 from apportion.errors import RunError
-from apportion.experiments import folder as folders
-from apportion.experiments.folder import (
+from apportion.experiments import run_folder as folders
+from apportion.experiments.run_folder import (
     append_log,
     check_same_recipe,
     check_state,
@@ -244,7 +244,7 @@ def test_the_log_is_synced_before_the_checkpoint_that_counts_its_lines(tmp_path,
 
 # --- one process per folder
 
-HOLD = "import sys, time; from pathlib import Path; from apportion.experiments.folder import open_run\n"
+HOLD = "import sys, time; from pathlib import Path; from apportion.experiments.run_folder import open_run\n"
 HOLD += "with open_run(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
 
 

@@ -25,7 +25,8 @@ from apportion import ProportionClassifier
 from apportion.datasets.synthetic import moons
 from apportion.errors import ApportionWarning, ModelError
 from apportion.networks import NETWORKS, mlp
-from apportion.saving import About, folder, load, save, save_nearby
+from apportion.saving import About, load, save, save_nearby
+from apportion.saving import model_folder as folder
 
 DATA = moons(1, 200)
 X, TRUTH = DATA.x.numpy(), np.array(["left", "right"])[DATA.y.numpy()]

@@ -147,12 +147,12 @@ def test_the_bag_loss_may_be_the_count_likelihood():
 def test_the_loss_of_a_drawn_bag_accounts_for_the_rows_that_were_not():
     bags = ragged((40,), k=2)
     batch = next(replace(bags, x=torch.randn(40, 2, generator=stream(0))).batches(10, stream(1)))
-    assert batch.left == 0.75
+    assert batch.undrawn == 0.75
     learner = learner_of_views()
     with torch.no_grad():
         learner.network[1].weight.mul_(30)  # predictions that differ
     logits = copy.deepcopy(learner.network)(batch.x)
-    expected = proportion_loss(logits, batch.sizes, batch.proportions, batch.left)
+    expected = proportion_loss(logits, batch.sizes, batch.proportions, batch.undrawn)
     whole = proportion_loss(logits, batch.sizes, batch.proportions)
     assert float((expected - whole).detach().abs()) > 1e-3
     both = replace(batch, x=torch.stack([batch.x, batch.x], 1))

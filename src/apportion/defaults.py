@@ -28,7 +28,7 @@ from apportion.errors import SettingsError
 from apportion.methods import METHODS, ROW_METHODS
 from apportion.methods.network_checks import MakeNetwork
 from apportion.networks import NETWORKS, resnet9
-from apportion.optim import flat, make_optimizer, one_cycle, ramp_cosine
+from apportion.optim import flat_then_linear, make_optimizer, one_cycle, ramp_cosine
 from apportion.pseudo_labels import PSEUDO_LABELS
 from apportion.training import Schedule, View
 
@@ -278,7 +278,7 @@ def default_student_optimization(kind: DataKind, muon: bool, steps: float) -> Op
         return Optimization("adam", 1e-3, one_cycle)
     if muon:
         return Optimization("muon", muon_learning_rate(steps), ramp_cosine, weight_decay=5e-4)
-    return Optimization("sgd", 0.1, flat, weight_decay=5e-4)
+    return Optimization("sgd", 0.1, flat_then_linear, weight_decay=5e-4)
 
 
 def muon_learning_rate(steps: float) -> float:

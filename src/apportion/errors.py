@@ -18,7 +18,7 @@ class DataError(ApportionError, ValueError):
         The id of the bag that the message is about.
     value : object or None
         The value that cannot be used.
-    problems : tuple of apportion.bags.rules.Problem
+    problems : tuple of apportion.bags.problems.Problem
         The findings about a table of proportions. `apportion check` prints all of them.
     """
 

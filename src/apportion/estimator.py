@@ -39,7 +39,7 @@ from apportion.bags.build import (
     take_rows,
 )
 from apportion.bags.known_labels import read_known_labels
-from apportion.bags.rules import check_bags_differ, raise_problem
+from apportion.bags.problems import check_bags_differ, raise_problem
 from apportion.defaults import check_settings, resolve_auto
 from apportion.encoding import TableEncoder
 from apportion.errors import ApportionWarning, DataError

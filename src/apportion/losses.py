@@ -13,11 +13,11 @@ LOG_ZERO = math.log(1e-4)  # log 0 in the code of Wang et al.; the text of their
 SCE_WEIGHTS = {"mnist": (0.01, 1.0), "cifar10": (0.1, 1.0), "cifar100": (6.0, 0.1), "eq9": (1.0, 1.0)}
 
 
-def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float = 0.0) -> Tensor:
+def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, undrawn: float = 0.0) -> Tensor:
     """Cross-entropy of known (m, k) and predicted bag proportions, mean over rows.
 
     It differs from the KL divergence of DLLP by the entropy of the known proportions, a constant. The
-    probabilities of a bag are averaged before the logarithm, never after. `left` is the fraction of a bag
+    probabilities of a bag are averaged before the logarithm, never after. `undrawn` is the fraction of a bag
     that was not drawn, as in `BagBatch`.
     """
     if logits.shape[1:] != proportions.shape[1:]:
@@ -27,8 +27,10 @@ def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: fl
         )
     probabilities = logits.float().softmax(1)
     predicted = bag_means(probabilities, sizes)
-    if left:
-        predicted = sampling_corrected_mean(predicted, bag_means(probabilities.square(), sizes), sizes, left)
+    if undrawn:
+        predicted = sampling_corrected_mean(
+            predicted, bag_means(probabilities.square(), sizes), sizes, undrawn
+        )
     # clamped at the smallest normal float32: a confident wrong prediction must keep its gradient
     losses = -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1)
     return mean_over_rows(losses, sizes)  # P26 in docs/paper.md
@@ -39,16 +41,16 @@ def mean_over_rows(values: Tensor, sizes: Tensor) -> Tensor:
     return (values * sizes).sum() / sizes.sum()
 
 
-def sampling_corrected_mean(mean: Tensor, mean_square: Tensor, sizes: Tensor, left: float) -> Tensor:
+def sampling_corrected_mean(mean: Tensor, mean_square: Tensor, sizes: Tensor, undrawn: float) -> Tensor:
     """The mean (b, k), corrected so that its expected logarithm is that of the whole bag's mean.
 
-    `mean` and `mean_square` (b, k) are over the drawn rows, `left` is the fraction that was not drawn. The
+    `mean` and `mean_square` (b, k) are over the drawn rows, `undrawn` is the fraction that was not drawn. The
     mean of m of n rows has variance V = (1 - m/n) S²/m (for certain predictions the hypergeometric one). The
     logarithm is concave, so on average it is too small by about V / (2 mean²), and the loss would favor
     uncertain predictions, which vary less. The square root of mean² + V corrects this.
     """
     variance_of_mean = (mean_square - mean.square()).clamp_min(0) / (sizes - 1).clamp_min(1).unsqueeze(1)
-    variance = left * variance_of_mean
+    variance = undrawn * variance_of_mean
     return mean * (1 + variance / mean.clamp_min(1e-12).square()).sqrt()
 
 

@@ -26,7 +26,7 @@ def constant(progress: float) -> float:
     return 1.0
 
 
-def flat(progress: float) -> float:
+def flat_then_linear(progress: float) -> float:
     """Constant for 70 %, then linear to zero. A student that keeps moving keeps improving its labels."""
     return min(1.0, (1.0 - progress) / 0.3)
 
@@ -66,7 +66,7 @@ def halving(progress: float, epochs: int) -> float:
 
 SCHEDULES: dict[str, Callable[..., float]] = {
     "constant": constant,
-    "flat": flat,
+    "flat_then_linear": flat_then_linear,
     "cosine": cosine,
     "one_cycle": one_cycle,
     "ramp_cosine": ramp_cosine,

@@ -25,7 +25,7 @@ class BagBatch:
     sizes: Tensor  # (b,) sizes of the bags, summing to n
     proportions: Tensor  # (b, k)
     row: Tensor  # (n,) index into Bags.x
-    left: float = 0.0  # fraction of a bag larger than the batch that was not drawn
+    undrawn: float = 0.0  # fraction of a bag larger than the batch that was not drawn
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Bags:
         drawn = self.sizes[order].clamp_max(batch_size)
         row = self._row_indices(order, drawn, generator)
         n_bags, n_rows = _plan_batches(drawn, batch_size)
-        left = (1 - drawn / self.sizes[order]).split(n_bags)
+        undrawn = (1 - drawn / self.sizes[order]).split(n_bags)
         # all indices are copied to the device once per epoch, so that no step waits for a copy
         device = self.x.device
         rows = row.to(device).split(n_rows)
@@ -164,7 +164,7 @@ class Bags:
         for i in range(len(n_bags)):
             x = self.x.index_select(0, rows[i])  # faster than indexing with []
             proportions = self.proportions.index_select(0, bags[i])
-            yield BagBatch(x, sizes[i], proportions, rows[i], float(left[i].max()))
+            yield BagBatch(x, sizes[i], proportions, rows[i], float(undrawn[i].max()))
 
     def _row_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[RowBatch]:
         order = torch.randperm(len(self.x), generator=generator)

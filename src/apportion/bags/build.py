@@ -26,14 +26,14 @@ from apportion.bags.bags import Bags
 from apportion.bags.denoise import clip_rounding_residue
 from apportion.bags.groupings import join_groupings
 from apportion.bags.known_labels import add_known_labels, has_index, read_known_labels
-from apportion.bags.proportions import Proportions, as_proportions, is_missing
-from apportion.bags.rules import (
+from apportion.bags.problems import (
     OPTIONS,
     check_overall_shares,
     check_same_classes,
     raise_problem,
     read_shares,
 )
+from apportion.bags.proportions import Proportions, as_proportions, is_missing
 from apportion.errors import ApportionWarning, DataError, SettingsError, did_you_mean
 
 NOT_ROW_BY_ROW = frozenset(OPTIONS)  # proportions row by row take no options

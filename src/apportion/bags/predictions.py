@@ -14,8 +14,8 @@ from apportion.bags.arrays import as_tensor
 from apportion.bags.bags import Bags
 from apportion.bags.build import BuiltBags, check_row_order, column_names, group_rows
 from apportion.bags.denoise import predict_shares
+from apportion.bags.problems import read_shares
 from apportion.bags.proportions import Proportions, as_proportions
-from apportion.bags.rules import read_shares
 from apportion.errors import DataError
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from apportion.experiments.recipes import Recipe
+    from apportion.experiments.recipe import Recipe
 
 Settings = Annotated[
     list[str] | None,
@@ -32,7 +32,7 @@ RunFolders = Annotated[Path, typer.Argument(metavar="ROOT", help="Folder with th
 def find_recipes(name: str) -> "dict[str, Recipe]":
     """The recipe of that name, or all recipes of that group."""
     from apportion._untrusted import printable
-    from apportion.experiments.grid import RECIPES
+    from apportion.experiments.recipes import RECIPES
 
     if name in RECIPES:
         return {name: RECIPES[name]}
@@ -78,7 +78,7 @@ def list_recipes(
     group: Annotated[str, typer.Argument(help="A group or a recipe; default: all.")] = "",
 ) -> None:
     """List the recipes and what each of them trains."""
-    from apportion.experiments.grid import RECIPES
+    from apportion.experiments.recipes import RECIPES
 
     recipes = find_recipes(group.rstrip("/")) if group else RECIPES
     for name, recipe in recipes.items():
@@ -96,7 +96,7 @@ def show(
     set_: Settings = None,
 ) -> None:
     """Print a recipe with all its settings as JSON."""
-    from apportion.experiments.recipes import change_recipe, to_json
+    from apportion.experiments.recipe import change_recipe, to_json
 
     settings = parse_settings(set_)
     recipes = {key: to_json(change_recipe(recipe, settings)) for key, recipe in find_recipes(name).items()}
@@ -133,7 +133,7 @@ def run(
     from dataclasses import replace
 
     from apportion.cli.progress import Progress
-    from apportion.experiments.recipes import change_recipe
+    from apportion.experiments.recipe import change_recipe
     from apportion.experiments.run import run_with_teacher
 
     changes = parse_settings(set_)
@@ -172,8 +172,8 @@ def run_in_parallel(
     """Make the runs, print a line for each that has ended, and fail at the end if any of them failed."""
     from apportion._untrusted import printable
     from apportion.errors import RunError
-    from apportion.experiments.folder import read_log, read_result
     from apportion.experiments.parallel import dask_cluster, local_processes, run_all
+    from apportion.experiments.run_folder import read_log, read_result
 
     out = out.resolve()  # workers have working directories of their own
     if settings["data"] is not None:
@@ -241,7 +241,7 @@ def report(
     """Write a report of the runs below a folder: Markdown tables, an HTML page, or both."""
     from apportion._untrusted import atomic_write, check_writable_place, printable
     from apportion.errors import RunError
-    from apportion.experiments.folder import all_runs, is_finished
+    from apportion.experiments.run_folder import all_runs, is_finished
 
     if not root.is_dir():
         raise RunError(f"{printable(root)} is not a folder; pass the folder that holds the runs")
@@ -341,7 +341,7 @@ def demo(
     from apportion._untrusted import explain_write_errors
     from apportion.cli.progress import Progress
     from apportion.errors import RunError
-    from apportion.experiments.grid import FIGURE_2, FIGURE_2_EARLY
+    from apportion.experiments.recipes import FIGURE_2, FIGURE_2_EARLY
     from apportion.experiments.run import run_folder, run_with_teacher
     from apportion.report.figures import moons_figure, moons_table, save_figure
 

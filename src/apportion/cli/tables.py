@@ -186,14 +186,14 @@ def diagnose(
 
     from apportion.cli.progress import Progress
     from apportion.saving import load
-    from apportion.tables.diagnose import (
+    from apportion.tables.diagnose import (  # fmt: skip
         bag_table,
         diagnose_probabilities,
         fit_folds,
         judged_device,
         plan_diagnosis,
         row_table,
-    )  # fmt: skip
+    )
 
     classifier = load(model)
     classifier.set_params(device=judged_device(classifier, device))

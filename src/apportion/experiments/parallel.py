@@ -25,9 +25,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from apportion._device import find_device
 from apportion.errors import RunError
-from apportion.experiments.folder import check_same_recipe, is_finished, is_in_use, read_log
-from apportion.experiments.recipes import Recipe, check_recipe, to_json
+from apportion.experiments.recipe import Recipe, check_recipe, to_json
 from apportion.experiments.run import can_teach, run, run_folder, teacher_folder
+from apportion.experiments.run_folder import check_same_recipe, is_finished, is_in_use, read_log
 
 NamedRecipe = tuple[str, Recipe]  # such as ("table1/dllp+plot/64", recipe)
 Settings = dict[str, Any]  # device, data, exact and force, as `run` takes them

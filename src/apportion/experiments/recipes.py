@@ -1,418 +1,419 @@
-"""A recipe says what a run trains: data, network and both stages, as frozen values that are also JSON.
+"""The named recipes: tables and figures of the paper, and what goes beyond it. `apportion list` prints them.
 
-`check_recipe` refuses names, options, numbers and combinations that cannot be run, before any data is read.
+Names are group/method/bag size, such as table1/dllp+plot/64. Comments give the command, and where it was
+measured the time and the accuracy to expect. docs/log.md says how settings were found.
 """
 
-import inspect
-import json
-import math
-import typing
-from collections.abc import Callable, Iterator, Mapping
-from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from apportion._untrusted import printable
-from apportion.augment import AUGMENTATIONS, PAIRS
-from apportion.bags.simulate import BAG_KINDS
-from apportion.datasets import DATASETS, IMAGE_SETS
-from apportion.errors import SettingsError
-from apportion.losses import SCE_WEIGHTS
-from apportion.methods import METHODS, ROW_METHODS
-from apportion.networks import NETWORKS
-from apportion.optim import OPTIMIZERS, SCHEDULES
-from apportion.pseudo_labels import PSEUDO_LABELS
+from apportion.experiments.recipe import Data, FirstStage, Network, Recipe, SecondStage
+from apportion.networks import MNIST_WIDTHS
 
-Options = Mapping[str, Any]  # checked against the signature of the function that takes them
+SIZES = (16, 32, 64, 128)
+LARGER_SIZES = (256, 512, 1024)  # not in the paper
 
-LOSSES = ("ce", "sce", *(f"sce-{preset}" for preset in SCE_WEIGHTS))
+Recipes = dict[str, Recipe]
 
 
-@dataclass(frozen=True)
-class Data:
-    name: str = "moons"
-    bag_size: int = 50
-    bagging: str = "random"  # or dirichlet, cluster
-    validation_fraction: float = 0.0  # of the bags: not trained on, so that they can choose an epoch
+# --- two moons: figure 2 of the paper
+
+MOONS = Recipe(
+    data=Data("moons", 50),
+    network=Network("mlp", {"widths": (64, 64, 64)}),
+    first=FirstStage(epochs=150, learning_rate=2e-3),
+    batch_size=100,
+)
+MOONS_STUDENT = SecondStage(epochs=80, warmup_epochs=10, learning_rate=1e-3)
+MOONS_GAN = FirstStage("llp_gan", epochs=150, learning_rate=5e-3, options={"noise": 8})
 
 
-@dataclass(frozen=True)
-class Network:
-    name: str = "mlp"
-    options: Options = field(default_factory=dict)
+def two_moons(group: str, first_stages: Mapping[str, FirstStage]) -> Recipes:
+    """First stages on two moons, alone and with PLOT."""
+    recipes = {}
+    for method, first in first_stages.items():
+        recipes[f"{group}/{method}/50"] = replace(MOONS, first=first)
+        recipes[f"{group}/{method}+plot/50"] = replace(MOONS, first=first, second=MOONS_STUDENT)
+    return recipes
 
 
-@dataclass(frozen=True)
-class FirstStage:
-    """A method that learns from the proportions of the bags."""
+# apportion run figure2 --seeds 1-5     half a minute per seed on one core
+FIGURE_2 = two_moons("figure2", {"dllp": MOONS.first, "llp_gan": MOONS_GAN})
 
-    method: str = "dllp"
-    epochs: int = 150
-    optimizer: str = "adam"
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.0
-    momentum: float = 0.9  # β₁ of Adam
-    schedule: str = "one_cycle"
-    options: Options = field(default_factory=dict)  # of the method
-    generator_learning_rate: float = 3e-4  # of LLP-GAN's generator: Adam with β₁ = 0.5
-    clip: float | None = None  # largest norm of the gradient of a step
-    batches: str = "bag"  # of whole bags, or "row": of rows from all bags
+# apportion run figure2-early --seeds 1-5     first stages stopped after 40 epochs, which make mistakes
+EARLY = {"epochs": 40, "schedule": "constant", "learning_rate": 1e-3}
+FIGURE_2_EARLY = two_moons(
+    "figure2-early",
+    {
+        "dllp": replace(MOONS.first, **EARLY),  # type: ignore[arg-type]
+        "llp_gan": replace(MOONS_GAN, **EARLY),  # type: ignore[arg-type]
+    },
+)
 
 
-@dataclass(frozen=True)
-class SecondStage:
-    """PLOT. The defaults are ours; the groups whose names end in `-paper` follow the paper instead."""
+# --- scikit-learn's digits: every method in seconds
 
-    epochs: int = 40
-    labels: str = "hard"  # hard, soft, predicted (no transport) or argmax
-    reg: float = 0.1  # soft labels: 1/λ
-    relax: float | None = None  # soft labels: weight of the proportions; None: met exactly
-    loss: str = "ce"  # or sce, or sce with published weights: sce-mnist, sce-cifar10, sce-cifar100, sce-eq9
-    alpha: float = 0.1  # sce: weight of the cross-entropy
-    beta: float = 1.0  # sce: weight of the reverse cross-entropy
-    log_zero: float = -9.210340371976182  # sce: log 1e-4
-    weighting: str = "instance"  # equation (22), or bag: equation (3)
-    mixup: float = 0.0  # α of the Beta distribution; 1.0 for images, 0 for points and tables
-    memory: int = 5  # rounds of labels that are averaged
-    ema: float = 0.0  # momentum of the log-probabilities that labels are made from, at the peak rate
-    student: str = "new"  # or teacher: train the network of the first stage on
-    warmup_epochs: int = 10  # epochs on the teacher's labels before the first relabeling
-    stop: float | None = None  # δ of algorithm 2
-    optimizer: str = "adam"
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    momentum: float = 0.9
-    schedule: str = "flat"
-    network: Network | None = None  # None: as in the first stage
-    augment: str | None = None  # None: as in the first stage
+DIGITS = Recipe(
+    data=Data("digits", 16),
+    network=Network("mlp", {"widths": (128, 128, 128)}),
+    first=FirstStage(epochs=100, learning_rate=2e-3),
+    batch_size=128,
+)
+# the teacher is trained on: a new student loses what LLP-VAT gained (98.4 to 97.0 %)
+DIGITS_STUDENT = SecondStage(epochs=40, warmup_epochs=1, learning_rate=5e-4, student="teacher")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    data: Data = Data()
-    network: Network = Network()
-    first: FirstStage = FirstStage()
-    second: SecondStage | None = None
-    batch_size: int = 100
-    augment: str = "none"  # or crop, crop+flip, strong(-unmirrored); two views: weak+strong(-unmirrored)
-    seed: int = 1
-
-    @property
-    def stage(self) -> FirstStage | SecondStage:
-        """The stage that a run of this recipe trains."""
-        return self.first if self.second is None else self.second
-
-    @property
-    def stage_network(self) -> Network:
-        if self.second is None or self.second.network is None:
-            return self.network
-        return self.second.network
-
-    @property
-    def stage_augment(self) -> str:
-        if self.second is None or self.second.augment is None:
-            return self.augment
-        return self.second.augment
-
-
-# --- JSON
-
-
-def to_json(recipe: Recipe) -> str:
-    return json.dumps(asdict(recipe), indent=1)
-
-
-def from_json(text: str) -> Recipe:
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as problem:
-        raise SettingsError(f"this is not a recipe in JSON: {problem}") from None
-    return _build(Recipe, values, "")
-
-
-def change_recipe(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
-    """The recipe with settings such as {"second.mixup": "0.4"}. Values are read as JSON if possible."""
-    values: dict[str, Any] = asdict(recipe)
-    for path, text in settings.items():
-        *parents, name = path.split(".")
-        place = values
-        for i, parent in enumerate(parents):
-            if place.get(parent) is None and parent == "second":
-                place[parent] = {}
-            if place.get(parent) is None and parent == "network":
-                place[parent] = deepcopy(values["network"])
-            if not isinstance(place.get(parent), dict):
-                known = ", ".join(key for key, value in place.items() if isinstance(value, dict))
-                raise SettingsError(
-                    f"there are no settings '{'.'.join(parents[: i + 1])}'; choose from {known}"
-                )
-            place = place[parent]
-        try:
-            place[name] = json.loads(text)
-        except (ValueError, RecursionError):
-            place[name] = text
-    return _build(Recipe, values, "")
-
-
-def _build(kind: type, values: Any, path: str) -> Any:
-    """A recipe, or a part of one, from plain values. Unknown keys are refused."""
-    if not isinstance(values, Mapping):
-        raise SettingsError(
-            f"{path or 'a recipe'} must be a table of settings, not {printable(repr(values))}"
-        )
-    hints = typing.get_type_hints(kind)
-    known = [each.name for each in fields(kind)]
-    arguments = {}
-    for name, value in values.items():
-        full_name = f"{path}.{name}" if path else name
-        if name not in known:
-            raise SettingsError(
-                f"there is no setting '{printable(full_name)}'; choose from {', '.join(known)}"
-            )
-        arguments[name] = _build_value(hints[name], value, full_name)
-    return kind(**arguments)
-
-
-def _build_value(hint: Any, value: Any, path: str) -> Any:
-    """A value of the hinted type; anything else is refused."""
-    is_union = typing.get_origin(hint) in (typing.Union, type(int | None))
-    kinds = typing.get_args(hint) if is_union else (hint,)
-    if value is None and type(None) in kinds:
-        return None
-    for kind in kinds:
-        if is_dataclass(kind):
-            return _build(typing.cast(type, kind), value, path)
-        if kind == Options and isinstance(value, Mapping):
-            return {str(k): tuple(v) if isinstance(v, list) else v for k, v in value.items()}
-        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        if kind in (int, str) and isinstance(value, kind) and not isinstance(value, bool):
-            return value
-    names = ["null" if kind is type(None) else getattr(kind, "__name__", "table") for kind in kinds]
-    raise SettingsError(f"{path} is {printable(repr(value))}; it must be of type {' or '.join(names)}")
-
-
-# --- checks
-
-
-def check_recipe(recipe: Recipe) -> None:
-    """Raise SettingsError for a recipe that cannot be run."""
-    _check_names(recipe)
-    for path, network in _networks(recipe).items():
-        _check_options(f"{path}.options", network.options, NETWORKS[network.name], 2)
-    _check_options("first.options", recipe.first.options, METHODS[recipe.first.method], 1)
-    for path, value in numbers_of(recipe):
-        allowed = OPTION_RANGES.get(path.rsplit(".", 1)[1]) if ".options." in path else RANGES[path]
-        if allowed is not None and not allowed.contains(value):
-            raise SettingsError(f"{path} is {value!r}; it must be {allowed}")
-    _check_data(recipe)
-    _check_views(recipe)
-    _check_batches(recipe.first)
-    second = recipe.second
-    if second is not None and second.student == "teacher" and second.network not in (None, recipe.network):
-        raise SettingsError(
-            "second.student is 'teacher', which keeps the network of the first stage; leave out "
-            "second.network, or set second.student=new"
-        )
-
-
-def _check_names(recipe: Recipe) -> None:
-    """Every name of a recipe is one of those that exist."""
-    names: list[tuple[str, str, Any]] = [
-        ("data.name", recipe.data.name, DATASETS),
-        ("data.bagging", recipe.data.bagging, BAG_KINDS),
-        ("first.method", recipe.first.method, METHODS),
-        ("first.optimizer", recipe.first.optimizer, OPTIMIZERS),
-        ("first.schedule", recipe.first.schedule, SCHEDULES),
-        ("first.batches", recipe.first.batches, ("bag", "row")),
-        ("augment", recipe.augment, AUGMENTATIONS),
-    ]
-    if recipe.second is not None:
-        names += [
-            ("second.labels", recipe.second.labels, PSEUDO_LABELS),
-            ("second.loss", recipe.second.loss, LOSSES),
-            ("second.student", recipe.second.student, ("new", "teacher")),
-            ("second.weighting", recipe.second.weighting, ("instance", "bag")),
-            ("second.optimizer", recipe.second.optimizer, OPTIMIZERS),
-            ("second.schedule", recipe.second.schedule, SCHEDULES),
-        ]
-        if recipe.second.augment is not None:
-            names.append(("second.augment", recipe.second.augment, AUGMENTATIONS))
-    names += [(f"{path}.name", network.name, NETWORKS) for path, network in _networks(recipe).items()]
-    for path, name, known in names:
-        if name not in known:
-            raise SettingsError(f"{path} is '{printable(name)}'; choose one of {', '.join(known)}")
-
-
-def _networks(recipe: Recipe) -> dict[str, Network]:
-    networks = {"network": recipe.network}
-    if recipe.second is not None and recipe.second.network is not None:
-        networks["second.network"] = recipe.second.network
-    return networks
-
-
-def _check_options(path: str, options: Options, function: Callable[..., Any], n_given: int) -> None:
-    """Options are parameters that the function has, of the type of their default."""
-    parameters = list(inspect.signature(function).parameters.values())[n_given:]
-    # parameters without a default, or with None, are built by the run, such as LLP-GAN's generator
-    defaults = {
-        parameter.name: parameter.default
-        for parameter in parameters
-        if parameter.default not in (inspect.Parameter.empty, None)
+def digits() -> Recipes:
+    """apportion run digits --seeds 4-6     about 5 s per run on one core"""
+    changes: dict[str, dict[str, Any]] = {
+        "dllp": {},
+        "llp_vat": {},
+        # with weight 1 the two other terms drown the proportions of ten classes
+        "llp_gan": {"learning_rate": 5e-3, "options": {"weight": 10.0}},
+        "rot": {},
+        "count_likelihood": {},
     }
-    for name, value in options.items():
-        if name not in defaults:
-            known = ", ".join(defaults) or "none"
-            raise SettingsError(f"there is no setting '{path}.{printable(name)}'; the options are: {known}")
-        if not _same_type(value, defaults[name]):
-            text = printable(repr(value), 80)
-            raise SettingsError(f"{path}.{name} is {text}; pass a value such as {defaults[name]!r}")
+    recipes = {"digits/supervised/1": replace(DIGITS, data=Data("digits", 1))}
+    for method, change in changes.items():
+        recipe = replace(DIGITS, first=replace(DIGITS.first, method=method, **change))
+        recipes[f"digits/{method}/16"] = recipe
+        recipes[f"digits/{method}+plot/16"] = replace(recipe, second=DIGITS_STUDENT)
+    return recipes
 
 
-def _same_type(value: Any, default: Any) -> bool:
-    if isinstance(default, tuple):
-        return isinstance(value, tuple) and all(type(each) is int for each in value)
-    if isinstance(default, float):
-        return type(value) in (int, float)
-    return type(value) is type(default)
+# --- CIFAR: tables 1 to 3 and figure 4 of the paper, in our setting
+
+CONV13 = Network("conv13", {"dropout": 0.2})  # 0.5 in the paper: worse on held-out bags
+# A longer first stage for larger bags, then a new student at a high rate until the last 30 % of its epochs.
+FIRST_EPOCHS = {16: 40, 32: 60, 64: 80, 128: 120}
+STUDENT_EPOCHS = {16: 70, 32: 80, 64: 100, 128: 120}
+CIFAR = Recipe(
+    data=Data("cifar10", 64),
+    network=CONV13,
+    first=FirstStage(epochs=100, learning_rate=1e-3),
+    batch_size=1024,
+    augment="crop+flip",
+)
+# labels from a moving average of predictions: after a single epoch at a high rate they are poor
+CIFAR_STUDENT = SecondStage(
+    epochs=80,
+    mixup=1.0,
+    warmup_epochs=10,
+    ema=0.9,
+    optimizer="sgd",
+    learning_rate=0.1,
+    weight_decay=5e-4,
+    schedule="flat_then_linear",
+)
+# The larger the bags, the weaker the signal of their proportions: with weights of 1 to 30 the other terms of
+# LLP-GAN drown it. The generator must not learn too fast.
+GAN: dict[str, Any] = {"options": {"weight": 100.0}, "generator_learning_rate": 3e-5}
 
 
-def _check_data(recipe: Recipe) -> None:
-    """Views and networks for images need images."""
-    if recipe.data.name in IMAGE_SETS:
-        return
-    views = {"augment": recipe.augment, "second.augment": recipe.second.augment if recipe.second else None}
-    for path, augment in views.items():
-        if augment not in ("none", None, *PAIRS):
-            raise SettingsError(
-                f"{path} is '{augment}', but {recipe.data.name} has no images; set it to none"
+def cifar_first_stage(size: int, data: str = "cifar10", **changes: Any) -> Recipe:
+    """A first stage in our setting for one bag size."""
+    first = replace(CIFAR.first, epochs=FIRST_EPOCHS[size], **changes)
+    return replace(CIFAR, data=Data(data, size), first=first)
+
+
+def cifar_student(size: int, **changes: Any) -> SecondStage:
+    return replace(CIFAR_STUDENT, epochs=STUDENT_EPOCHS[size], **changes)
+
+
+def cifar_table(group: str, data: str) -> Recipes:
+    """apportion run table1/dllp+plot/16 --seeds 1-3     both stages in 100 s on one H200; expect 93 %"""
+    changes: dict[str, dict[str, Any]] = {"dllp": {}, "llp_vat": {}, "llp_gan": GAN}
+    recipes = {}
+    for method, change in changes.items():
+        for size in SIZES:
+            recipe = cifar_first_stage(size, data, method=method, **change)
+            recipes[f"{group}/{method}/{size}"] = recipe
+            recipes[f"{group}/{method}+plot/{size}"] = replace(recipe, second=cifar_student(size))
+    # bags of one are supervised learning: their hard labels are the true ones, whatever the teacher
+    supervised = replace(CIFAR, data=Data(data, 1), first=replace(CIFAR.first, epochs=30))
+    recipes[f"{group}/supervised/1"] = supervised
+    recipes[f"{group}/supervised+plot/1"] = replace(supervised, second=CIFAR_STUDENT)
+    return recipes
+
+
+TABLE_1 = cifar_table("table1", "cifar10")
+TABLE_2 = cifar_table("table2", "cifar100")
+
+
+def table_3() -> Recipes:
+    """apportion run table3     the ablation: second stages after table1/dllp/64, which is its baseline
+
+    Its row CE + OT + mixup is table1/dllp+plot/64.
+    """
+    changes: dict[str, dict[str, Any]] = {
+        "ce": {"labels": "predicted", "mixup": 0.0},
+        "sce": {"labels": "predicted", "loss": "sce", "mixup": 0.0},
+        "ce+ot": {"mixup": 0.0},
+        "sce+ot": {"loss": "sce", "mixup": 0.0},
+        "sce+ot+mixup": {"loss": "sce"},  # not in the paper
+    }
+    recipe = cifar_first_stage(64)
+    return {
+        f"table3/{row}/64": replace(recipe, second=cifar_student(64, **change))
+        for row, change in changes.items()
+    }
+
+
+def figure_4(group: str, data: str) -> Recipes:
+    """apportion run figure4     soft labels after the first stages of tables 1 and 2"""
+    recipes = {}
+    for reg in (1.0, 0.1):
+        for size in SIZES:
+            student = cifar_student(size, labels="soft", reg=reg)
+            recipe = replace(cifar_first_stage(size, data), second=student)
+            recipes[f"{group}/soft-{round(1 / reg)}/{size}"] = recipe
+    return recipes
+
+
+# --- tables 1 and 2 in other settings
+
+
+def held_out() -> Recipes:
+    """apportion run table1-held-out     a tenth of the bags is held out: which epoch would they choose?"""
+    return {
+        name.replace("table1", "table1-held-out"): replace(
+            recipe, data=replace(recipe.data, validation_fraction=0.1)
+        )
+        for name, recipe in TABLE_1.items()
+        if name.startswith("table1/dllp")
+    }
+
+
+def longer() -> Recipes:
+    """apportion run table2-long     some first stages of table 2 end too soon"""
+    epochs = {16: 80, 32: 120, 64: 160, 128: 300}
+    return {
+        name.replace("table2", "table2-long"): replace(
+            recipe, first=replace(recipe.first, epochs=epochs[recipe.data.bag_size])
+        )
+        for name, recipe in TABLE_2.items()
+        if recipe.data.bag_size in epochs
+    }
+
+
+def with_muon() -> Recipes:
+    """apportion run table2-muon     first stages with Muon, in as many epochs"""
+    rates = {16: 0.05, 32: 0.03, 64: 0.02, 128: 0.02}
+    recipes = {}
+    for name, recipe in (TABLE_1 | TABLE_2).items():
+        if recipe.data.bag_size not in rates:
+            continue
+        first = replace(
+            recipe.first,
+            optimizer="muon",
+            learning_rate=rates[recipe.data.bag_size],
+            weight_decay=5e-4,
+            schedule="ramp_cosine",
+            # with a weight of 100 gradients are too long for SGD, which trains what Muon does not
+            clip=0.2 if recipe.first.method == "llp_gan" else None,
+        )
+        recipes[name.replace("/", "-muon/", 1)] = replace(recipe, first=first)
+    return recipes
+
+
+def paper_setting() -> Recipes:
+    """apportion run table1-paper     the setting of the paper as far as it is given
+
+    Adam at 1e-4 halved every 100 epochs, β₁ = 0.5, SCE, no mixup, dropout 0.5. The epochs and the size of a
+    batch are not given (docs/paper.md, P1).
+    """
+    first = FirstStage(epochs=200, learning_rate=1e-4, momentum=0.5, schedule="halving")
+    second = SecondStage(
+        epochs=100,
+        loss="sce",
+        warmup_epochs=1,
+        learning_rate=1e-4,
+        momentum=0.5,
+        schedule="halving",
+        student="teacher",
+    )
+    recipes = {}
+    for size in SIZES:
+        network = Network("conv13", {"dropout": 0.5})
+        recipe = replace(CIFAR, data=Data("cifar10", size), network=network, first=first)
+        recipes[f"table1-paper/dllp/{size}"] = recipe
+        recipes[f"table1-paper/dllp+plot/{size}"] = replace(recipe, second=second)
+    return recipes
+
+
+# --- MNIST with the network of the appendix
+
+
+def mnist() -> Recipes:
+    """apportion run mnist"""
+    recipes = {}
+    for method in ("dllp", "count_likelihood"):
+        for size in SIZES:
+            recipe = Recipe(
+                data=Data("mnist", size),
+                network=Network("mlp", {"widths": MNIST_WIDTHS}),
+                first=FirstStage(method, epochs=60, learning_rate=1e-3),
+                batch_size=1024,
             )
-    for path, network in _networks(recipe).items():
-        if network.name != "mlp":
-            raise SettingsError(
-                f"{path}.name is '{network.name}', but {recipe.data.name} has no images; set it to mlp"
-            )
+            second = SecondStage(epochs=40, warmup_epochs=10, learning_rate=1e-3)
+            recipes[f"mnist/{method}/{size}"] = recipe
+            recipes[f"mnist/{method}+plot/{size}"] = replace(recipe, second=second)
+    return recipes
 
 
-def _check_views(recipe: Recipe) -> None:
-    """Only the method two_views takes pairs of views, and it takes nothing else."""
-    if (recipe.first.method == "two_views") != (recipe.augment in PAIRS):
-        raise SettingsError(
-            f"first.method is '{recipe.first.method}' and augment is '{recipe.augment}', but the method "
-            f"two_views and the views {' and '.join(PAIRS)} need each other; set both or neither"
+# --- beyond the paper: two views as a first stage
+
+TWO_VIEWS = FirstStage(
+    "two_views",
+    epochs=110,
+    optimizer="sgd",
+    learning_rate=0.1,
+    weight_decay=5e-4,
+    schedule="ramp_cosine",
+    clip=5.0,
+)
+TWO_VIEWS_MUON = replace(TWO_VIEWS, optimizer="muon", learning_rate=0.05)
+# no dropout: strong views are enough regularization
+PLAIN_CONV13 = Network("conv13", {"dropout": 0.0})
+FLIP_CONV13 = Network("conv13", {"dropout": 0.0, "test_time_flip": True})
+FLIP_RESNET9 = Network("resnet9", {"dropout": 0.0, "test_time_flip": True})
+ROWS_FROM = 256  # bags of this size: a batch holds too few of them, so it takes rows of all bags
+
+
+def two_views(
+    group: str,
+    network: Network,
+    epochs: Mapping[int, int],  # by bag size
+    *,
+    data: str = "cifar10",
+    batch_size: int = 512,  # half of CIFAR's: twice the steps per epoch, in which bags teach far more
+    options: Mapping[str, Any] | None = None,
+    rows_from: int | None = ROWS_FROM,
+    first: FirstStage = TWO_VIEWS,
+    learning_rates: Mapping[int, float] | None = None,  # by bag size, if not the usual one
+) -> Recipes:
+    recipes = {}
+    for size, n_epochs in epochs.items():
+        by_row = rows_from is not None and size >= rows_from
+        stage = replace(
+            first,
+            epochs=n_epochs,
+            options=dict(options or {}),
+            batches="row" if by_row else "bag",
+            learning_rate=(learning_rates or {}).get(size, first.learning_rate),
         )
-    if recipe.second is not None and recipe.stage_augment in PAIRS:
-        raise SettingsError(
-            f"the second stage learns from one view, but second.augment is '{recipe.stage_augment}'; set "
-            "second.augment to a single view such as crop+flip or none"
+        recipes[f"{group}/two_views/{size}"] = replace(
+            CIFAR,
+            data=Data(data, size),
+            network=network,
+            first=stage,
+            batch_size=batch_size if rows_from is not None else max(batch_size, size),
+            augment="weak+strong",
         )
+    return recipes
 
 
-def _check_batches(first: FirstStage) -> None:
-    """Batches of rows are for methods that remember predictions of whole bags."""
-    if first.batches == "bag":
-        return
-    if first.method not in ROW_METHODS:
-        raise SettingsError(
-            f"first.batches is 'row', but the method {first.method} needs whole bags; set first.batches=bag, "
-            f"or first.method to {' or '.join(ROW_METHODS)}"
-        )
-    if first.options.get("counts"):
-        raise SettingsError("first.options.counts needs whole bags; leave it out, or set first.batches=bag")
+def with_student(recipes: Recipes, second: SecondStage) -> Recipes:
+    """The same recipes with a second stage."""
+    return {
+        name.replace("two_views", "two_views+plot"): replace(recipe, second=second)
+        for name, recipe in recipes.items()
+    }
 
 
-# --- ranges
+def beyond_cifar() -> Recipes:
+    """apportion run beyond-resnet9-muon/two_views/32     four minutes on one H200; expect 96.3 %
+
+    Larger bags take off later, so they need more epochs. Every epoch passes each image in two views. The
+    arithmetic of ResNet-9 is half that of the 13 layers (beyond-conv13/two_views/64: 200 s on one H200).
+    """
+    conv13_epochs = {16: 60, 32: 75, 64: 100, 128: 170, 256: 220, 512: 220, 1024: 220}
+    resnet9_epochs = {16: 100, 32: 130, 64: 180, 128: 300, 256: 350, 512: 350, 1024: 350}
+    muon_epochs = {16: 100, 32: 200, 64: 220, 128: 280, 256: 450, 512: 400, 1024: 400}
+    conv13 = two_views("beyond-conv13", FLIP_CONV13, conv13_epochs)
+    conv13_muon = two_views(
+        "beyond-conv13-muon",
+        FLIP_CONV13,
+        {64: 90, 128: 160},  # for 200 and 300 s including compilation
+        first=TWO_VIEWS_MUON,
+        learning_rates={64: 0.04, 128: 0.03},
+        rows_from=128,  # with rows of all bags no step waits for transport
+    )
+    conv13_1024 = two_views(
+        "beyond-conv13-1024", PLAIN_CONV13, {16: 60, 32: 80, 64: 110, 128: 180}, batch_size=1024
+    )
+    resnet9 = two_views("beyond-resnet9", FLIP_RESNET9, resnet9_epochs)
+    resnet9_muon = two_views(
+        "beyond-resnet9-muon",
+        FLIP_RESNET9,
+        muon_epochs,
+        first=TWO_VIEWS_MUON,
+        learning_rates={32: 0.025, 64: 0.025, 256: 0.02},
+        rows_from=128,
+    )
+    argmax = two_views("beyond-resnet9-argmax", FLIP_RESNET9, resnet9_epochs, options={"transport": False})
+    whole_bags = two_views(
+        "beyond-resnet9-whole", FLIP_RESNET9, {256: 400, 512: 400, 1024: 400}, rows_from=None
+    )
+    cifar100 = two_views("beyond-resnet9-cifar100", FLIP_RESNET9, resnet9_epochs, data="cifar100")
+    student = replace(CIFAR_STUDENT, epochs=70, network=CONV13, augment="crop+flip")
+    recipes = conv13 | conv13_muon | conv13_1024 | resnet9 | resnet9_muon | argmax | whole_bags | cifar100
+    return recipes | with_student(conv13 | conv13_muon | conv13_1024, student)
 
 
-@dataclass(frozen=True)
-class Range:
-    """An interval. The lower end belongs to it unless `low_open`, the upper end only if `high_closed`."""
-
-    low: float
-    high: float = math.inf
-    low_open: bool = False
-    high_closed: bool = False
-
-    def contains(self, value: float) -> bool:
-        above = value > self.low or (value == self.low and not self.low_open)
-        below = value < self.high or (value == self.high and self.high_closed)
-        return above and below
-
-    def __str__(self) -> str:
-        parts = []
-        if self.low > -math.inf:
-            parts.append(f"{'more than' if self.low_open else 'at least'} {self.low:g}")
-        if self.high < math.inf:
-            parts.append(f"{'at most' if self.high_closed else 'less than'} {self.high:g}")
-        elif not self.high_closed:
-            parts.append("finite")
-        return " and ".join(parts)
+def beyond_mnist() -> Recipes:
+    """apportion run beyond-mnist/two_views/128     13 minutes on one core, 104,000 weights; expect 99 %"""
+    epochs = {16: 12, 32: 12, 64: 12, 128: 12, 256: 16, 512: 20, 1024: 24}
+    network = Network("resnet9", {"width": 8})
+    exact = two_views("beyond-mnist", network, epochs, data="mnist", batch_size=256)
+    argmax = two_views(
+        "beyond-mnist-argmax", network, epochs, data="mnist", batch_size=256, options={"transport": False}
+    )
+    # labels of whole bags know more than the network that they are made from
+    student = replace(CIFAR_STUDENT, epochs=16, warmup_epochs=6, augment="crop")
+    recipes = exact | argmax | with_student(exact, student)
+    # the mirror image of a digit is not a digit
+    return {name: replace(recipe, augment="weak+strong-unmirrored") for name, recipe in recipes.items()}
 
 
-POSITIVE = Range(0, low_open=True)
-NONNEGATIVE = Range(0)
-AT_LEAST_1 = Range(1)
-BELOW_1 = Range(0, 1)
+# --- every method in a second or two, for tests
 
-RANGES = {
-    "data.bag_size": AT_LEAST_1,
-    "data.validation_fraction": BELOW_1,
-    "first.epochs": AT_LEAST_1,
-    "first.learning_rate": NONNEGATIVE,
-    "first.weight_decay": NONNEGATIVE,
-    "first.momentum": BELOW_1,
-    "first.generator_learning_rate": NONNEGATIVE,
-    "first.clip": POSITIVE,
-    "second.epochs": AT_LEAST_1,
-    "second.learning_rate": NONNEGATIVE,
-    "second.weight_decay": NONNEGATIVE,
-    "second.momentum": BELOW_1,
-    "second.reg": POSITIVE,
-    "second.relax": POSITIVE,
-    "second.alpha": NONNEGATIVE,
-    "second.beta": NONNEGATIVE,
-    "second.log_zero": Range(-math.inf, 0, low_open=True),
-    "second.mixup": NONNEGATIVE,
-    "second.memory": AT_LEAST_1,
-    "second.ema": BELOW_1,
-    "second.warmup_epochs": NONNEGATIVE,
-    "second.stop": NONNEGATIVE,
-    "batch_size": AT_LEAST_1,
-    "seed": Range(0, 2**32),  # as in scikit-learn
+
+def smoke() -> Recipes:
+    recipes = {}
+    for method in ("dllp", "llp_vat", "llp_gan", "rot", "count_likelihood", "two_views"):
+        augment = "weak+strong" if method == "two_views" else "none"
+        first = replace(MOONS.first, method=method, epochs=3)
+        recipes[f"smoke/{method}/50"] = replace(MOONS, first=first, augment=augment)
+    student = SecondStage(epochs=3, warmup_epochs=1)
+    students = {
+        "hard": student,
+        "sce-mixup": replace(student, loss="sce", mixup=1.0),
+        "soft": replace(student, labels="soft"),
+        "predicted": replace(student, labels="predicted"),
+    }
+    for name, second in students.items():
+        first = replace(MOONS.first, epochs=3)
+        recipes[f"smoke/dllp+plot-{name}/50"] = replace(MOONS, first=first, second=second)
+    return recipes
+
+
+RECIPES: Recipes = {
+    **FIGURE_2,
+    **FIGURE_2_EARLY,
+    **digits(),
+    **TABLE_1,
+    **held_out(),
+    **paper_setting(),
+    **TABLE_2,
+    **longer(),
+    **with_muon(),
+    **table_3(),
+    **figure_4("figure4", "cifar10"),
+    **figure_4("figure4-cifar100", "cifar100"),
+    **mnist(),
+    **beyond_cifar(),
+    **beyond_mnist(),
+    **smoke(),
 }
-OPTION_RANGES = {  # of every network and method that has an option of that name
-    "widths": AT_LEAST_1,
-    "width": AT_LEAST_1,
-    "dropout": BELOW_1,
-    "slope": NONNEGATIVE,
-    "last_padding": Range(0, 8),
-    "noise": AT_LEAST_1,
-    "weight": NONNEGATIVE,
-    "adversarial": NONNEGATIVE,
-    "radius": POSITIVE,
-    "probe": POSITIVE,
-    "ramp": POSITIVE,
-    "alpha": Range(0, 1, high_closed=True),
-    "reg": POSITIVE,
-    "bag_first": NONNEGATIVE,
-    "bag_last": NONNEGATIVE,
-    "contrast": NONNEGATIVE,
-    "temperature": POSITIVE,
-    "momentum": BELOW_1,
-    "relax": Range(0, low_open=True, high_closed=True),  # infinite: the proportions are met exactly
-}
-
-
-def numbers_of(part: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a recipe with its path, including those in options and tuples."""
-    if isinstance(part, int | float) and not isinstance(part, bool):
-        yield path, part
-    elif is_dataclass(part):
-        for each in fields(part):
-            yield from numbers_of(getattr(part, each.name), f"{path}.{each.name}" if path else each.name)
-    elif isinstance(part, Mapping):
-        for name, value in part.items():
-            yield from numbers_of(value, f"{path}.{name}")
-    elif isinstance(part, list | tuple):
-        for value in part:
-            yield from numbers_of(value, path)

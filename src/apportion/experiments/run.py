@@ -48,10 +48,10 @@ from apportion.evaluate import (
     predict_log_proba,
     proportion_error,
 )
-from apportion.experiments import folder as folders
-from apportion.experiments.recipes import FirstStage, Network, Recipe, SecondStage, check_recipe, to_json
+from apportion.experiments import run_folder as folders
+from apportion.experiments.data import RunData, data_checksum, load_run_data
+from apportion.experiments.recipe import FirstStage, Network, Recipe, SecondStage, check_recipe, to_json
 from apportion.experiments.sample import SampleWriter
-from apportion.experiments.task import Task, data_checksum, load_task
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
 from apportion.methods import ROT, make_learner
 from apportion.methods.plot import Loss, bag_weights
@@ -84,7 +84,7 @@ def run(
     folders.check_not_finished(folder)
     folders.check_same_recipe(folder, to_json(recipe), force)
     place = process_device(find_device(device))
-    task = load_task(recipe, place, data)
+    task = load_run_data(recipe, place, data)
     group = process_group(place)
     where = describe_where(place, exact)
     where["data"] = data_checksum(task)
@@ -130,7 +130,7 @@ def run(
 
 def train_stage(
     recipe: Recipe,
-    task: Task,
+    task: RunData,
     teacher: Path | None,
     resume: dict[str, Any] | None,
     label: Labeler | None,
@@ -236,7 +236,7 @@ def build_schedule(stage: FirstStage | SecondStage) -> Schedule:
 def build_labeler(second: SecondStage | None) -> Labeler | None:
     if second is None:
         return None
-    return make_labeler(second.labels, second.reg, math.inf if second.relax is None else second.relax)
+    return make_labeler(second.labels, second.reg, math.inf if second.precision is None else second.precision)
 
 
 def build_loss(second: SecondStage) -> Loss:
@@ -250,7 +250,7 @@ def build_loss(second: SecondStage) -> Loss:
 # --- several processes
 
 
-def _follow(recipe: Recipe, task: Task, teacher: Path | None, exact: bool, group: ProcessGroup) -> None:
+def _follow(recipe: Recipe, task: RunData, teacher: Path | None, exact: bool, group: ProcessGroup) -> None:
     """Train as a process other than the first, which alone writes to the folder."""
     with deterministic_algorithms(exact):
         label = build_labeler(recipe.second)
@@ -271,7 +271,7 @@ def _check_processes(group: ProcessGroup, where: dict[str, Any], recipe: Recipe)
 # --- evaluation
 
 
-def evaluate_epoch(state: EpochState, task: Task, label: Labeler | None) -> dict[str, Any]:
+def evaluate_epoch(state: EpochState, task: RunData, label: Labeler | None) -> dict[str, Any]:
     """A line of the log: loss terms, accuracies in percent, and seconds by part."""
     started = time.perf_counter()
     classifier = state.learner.classifier
@@ -307,7 +307,7 @@ def evaluate_epoch(state: EpochState, task: Task, label: Labeler | None) -> dict
     return line
 
 
-def summarize(log: list[dict[str, Any]], task: Task, log_probs: Tensor, test: Tensor) -> dict[str, Any]:
+def summarize(log: list[dict[str, Any]], task: RunData, log_probs: Tensor, test: Tensor) -> dict[str, Any]:
     """The result of a run. The last epoch is the headline; the best test epoch is marked as oracle."""
     curve = [line["test_accuracy"] for line in log]
     best = max(range(len(curve)), key=curve.__getitem__)

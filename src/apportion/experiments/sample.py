@@ -21,9 +21,9 @@ from apportion._untrusted import NUMBER, atomic_write, check_json, parse_json, r
 from apportion.bags.bags import bag_means
 from apportion.errors import RunError
 from apportion.evaluate import calibration, predict_log_proba
-from apportion.experiments.folder import RESUME_HINT
-from apportion.experiments.recipes import Recipe
-from apportion.experiments.task import Task
+from apportion.experiments.data import RunData
+from apportion.experiments.recipe import Recipe
+from apportion.experiments.run_folder import RESUME_HINT
 from apportion.pipeline import EpochState
 
 BAGS = 12  # at most
@@ -80,7 +80,7 @@ class Sample:
 class SampleWriter:
     """Adds the epochs of a run to its sample; a run that resumes keeps the epochs before its checkpoint."""
 
-    def __init__(self, folder: Path, recipe: Recipe, task: Task, epochs_done: int = 0) -> None:
+    def __init__(self, folder: Path, recipe: Recipe, task: RunData, epochs_done: int = 0) -> None:
         self.path = folder / "sample.npz"
         self.task = task
         self.batch_size = recipe.batch_size
@@ -157,7 +157,7 @@ def choose_bags(sizes: Tensor, seed: int) -> Tensor:
     return order[:n_fitting].sort().values
 
 
-def _empty_sample(task: Task, which: Tensor, rows: Tensor, sizes: Tensor) -> Sample:
+def _empty_sample(task: RunData, which: Tensor, rows: Tensor, sizes: Tensor) -> Sample:
     """A sample without epochs."""
     data = task.data
     proportions = task.bags.proportions[which.to(task.device)].cpu()

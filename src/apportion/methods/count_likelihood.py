@@ -35,14 +35,14 @@ class CountLikelihood:
 
     def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         logits = self.classifier(batch.x)
-        yield {"counts": count_loss(logits, batch.sizes, batch.proportions, batch.left)}
+        yield {"counts": count_loss(logits, batch.sizes, batch.proportions, batch.undrawn)}
 
 
 def count_loss(
     logits: Tensor,
     sizes: Tensor,
     proportions: Tensor,
-    left: float = 0.0,
+    undrawn: float = 0.0,
     on_host: Callable[[], Sequence[Tensor]] | None = None,
 ) -> Tensor:
     """Minus the log-likelihood of the counts up to a constant, mean over rows.
@@ -51,13 +51,13 @@ def count_loss(
     saddlepoint is where predictions, shifted by one potential per class, have the observed counts: entropic
     transport with λ = 1. The log-likelihood has two terms: the size of the shift, KL(plan ‖ predictions), and
     the volume of the counts around it, given by the covariance of the plan. If only part of a bag was drawn
-    (`left`, as in `BagBatch`), the normal approximation is used instead.
+    (`undrawn`, as in `BagBatch`), the normal approximation is used instead.
 
     Transport is solved on the CPU. `on_host`, if given, waits for CPU copies of logits, sizes and proportions
     that were started earlier, and returns them.
     """
-    if left:
-        return drawn_count_loss(logits, sizes, proportions, left)
+    if undrawn:
+        return drawn_count_loss(logits, sizes, proportions, undrawn)
     if on_host is None:
         on_host = start_copy_to_host(logits.float(), sizes, proportions)
     host_logits, host_sizes, host_proportions = on_host()
@@ -118,8 +118,8 @@ def _covariance_of_equal_bags(rows: Tensor) -> Tensor:
     return torch.diag_embed(rows.sum(1)) - rows.mT @ rows
 
 
-def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: float) -> Tensor:
-    """`count_loss` by the normal approximation, for bags of which a fraction `left` was not drawn.
+def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, undrawn: float) -> Tensor:
+    """`count_loss` by the normal approximation, for bags of which a fraction `undrawn` was not drawn.
 
     The counts of the drawn rows are unknown. They vary around n times the proportions like draws without
     replacement, which adds to the covariance. A bag of a single row in the same batch is complete, and its
@@ -128,7 +128,7 @@ def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, left: f
     probs = logits.float().softmax(1)
     n = sizes.float().view(-1, 1, 1)
     draws = torch.diag_embed(proportions) - proportions.unsqueeze(2) * proportions.unsqueeze(1)
-    covariance = count_covariance(probs, sizes.cpu()) + n * left * draws
+    covariance = count_covariance(probs, sizes.cpu()) + n * undrawn * draws
     predicted = bag_means(probs, sizes)
     bag_loss = -normal_log_density(n.squeeze(2) * (proportions - predicted), covariance) / n.flatten()
     row_loss = -(proportions * predicted.clamp_min(TINY).log()).sum(1)

@@ -35,7 +35,7 @@ class DLLP:
     def losses(self, batch: BagBatch | RowBatch, progress: float) -> Iterator[LossTerms]:
         logits = self.classifier(batch.x)
         if isinstance(batch, BagBatch):
-            yield {"proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.left)}
+            yield {"proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.undrawn)}
             return
         if self.memory is None:
             raise TypeError("batches of rows need the predictions of whole bags; pass a PredictionMemory")

@@ -60,7 +60,8 @@ class LLPGAN:
         with frozen_batch_norm(self.classifier):
             fake_logits = self.classifier(generated.detach())
         yield {
-            "proportion": self.weight * proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
+            "proportion": self.weight
+            * proportion_loss(logits, batch.sizes, batch.proportions, batch.undrawn),
             "real": self.adversarial * F.softplus(-logits.float().logsumexp(1)).mean(),
             "fake": self.adversarial * F.softplus(fake_logits.float().logsumexp(1)).mean(),
         }

@@ -50,7 +50,7 @@ class LLPVAT:
             perturbed = self.classifier(batch.x + self.perturbation(batch.x, logits))
         weight = self.weight * ramp_up(progress, self.ramp)
         yield {
-            "proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
+            "proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.undrawn),
             "consistency": weight * kl_divergence(logits, perturbed),
         }
 

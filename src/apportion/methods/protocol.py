@@ -11,7 +11,7 @@ A new first stage is a class with a `classifier`, `networks()` and `losses()`. T
 
         def losses(self, batch, progress):
             logits = self.classifier(batch.x)
-            yield {"proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.left)}
+            yield {"proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.undrawn)}
 
 `testing.check_method` runs the tests that every method has to pass.
 """

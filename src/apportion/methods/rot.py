@@ -18,15 +18,15 @@ from apportion.pseudo_labels import SoftLabels
 class ROT:
     """Proportion loss of weight `alpha`, and cross-entropy to soft labels of weight 1 - `alpha`.
 
-    `reg` is the entropy's weight 1/λ, `relax` the weight of KL(class masses ‖ proportions).
+    `reg` is the entropy's weight 1/λ, `precision` the weight of KL(class masses ‖ proportions).
     """
 
     def __init__(
-        self, classifier: nn.Module, alpha: float = 0.6, reg: float = 1.0, relax: float = 1.0
+        self, classifier: nn.Module, alpha: float = 0.6, reg: float = 1.0, precision: float = 1.0
     ) -> None:
         self.classifier = classifier
         self.alpha = alpha
-        self.label = SoftLabels(reg, precision=relax)
+        self.label = SoftLabels(reg, precision=precision)
 
     def networks(self) -> list[nn.Module]:
         return [self.classifier]
@@ -36,6 +36,6 @@ class ROT:
         log_probs = logits.detach().float().log_softmax(1)
         labels = self.label(log_probs, batch.sizes, batch.proportions)
         yield {
-            "proportion": self.alpha * proportion_loss(logits, batch.sizes, batch.proportions, batch.left),
+            "proportion": self.alpha * proportion_loss(logits, batch.sizes, batch.proportions, batch.undrawn),
             "labels": (1 - self.alpha) * cross_entropy(logits, labels).mean(),
         }

@@ -100,7 +100,7 @@ class TwoViews:
 
     def _bags_for_pass(self, batch: BagBatch | RowBatch) -> tuple[Tensor, Tensor] | None:
         """Sizes and proportions of a usual batch, whose proportion loss is compiled with the forward pass."""
-        if isinstance(batch, RowBatch) or self.counts or batch.left:
+        if isinstance(batch, RowBatch) or self.counts or batch.undrawn:
             return None
         if not self.usual_n_bags:
             self.usual_n_bags = len(batch.sizes)
@@ -133,8 +133,8 @@ class TwoViews:
         if isinstance(batch, RowBatch):
             return self._memory().loss(logits, batch.row)
         if self.counts:
-            return count_loss(logits, batch.sizes, batch.proportions, batch.left, on_host=on_host)
-        return proportion_loss(logits, batch.sizes, batch.proportions, batch.left)
+            return count_loss(logits, batch.sizes, batch.proportions, batch.undrawn, on_host=on_host)
+        return proportion_loss(logits, batch.sizes, batch.proportions, batch.undrawn)
 
     def labels(
         self, logits: Tensor, batch: BagBatch | RowBatch, on_host: OnHost | None

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from apportion._untrusted import atomic_file
 from apportion.errors import RunError
-from apportion.experiments.folder import load_weights, read_log, read_result
-from apportion.experiments.recipes import Recipe, from_json
+from apportion.experiments.data import load_instances
+from apportion.experiments.recipe import Recipe, from_json
 from apportion.experiments.run import build_network
-from apportion.experiments.task import load_instances
+from apportion.experiments.run_folder import load_weights, read_log, read_result
 from apportion.report.tables import Cell, Cells, log_curves, method_title
 
 STYLE: dict[str, Any] = {

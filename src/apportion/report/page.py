@@ -19,11 +19,11 @@ import numpy as np
 
 from apportion._untrusted import atomic_write
 from apportion.errors import DataError, RunError, SettingsError
-from apportion.experiments.folder import read_log, read_recipe, read_where
-from apportion.experiments.grid import RECIPES
-from apportion.experiments.recipes import Recipe, from_json, to_json
+from apportion.experiments.data import is_synthetic, load_instances
+from apportion.experiments.recipe import Recipe, from_json, to_json
+from apportion.experiments.recipes import RECIPES
+from apportion.experiments.run_folder import read_log, read_recipe, read_where
 from apportion.experiments.sample import Sample, read_sample
-from apportion.experiments.task import is_synthetic, load_instances
 from apportion.report.tables import Cell, Cells, collect, log_curves, method_title, time_by_part
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from apportion._untrusted import LARGEST, NUMBER, check_json
 from apportion.errors import RunError
-from apportion.experiments.folder import all_runs, is_finished, read_log, read_result, read_where
+from apportion.experiments.run_folder import all_runs, is_finished, read_log, read_result, read_where
 from apportion.experiments.sample import Sample, read_sample
 
 METHOD_NAMES = {

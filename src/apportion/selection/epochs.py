@@ -12,7 +12,7 @@ from apportion._device import plain_network
 from apportion._random import stream
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
-from apportion.bags.rules import check_bags_differ
+from apportion.bags.problems import check_bags_differ
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import predict_log_proba
 from apportion.optim import describe_optimizer

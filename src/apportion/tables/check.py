@@ -1,8 +1,8 @@
 """Everything that is wrong with a table and the proportions of its bags, before anything is trained.
 
-`check` reports all problems at once; what may be wrong with proportions is decided in `bags.rules`. Notes are
-about what is not wrong but probably not meant: columns that give a class or a bag away, texts that look like
-numbers, numbers that look like codes.
+`check` reports all problems at once. What may be wrong with proportions is decided in `bags.problems`. Notes
+are about what is probably not meant: columns that give a class or a bag away, text that looks like numbers,
+numbers that look like codes.
 """
 
 import re
@@ -16,14 +16,14 @@ import numpy as np
 import polars as pl
 
 from apportion._untrusted import printable
-from apportion.bags.proportions import Aligned, Proportions, align
-from apportion.bags.rules import (
+from apportion.bags.problems import (
     check_bags_differ,
     check_overall_shares,
     check_same_classes,
     clean_proportions,
     find_problems,
 )
+from apportion.bags.proportions import Aligned, Proportions, align
 from apportion.errors import DataError, did_you_mean
 from apportion.tables.images import SUFFIXES, ImageColumn, check_images
 from apportion.tables.read import clean_errors, csv_dialect, first_texts, is_text_file, read_table

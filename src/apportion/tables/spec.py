@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any, Literal
 
 from apportion._untrusted import printable
-from apportion.bags.rules import Problem
+from apportion.bags.problems import Problem
 from apportion.errors import DataError
 
 SHOWN = 3  # cases named of each kind of problem

@@ -14,11 +14,11 @@ from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets import SYNTHETIC, Instances, load_dataset
 from apportion.errors import SettingsError
-from apportion.experiments.recipes import Recipe
+from apportion.experiments.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Task:
+class RunData:
     data: Instances
     bags: Bags
     hidden: Tensor  # (N,) true labels in the order of the bags, for evaluation only
@@ -38,7 +38,7 @@ def is_synthetic(name: str) -> bool:
     return name in SYNTHETIC
 
 
-def load_task(recipe: Recipe, device: torch.device, folder: Path | None = None) -> Task:
+def load_run_data(recipe: Recipe, device: torch.device, folder: Path | None = None) -> RunData:
     """The data of a recipe, in bags that depend on the data, the bag size, the bagging and the seed only."""
     settings = recipe.data
     data = load_instances(recipe, folder)
@@ -58,10 +58,10 @@ def load_task(recipe: Recipe, device: torch.device, folder: Path | None = None) 
         hidden = data.y[bags.source]
     augment, prepare = views(data.mean, data.std, device, recipe.stage_augment)
     data = replace(data, test_x=data.test_x.to(device), test_y=data.test_y.to(device))
-    return Task(data, bags.to(device), hidden.to(device), validation, augment, prepare, device)
+    return RunData(data, bags.to(device), hidden.to(device), validation, augment, prepare, device)
 
 
-def data_checksum(task: Task) -> str:
+def data_checksum(task: RunData) -> str:
     """A checksum of the data and of which instance is in which bag, which must not change on resuming."""
     data = task.data
     total = hashlib.sha256()

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from apportion.bags.build import build_bags
-from apportion.bags.proportions import Proportions, align
-from apportion.bags.rules import (
+from apportion.bags.problems import (
     OPTIONS,
     Problem,
     check_overall_shares,
@@ -18,6 +17,7 @@ from apportion.bags.rules import (
     find_problems,
     find_sum_column,
 )
+from apportion.bags.proportions import Proportions, align
 from apportion.errors import DataError
 
 BAGS = list("abc")

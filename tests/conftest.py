@@ -22,13 +22,13 @@ from apportion.optim import constant, make_optimizer
 from apportion.training import Epoch, train
 
 torch.set_num_threads(1)  # on shared cores a suite of small networks is several times slower on two
-settings.register_profile("house", derandomize=True, deadline=None, max_examples=60, database=None)
-settings.load_profile("house")
+settings.register_profile("apportion", derandomize=True, deadline=None, max_examples=60, database=None)
+settings.load_profile("apportion")
 
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
-    """What takes a GPU of itself does not here: numbers and networks would be those of the machine."""
+    """Keep tests off the GPU, where defaults and numbers depend on the machine."""
     monkeypatch.setattr("apportion._device.cuda_works", lambda: False)
 
 

@@ -262,7 +262,7 @@ def test_small_bags_vary_the_most_but_do_not_look_predicted():
 
 
 def crossed_shares(random: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Shares of 40 bags that five features do not tell, foretold by lines through three parts of them."""
+    """Shares of 40 bags unrelated to five features, predicted by lines fitted to three quarters of them."""
     features, share = random.normal(size=(40, 5)), random.binomial(50, 0.5, 40) / 50
     part, told = random.permutation(40) % 4, np.empty(40)
     for mine in (part == each for each in range(4)):
@@ -557,7 +557,7 @@ def test_few_bags_are_held_against_every_other_order_once():
     assert len(orders) == 719
     assert tuple(range(6)) not in orders
     assert len(list(bag_permutations(7, 1999, seed=0))) == 1999  # of 5,040
-    for seed in range(40):  # all foretold: always an answer, whatever is drawn
+    for seed in range(40):  # everything is predicted: always an answer, whatever is drawn
         shares = torch.rand(6, 3, generator=seeded(seed), dtype=torch.float64).softmax(1)
         rows = shares.repeat_interleave(50, 0)
         bags = Bags(rows, torch.full((6,), 50), shares, torch.arange(300), list("abcdef"))

@@ -77,7 +77,7 @@ def check_number(
     high: float = LARGEST,
     integer: bool = False,
 ) -> None:
-    """Raise unless `value` is a finite number between `low` and `high`, both included; True is no number."""
+    """Raise unless `value` is a finite number, not a boolean, between `low` and `high`, both included."""
     kinds = int if integer else NUMBER
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
         kind = "a whole number" if integer else "a number"

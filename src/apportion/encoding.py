@@ -371,7 +371,7 @@ def _column_from_json(value: Any) -> Column:
     if not _are_texts(categories) or categories != sorted(set(categories)):
         raise DataError(f"column {name!r} has categories that are not a sorted list of different texts")
     if len(categories) > MAX_CATEGORIES or not isinstance(value["indicator"], bool):
-        raise DataError(f"column {name!r} has too many categories, or an indicator that is no boolean")
+        raise DataError(f"column {name!r} has too many categories, or an indicator that is not a boolean")
     fill, mean, scale = (float(number) for number in numbers)
     return Column(name, value["kind"], fill, mean, scale, tuple(categories), value["indicator"])
 

@@ -227,7 +227,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             or the proportions of each row's own bag (n_samples, n_classes), see `expand_proportions`. Labels
             without `bags` are supervised learning.
         bags : array-like of shape (n_samples,), str or dict
-            The bag id of each row, or the name of the column of `X` that has it, which is then no feature.
+            The bag id of each row, or the name of the column of `X` that has it, which is then not a feature.
             `{grouping: either}`, or a list of columns, if each row lies in a bag of several groupings.
         proportions : dict, data frame, array, Proportions or dict of these
             One row per bag, in any form that `Proportions` takes: `{bag: {class: share}}`, a frame with one
@@ -326,7 +326,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : data frame or array-like of shape (n_samples, ...)
-            Instances such as those of `fit`. The column of bags may be there or not.
+            Instances like those passed to `fit`. The column of bags is ignored if it is there.
 
         Returns
         -------
@@ -350,7 +350,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : data frame or array-like of shape (n_samples, ...)
-            Instances such as those of `fit`.
+            Instances like those passed to `fit`.
 
         Returns
         -------
@@ -366,7 +366,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : data frame or array-like of shape (n_samples, ...)
-            Instances such as those of `fit`.
+            Instances like those passed to `fit`.
         y : array-like of shape (n_samples,) or (n_samples, n_classes)
             Labels, or the proportions of each row's own bag (see `expand_proportions`).
         sample_weight : array-like of shape (n_samples,), optional

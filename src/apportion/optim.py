@@ -1,7 +1,8 @@
 """Optimizers (SGD, Adam, Muon) and learning-rate schedules.
 
 A schedule is a function from progress, 0 to 1 over a stage, to a fraction of the peak learning rate. The
-training loop calls `set_learning_rate` with it before every step, for optimizers of any kind.
+training loop calls `set_learning_rate` with it before every step, for optimizers of any kind. Which
+optimizer and schedule a stage gets is decided in `defaults`, or by the recipe of a run.
 """
 
 import math

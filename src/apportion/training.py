@@ -1,7 +1,7 @@
 """The training loop: one generator for all methods of both stages.
 
 It yields after every epoch. What happens between epochs (evaluating, logging, stopping) is the body of the
-caller's `for` statement, so there are no callbacks.
+caller's `for` statement, so there are no callbacks. Which epoch is kept is decided in `selection.epochs`.
 """
 
 import math

@@ -132,7 +132,7 @@ def denoise(
     unit = n if counts else np.ones_like(n)
     off = values.sum(1, keepdims=True) - unit
     level = estimate_std(off, k) if isinstance(std, str) else std
-    least = 1e-4 if np.any(level) else 0.0  # noisy numbers rule out no class
+    least = 1e-4 if np.any(level) else 0.0  # noisy numbers do not rule a class out
     shares = (values - off / k) / unit  # the nearest that sum to one
     exact_sums = np.ndim(level) == 0 and bool((np.abs(off) <= 0.01 * level + 1e-6 * unit).all())
     corrected = 0 if exact_sums else 1 / k  # the part of the error that the sums reveal

@@ -140,7 +140,7 @@ def _check_bags(aligned: Aligned) -> Iterator[Problem]:
     spellings = find_other_spellings(absent, strange)
     for other, (bag, how) in spellings.items():
         message = f"bag {other!r} of the table {how} in the data"
-        hint = "write both alike"
+        hint = "spell it the same way in both"
         yield Problem("spelling", message, hint, bag=bag, value=other, row=first_row[other])
     if not spellings and len(absent) == len(aligned.bags) and len(aligned.table_bags):
         one, other = aligned.bags[0], aligned.table_bags[0]
@@ -148,7 +148,9 @@ def _check_bags(aligned: Aligned) -> Iterator[Problem]:
             f"no bag of the data is in the table: the data has {one!r} ({type(one).__name__}), "
             f"the table {other!r} ({type(other).__name__})"
         )
-        yield Problem("no common bag", message, "write both alike, as texts or as numbers", bag=one)
+        yield Problem(
+            "no common bag", message, "write the ids the same way in both, as text or as numbers", bag=one
+        )
         return
     seen = set()
     for i, bag in enumerate(aligned.table_bags):
@@ -423,7 +425,7 @@ def _check_missing(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]
             more = int(missing[i].sum()) - 1
             what = f"has no number for class {aligned.classes.tolist()[j]!r}"
             what += f" and {more} more" if more else ""
-            hint = _advise(aligned, "give all", missing_cells="to fill in what the others leave")
+            hint = _advise(aligned, "fill in every class", missing_cells="to fill in what the others leave")
             yield _about_cell(aligned, i, j, "missing class", what, hint), i
 
 
@@ -447,7 +449,7 @@ def _cell_rules(aligned: Aligned) -> Iterator[tuple[str, np.ndarray, str, str]]:
     """Rule, (m, k) where it is broken, what is wrong there, and what to do."""
     options = aligned.options
     values = aligned.values
-    yield "infinite", np.isinf(values), "which is not a number", "give a number, or drop the bag"
+    yield "infinite", np.isinf(values), "which is not finite", "give a finite number, or drop the bag"
     if options.std is not None:  # noisy numbers may be negative, fractions, and too large
         return
     hint = _advise(aligned, "give 0 or more", std="if noise was added")

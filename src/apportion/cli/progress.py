@@ -49,7 +49,7 @@ class Progress:
         self._print_pending()
 
     def update(self, name: str, done: int, total: int, text: str) -> None:
-        """A task has done so many of its steps; `text` says how it is going."""
+        """Report how many steps of a task are done; `text` says how it is going."""
         name, text = printable(name), printable(text)
         if self.bars is not None:
             if name not in self.tasks:

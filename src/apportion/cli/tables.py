@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 NO_ANSWER = 1  # exit code of diagnose
 MAX_COLUMNS = 40  # that are listed
-MAX_INTERVAL = 0.9  # an interval of the accuracy as wide as this says nothing
 
 
 def show(text: Any) -> None:
@@ -239,6 +238,8 @@ def report_lines(found: "Diagnosis", judged_on: str) -> list[str]:
 
 
 def _estimate(found: "Diagnosis") -> str:
+    from apportion.selection.diagnosis import MAX_INTERVAL
+
     wide = found.accuracy_high - found.accuracy_low >= MAX_INTERVAL
     if math.isnan(found.accuracy) or (wide and not found.noisy):
         return "cannot be estimated from these bags"

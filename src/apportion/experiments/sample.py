@@ -30,7 +30,7 @@ BAGS = 12  # at most
 ROWS = 4096  # of these bags, at most: a first stage has to predict them
 SHOWN = 64  # instances of a bag whose labels are kept
 EPOCHS = 20
-CLASSES = 10  # of a bag with more than 12 classes the largest so many are kept
+CLASSES = 10  # with more than 12 classes, only this many of the largest are kept
 GRID = (20, 28)  # points up and across, for the decision regions of two-dimensional data
 LIMIT = 4_000_000  # bytes of the arrays in a file
 

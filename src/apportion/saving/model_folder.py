@@ -155,7 +155,7 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
     """What model.json holds."""
     if not isinstance(classifier, ProportionClassifier):
         what = f"a {type(classifier).__name__} is not a ProportionClassifier"
-        hint = "of a search save best_estimator_, of a pipeline the last step, pipeline[-1]"
+        hint = "for a search, save best_estimator_; for a pipeline, its last step, pipeline[-1]"
         raise ModelError(f"{what}; {hint}, and keep the other steps with joblib")
     check_is_fitted(classifier)
     name, options = _name_of(classifier.resolved_["model"])

@@ -26,6 +26,7 @@ from apportion.transport import assign_with_duals, round_to_counts
 MIN_BAGS = 6  # fewer have too few permutations for a rare one
 SIGNIFICANCE = 0.002  # the p-value up to which a correlation counts
 MIN_PERMUTATIONS = 499  # fewer cannot show a p-value as small as SIGNIFICANCE
+MAX_INTERVAL = 0.9  # an interval of the accuracy that is as wide as this says nothing
 JACKKNIFE_GROUPS = 200  # groups of bags at most, each left out once
 
 

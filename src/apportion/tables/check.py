@@ -110,7 +110,7 @@ def _check_columns(spec: TableSpec, columns: Sequence[str], report: CheckReport)
             what = f"column {name!r} is kept and dropped"
             report.add_message("options", what, "name it with --keep or --drop, not both")
     if spec.image is not None and (spec.categorical or spec.keep or spec.image in spec.drop):
-        what = "only images are learned from with --image"
+        what = "with --image, only the images are used as features"
         report.add_message("options", what, "leave --categorical, --keep and --drop of that column out")
 
 

@@ -97,7 +97,7 @@ def check_images(spec: TableSpec, frame: pl.LazyFrame, report: CheckReport) -> I
         name for name in frame.collect_schema() if name and name not in (*spec.used_columns, *spec.drop)
     ]
     if unused:
-        report.notes.append(f"only images are learned from; not used: {name_list(unused)}")
+        report.notes.append(f"only the images are used as features; not used: {name_list(unused)}")
     return ImageColumn(spec.image, (channels, height, width), spec.pixels is not None)
 
 

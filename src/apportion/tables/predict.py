@@ -119,7 +119,7 @@ def image_column_of(classifier: ProportionClassifier) -> ImageColumn | None:
         raise ModelError("the model names a column of images, but does not take images")
     if about.resize and not MIN_SIDE <= min(shape[1:]) <= max(shape[1:]) <= MAX_SIDE:
         raise ModelError(
-            f"the model resizes images to {shape[1]} × {shape[2]} pixels, at most {MAX_SIDE} are"
+            f"the model resizes images to {shape[1]} × {shape[2]} pixels, not {MIN_SIDE} to {MAX_SIDE}"
         )
     return ImageColumn(about.image, shape, about.resize)
 

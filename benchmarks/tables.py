@@ -102,7 +102,7 @@ def network(table: Path, columns: int) -> None:
 
 
 def fit(table: Path, shares: Path, out: Path) -> None:
-    from apportion.cli import app
+    from apportion.cli.app import app
 
     words = ["fit", str(table), "--bag", "bag", "--proportions", str(shares), "--out", str(out)]
     words += ["--epochs", str(EPOCHS), "--batch-size", str(BATCH), "--pseudo-labels", "none"]

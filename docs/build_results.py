@@ -149,7 +149,7 @@ def result_tables(cells: Cells) -> list[str]:
     parts = []
     for number, (table, data) in enumerate(DATA_SETS.items(), 1):
         if any(name.startswith(f"{table}/") for name in cells):
-            parts.append(f"## Table {number}: {data}\n\n{accuracy_table(cells, table)}\n")
+            parts.append(f"## Table {number}: {data}\n\n{comparison_table(cells, table)}\n")
         for setting, prose in OTHER_SETTINGS.items():
             rows = other_table(cells, table, f"{table}-{setting}")
             if rows:
@@ -157,7 +157,7 @@ def result_tables(cells: Cells) -> list[str]:
     return parts
 
 
-def accuracy_table(cells: Cells, table: str) -> str:
+def comparison_table(cells: Cells, table: str) -> str:
     """Table 1 or 2: one row per method, one column per bag size."""
     rows = [method_row(cells, table, table, method) for method in NUMBERS["tables"][table]["rows"]]
     for method, setting in (("supervised", "the first stage"), ("supervised+plot", "PLOT's student")):

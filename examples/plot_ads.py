@@ -15,7 +15,7 @@ import polars as pl
 import torch
 from matplotlib.figure import Figure
 
-from apportion.cli import app
+from apportion.cli.app import app
 
 DEVICES = ("phone", "desktop", "tablet")
 CHANNELS = ("search", "social", "mail")

@@ -71,10 +71,10 @@ def test_our_number_is_next_to_the_papers_with_the_difference(page, tmp_path):
     cells = collect(tmp_path)
     assert page.beside(cells["table1/dllp/16"], 87.69) == "**88.69 (–, 1)** / 87.69 / +1.00"
     assert page.beside(None, 87.69) == "– / 87.69"
-    row = page.accuracy_table(cells, "table1").splitlines()[2]
+    row = page.comparison_table(cells, "table1").splitlines()[2]
     assert row.startswith("| DLLP | **88.69 (–, 1)** / 87.69 / +1.00 | – / 82.88 |")
     change_result(tmp_path / "table1/dllp/16/seed=1", test_accuracy={"oracle": 99.0})
-    assert page.accuracy_table(collect(tmp_path), "table1").splitlines()[2] == row
+    assert page.comparison_table(collect(tmp_path), "table1").splitlines()[2] == row
 
 
 def test_another_setting_has_its_own_rows_and_what_became_of_its_labels(page, tmp_path):

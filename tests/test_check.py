@@ -16,7 +16,7 @@ pl = pytest.importorskip("polars")
 from apportion.bags.problems import Problem  # noqa: E402
 from apportion.encoding import MAX_CATEGORIES, kind_of  # noqa: E402
 from apportion.errors import DataError  # noqa: E402
-from apportion.tables import check as check_module  # noqa: E402
+from apportion.tables import features  # noqa: E402
 from apportion.tables.check import CheckedTable, cast_ids, check  # noqa: E402
 from apportion.tables.read import write_table  # noqa: E402
 from apportion.tables.spec import BagColumn, TableSpec  # noqa: E402
@@ -314,10 +314,10 @@ def test_columns_are_taken_for_what_the_encoder_takes_them_for():
     nested = [pl.List(pl.Int8), pl.Struct({"a": pl.Int8})]
     for dtype in [*numbers, *times, *texts, *nested, pl.Boolean, pl.Null, pl.Object]:
         empty = nw.from_native(pl.DataFrame(schema={"a": dtype}))
-        assert check_module.polars_kind(pl.DataFrame(schema={"a": dtype}).schema["a"]) == kind_of(
+        assert features.polars_kind(pl.DataFrame(schema={"a": dtype}).schema["a"]) == kind_of(
             empty.schema["a"]
         )
-    assert check_module.MAX_CATEGORIES == MAX_CATEGORIES
+    assert features.MAX_CATEGORIES == MAX_CATEGORIES
 
 
 def test_a_check_does_not_import_torch_or_scikit_learn():
@@ -476,8 +476,8 @@ def test_bags_of_one_row_are_not_noted_as_constant(tmp_path):
 
 
 def test_what_the_first_rows_suggest_is_checked_in_all_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(check_module, "PROBED_ROWS", 34)
-    monkeypatch.setattr(check_module, "COLUMNS_AT_ONCE", 1)
+    monkeypatch.setattr(features, "PROBED_ROWS", 34)
+    monkeypatch.setattr(features, "COLUMNS_AT_ONCE", 1)
     late = {"size": [1, 2] * 19 + [1, 1], "id": [*range(39), 3], "real": list(range(1, 41))}
     said = notes(tmp_path, table=crowd(tmp_path, **late))
     assert "'size'" not in said

@@ -7,8 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from apportion.cli import app, main
-from apportion.cli.app import what_is_kept
+from apportion.cli.app import app, main, what_is_kept
 from apportion.cli.progress import Progress
 
 
@@ -86,7 +85,7 @@ def test_a_run_that_diverges_before_transport_is_a_short_error(tmp_path, monkeyp
 @pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("data", "--help")])
 def test_help_imports_no_torch_and_nothing_else_that_is_heavy(arguments):
     code = (
-        "import sys\nfrom apportion.cli import app\n"
+        "import sys\nfrom apportion.cli.app import app\n"
         f"try:\n    app({list(arguments)!r})\nexcept SystemExit as end:\n    assert end.code in (0, None)\n"
         "heavy = {'torch', 'numpy', 'sklearn', 'scipy', 'matplotlib', 'numba', 'pandas'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

@@ -14,7 +14,7 @@ from run_folders import write_run
 from test_datasets import item, serving
 from typer.testing import CliRunner
 
-from apportion.cli import app
+from apportion.cli.app import app
 from apportion.cli.experiments import find_recipes, parse_seeds, parse_settings
 from apportion.datasets import DOWNLOADS, catalog
 from apportion.errors import ApportionError

@@ -18,7 +18,7 @@ pl = pytest.importorskip("polars")
 pd = pytest.importorskip("pandas")
 
 from apportion import ProportionClassifier, Proportions  # noqa: E402
-from apportion.cli import app, main  # noqa: E402
+from apportion.cli.app import app, main  # noqa: E402
 from apportion.datasets.synthetic import moons  # noqa: E402
 from apportion.errors import ApportionError, ApportionWarning, ModelError  # noqa: E402
 from apportion.saving import load  # noqa: E402
@@ -341,7 +341,7 @@ def test_names_with_commas_are_quoted(people):
 def test_help_and_version_import_nothing_heavy():
     for words in (["--help"], ["fit", "--help"], ["--version"]):
         program = (
-            "import sys\nfrom apportion.cli import app\n"
+            "import sys\nfrom apportion.cli.app import app\n"
             f"try:\n    app({words})\nexcept SystemExit:\n    pass\n"
             "print({'torch', 'sklearn', 'polars', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules))"
         )

@@ -108,7 +108,7 @@ def commands(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", [page for page in CURRENT if commands(page)], ids=name_of)
 def test_command_lines_in_pages_parse(page):
     typer = pytest.importorskip("typer")
-    from apportion.cli import app
+    from apportion.cli.app import app
 
     group = typer.main.get_command(app)
     for words in commands(page):

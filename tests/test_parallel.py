@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from apportion.cli import app
+from apportion.cli.app import app
 from apportion.errors import RunError, SettingsError
 from apportion.experiments import parallel
 from apportion.experiments.parallel import (

@@ -13,7 +13,7 @@ import pytest
 from run_folders import SCRIPT, change_result, log_line, result_of, sample_of, write_log, write_run
 from typer.testing import CliRunner
 
-from apportion.cli import app
+from apportion.cli.app import app
 from apportion.cli.experiments import parse_settings
 from apportion.errors import RunError
 from apportion.experiments.recipe import change_recipe, to_json

@@ -5,6 +5,8 @@ The library needs fewer packages than the command line: a missing one is a line 
 
 import sys
 
+from apportion.cli.exit_codes import USER_ERROR
+
 EXTRAS = {
     "cli": ("filelock", "matplotlib", "PIL", "polars", "pooch", "rich", "typer"),
     "report": ("jinja2", "vl_convert"),
@@ -16,7 +18,7 @@ EXTRAS = {
 
 def main() -> None:
     try:
-        from apportion.cli import main as run
+        from apportion.cli.app import main as run
 
         run()
     except ModuleNotFoundError as problem:
@@ -25,7 +27,7 @@ def main() -> None:
             if missing in modules:
                 hint = f"pip install 'apportion[{extra}]'"
                 sys.stderr.write(f"apportion: this command needs {missing}; {hint}\n")
-                sys.exit(2)
+                sys.exit(USER_ERROR)
         raise
 
 

@@ -1,7 +1,7 @@
-"""The command line: its commands, exit codes and signals.
+"""The command line: its commands and signals.
 
-Exit codes: 0; 1 if `diagnose` finds no answer; 2 for an error that the user can correct, which is one line;
-130 after Ctrl-C and 143 after SIGTERM. Heavy imports happen inside the commands, so that --help is quick.
+An error that the user can correct is one line on standard error; exit codes are in `exit_codes`. Heavy imports
+happen inside the commands, so that --help is quick.
 """
 
 import signal
@@ -14,9 +14,8 @@ import typer
 
 import apportion
 from apportion.cli import experiments, tables
+from apportion.cli.exit_codes import USER_ERROR
 from apportion.errors import ApportionError, ApportionWarning
-
-USER_ERROR = 2
 
 app = typer.Typer(
     add_completion=False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from apportion.cli.exit_codes import NO_ANSWER
 from apportion.cli.options import (
     Device,
     FeatureOptions,
@@ -23,7 +24,6 @@ from apportion.cli.options import (
 if TYPE_CHECKING:
     from apportion.selection.diagnosis import Diagnosis
 
-NO_ANSWER = 1  # exit code of diagnose
 MAX_COLUMNS = 40  # that are listed
 
 

@@ -1,4 +1,8 @@
-"""Features averaged over an image and its mirror image."""
+"""Features averaged over an image and its mirror image.
+
+Networks do this only with `test_time_flip=True`, an option of `conv13` and `resnet9` that is off by default.
+The recipes of the two-views tables switch it on.
+"""
 
 from torch import Tensor, nn
 

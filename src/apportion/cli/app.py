@@ -1,7 +1,7 @@
 """The command line: its commands and signals.
 
-An error that the user can correct is one line on standard error; exit codes are in `exit_codes`. Heavy imports
-happen inside the commands, so that --help is quick.
+An error that the user can correct is one line on standard error; exit codes are in `exit_codes`. The commands
+import what is slow to load inside their bodies, so that --help is quick.
 """
 
 import signal

@@ -150,6 +150,16 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         Where the networks were trained.
     optimizers_ : dict
         For each stage, the optimizer and its peak learning rate in words.
+    resolved_ : dict
+        The model, method and pseudo-labels that were used, in place of "auto".
+    instance_shape_ : tuple of int
+        Shape of one instance: the number of features, or (channels, height, width).
+    bytes_ : bool
+        Whether instances were images as bytes.
+    n_rows_ : int
+        Number of rows seen during `fit`.
+    bag_columns_ : list of str
+        Columns of a data frame that held bag ids. `predict` ignores them.
 
     See Also
     --------

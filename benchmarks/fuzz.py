@@ -16,7 +16,10 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+
+import apportion
 
 HERE = Path(__file__).resolve().parent
 LIMITS = ("-rss_limit_mb=3000", "-malloc_limit_mb=1000", "-timeout=10", "-max_len=20000")
@@ -27,6 +30,7 @@ def fuzz(name: str, inputs: int, corpus: str) -> None:
     import atheris
 
     sys.path.insert(0, str(HERE.parent / "tests"))
+    import_compiled_modules()  # before the others are instrumented: numba cannot compile a traced function
     with atheris.instrument_imports(include=["apportion", "tarfile", "zipfile", "gzip", "json"]):
         from readers import READERS
     good, read, error = READERS[name]
@@ -46,6 +50,13 @@ def fuzz(name: str, inputs: int, corpus: str) -> None:
     options = {"custom_mutator": other_values} if with_another(good, 1) else {}
     atheris.Setup([sys.argv[0], *flags], holds, **options)
     atheris.Fuzz()
+
+
+def import_compiled_modules() -> None:
+    source = Path(apportion.__file__).parent
+    for path in source.rglob("*.py"):
+        if "numba" in path.read_text():
+            import_module(".".join(["apportion", *path.relative_to(source).with_suffix("").parts]))
 
 
 HOSTILE: tuple[object, ...] = (

@@ -293,6 +293,11 @@ def test_a_table_without_rows(tmp_path):
     assert rules(tmp_path, table=tmp_path / "people.csv") == ["no rows"]
 
 
+def test_a_table_in_which_no_row_has_a_bag(tmp_path):
+    (tmp_path / "people.csv").write_text("town,age,job\n,3,x\n")
+    assert "no bag" in rules(tmp_path, table=tmp_path / "people.csv")
+
+
 def test_known_labels_are_classes(tmp_path):
     people(tmp_path, vote=["left", None, "middle", None, None, "right"])
     (problem,) = problems(tmp_path, known_labels="vote")

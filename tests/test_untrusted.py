@@ -262,7 +262,8 @@ def test_arrays_that_are_cut_claim_too_much_or_hold_objects_are_refused(tmp_path
     claims = good.replace(b"(2, 4)", b"(9, 9)")
     objects = io.BytesIO()
     np.save(objects, np.array([{}]), allow_pickle=True)
-    for data in (good[:-1], good + b"x", claims, objects.getvalue(), good.replace(b"<f8", b"|S8"), b""):
+    unknown = [good.replace(b"<f8", descr) for descr in (b"|S8", b"<f1")]
+    for data in (good[:-1], good + b"x", claims, objects.getvalue(), *unknown, b""):
         (tmp_path / "it.npy").write_bytes(data)
         with pytest.raises(RunError, match="it"):
             parse_npy(data, "it", error=RunError)

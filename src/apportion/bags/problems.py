@@ -142,7 +142,7 @@ def _check_bags(aligned: Aligned) -> Iterator[Problem]:
         message = f"bag {other!r} of the table {how} in the data"
         hint = "spell it the same way in both"
         yield Problem("spelling", message, hint, bag=bag, value=other, row=first_row[other])
-    if not spellings and len(absent) == len(aligned.bags) and len(aligned.table_bags):
+    if not spellings and absent and len(absent) == len(aligned.bags) and len(aligned.table_bags):
         one, other = aligned.bags[0], aligned.table_bags[0]
         message = (
             f"no bag of the data is in the table: the data has {one!r} ({type(one).__name__}), "

@@ -301,7 +301,8 @@ def parse_tensors(
 
 _NPY_START = 4096  # bytes that surely hold the header of a .npy file; NumPy writes 128
 _NPY_HEADER = re.compile(
-    rb"\{'descr': '([<|](?:[iu][1248]|f[248]))', 'fortran_order': False, 'shape': \(((?:\d{1,12},? ?){0,5})\), *\}\s*"
+    rb"\{'descr': '([<|](?:[iu][1248]|f[248]))', 'fortran_order': False, "
+    rb"'shape': \(((?:\d{1,12},? ?){0,5})\), *\}\s*"
 )
 
 

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.bags.build import build_bags, check_row_order, expand_proportions, group_rows
+from apportion.bags.build import build_bags, expand_proportions, group_rows
+from apportion.bags.instances import check_row_order
 from apportion.bags.proportions import Proportions
 from apportion.errors import DataError, SettingsError
 

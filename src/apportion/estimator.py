@@ -6,42 +6,34 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Self
 
-import narwhals as nw
 import numpy as np
 import torch
-from narwhals.dependencies import is_pandas_dataframe, is_pandas_series, is_polars_lazyframe, is_polars_series
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.metadata_routing import UNUSED
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[attr-defined]
-from torch import Tensor, nn
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from apportion._device import catch_out_of_memory, resolve_device
 from apportion._random import as_seed, preserve_random_state
-from apportion.bags.arrays import (
-    as_floats,
-    as_tensor,
-    is_images,
-    move_channels_first,
-    refuse_masked_values,
-    stack_images,
-)
+from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags, bag_slices, exact_bag_means
-from apportion.bags.build import (
-    build_bags_without_features,
+from apportion.bags.build import build_bags_without_features, column_names, group_rows
+from apportion.bags.instances import (
+    bag_column_names,
+    check_features_differ,
+    check_instances,
+    check_instances_like_fit,
     check_row_order,
-    column_names,
-    group_rows,
-    is_frame,
+    check_shape,
+    count_rows,
+    encode_features,
+    shape_of,
+    split_features,
     take_bag_columns,
-    take_rows,
+    warn_of_scale,
 )
-from apportion.bags.known_labels import read_known_labels
 from apportion.bags.problems import check_bags_differ, raise_problem
 from apportion.defaults import check_settings, resolve_auto
-from apportion.encoding import TableEncoder
 from apportion.errors import ApportionWarning, DataError
 from apportion.evaluate import bag_correlation, predict_log_proba_on
 from apportion.networks import NETWORKS
@@ -51,10 +43,7 @@ from apportion.selection.diagnosis import MIN_BAGS
 from apportion.selection.epochs import EpochSelector, check_selection, split_bags
 from apportion.selection.scores import SCORES
 
-LARGEST_FEATURE = 30.0  # an mlp learns badly if a feature's root mean square is larger (docs/log.md)
-SMALLEST_FEATURE = 0.003  # or if those of all features are smaller
 LONG_STAGE = 600.0  # seconds; a warning announces a stage that takes longer
-ARRAYS: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # images stay bytes
 STAGE_SETTINGS = (
     "method",
     "epochs",
@@ -271,14 +260,13 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         _delete_fitted_attributes(self)
         seed = as_seed(self.random_state)
         check_selection(self.validation_fraction, self.select_by, self.calibrate)
-        columns = _bag_column_names(bags)
+        columns = bag_column_names(bags)
         X, bags = take_bag_columns(X, bags)
         check_row_order(X, bags)
-        instances, y = _validate(self, X, y, reset=True, needs_y=proportions is None)
-        n_rows = _count_rows(instances)
-        labels = read_known_labels(known_labels, X, bags, n_rows)
+        instances, y = check_instances(self, X, y, needs_y=proportions is None)
+        n_rows = count_rows(instances)
         built = build_bags_without_features(
-            n_rows, y, bags=bags, proportions=proportions, known_labels=labels
+            n_rows, y, bags=bags, proportions=proportions, known_labels=known_labels, X=X
         )
         for problem in check_bags_differ(built.bags.proportions.double().numpy()):
             raise_problem(problem)
@@ -287,13 +275,15 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             all_bags = replace(all_bags, x=torch.arange(len(all_bags.x)).unsqueeze(1))
         training, validation = split_bags(all_bags, self.validation_fraction, seed, self.select_by)
         parts = [training] if validation is None else [training, validation]
-        x, encoder = _encode_features(instances, parts, n_rows)
-        _check_informative(x, encoder)
+        x, encoder = encode_features(instances, parts, n_rows)
+        check_features_differ(x, encoder)
         self.encoder_: Any = encoder
         device = resolve_device(self.device, x)
-        settings = self._resolve_settings(x, device)
+        settings = resolve_auto(self.get_params(deep=False), x, device)
+        check_settings(settings)
+        check_shape(x, self.model, settings["model"])
         if settings["model"] == "mlp" and self.encoder_ is None:
-            _warn_of_scale(x, getattr(self, "feature_names_in_", None))
+            warn_of_scale(x, getattr(self, "feature_names_in_", None))
 
         self.classes_ = built.classes
         self.history_ = []
@@ -305,7 +295,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self.device_ = str(device)
         with preserve_random_state(device), catch_out_of_memory(x, device):
             x = x.to(device)
-            training, validation = _add_features(parts, x)
+            training, validation = split_features(parts, x)
             selector = EpochSelector(validation, self.select_by)
             for state in _fit_stages(training, settings, seed):
                 score = selector.update(state)
@@ -319,13 +309,6 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             self.bag_scores_ = _score_bags(log_probs.cpu(), parts)
         self.validation_bags_ = [] if len(parts) == 1 else list(parts[1].ids)
         self.model_ = model
-
-    def _resolve_settings(self, x: Tensor, device: torch.device) -> dict[str, Any]:
-        """The settings of both stages, checked, with "auto" replaced by what goes with these instances."""
-        settings = resolve_auto(self.get_params(deep=False), x, device)
-        check_settings(settings)
-        _check_shape(x, self.model, settings["model"])
-        return settings
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in vars(self)
@@ -344,10 +327,9 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             Columns are in the order of `classes_`.
         """
         check_is_fitted(self)
-        instances, _ = _validate(self, X, None, reset=False, needs_y=False)
+        instances = check_instances_like_fit(self, X)
         if isinstance(instances, Tensor):
             x = instances
-            _check_like_fit(x, self.instance_shape_, self.bytes_)
         else:
             x = torch.from_numpy(self.encoder_.transform(instances))
         log_probs = predict_log_proba_on(resolve_device(self.device, x), self.model_, x, as_floats)
@@ -388,7 +370,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             For labels the fraction of correct predictions. For proportions the log-likelihood of the counts
             of the bags, in nats per row, as `BagScore()` gives it; rows with equal proportions are one bag.
         """
-        if len(_shape_of(y)) == 2 and _shape_of(y)[1] > 1:
+        if len(shape_of(y)) == 2 and shape_of(y)[1] > 1:
             return _score_proportions(self.predict_proba(X), y, self.classes_)
         return super().score(X, y, sample_weight)
 
@@ -485,248 +467,6 @@ def _score_bags(log_probs: Tensor, parts: list[Bags]) -> dict[str, dict[str, flo
             correlation = bag_correlation(predicted[known], proportions[known])
         scores[name] = {"proportion_error": float(errors.mean()), "bag_correlation": correlation}
     return scores
-
-
-# --- features
-
-
-def _encode_features(instances: Any, parts: list[Bags], n_rows: int) -> tuple[Tensor, TableEncoder | None]:
-    """Features of the rows of all parts, in their order, and the encoder of a data frame.
-
-    Features of a frame are written straight to the places of their rows. The encoder is fitted on the rows
-    of the first part, those that are learned from.
-    """
-    source = torch.cat([part.source for part in parts]) if len(parts) > 1 else parts[0].source
-    if isinstance(instances, Tensor):
-        return take_rows(instances, source), None
-    learned = np.zeros(n_rows, bool)
-    learned[parts[0].source.numpy()] = True
-    encoder = TableEncoder().fit(instances, rows=None if learned.all() else learned)
-    if len(source) != n_rows:  # rows are in a bag of each of several groupings
-        return torch.from_numpy(encoder.transform(instances))[source], encoder
-    x = np.empty((n_rows, len(encoder.get_feature_names_out())), np.float32)
-    places = np.empty(n_rows, np.int32 if n_rows < 2**31 else np.int64)
-    places[source.numpy()] = np.arange(n_rows, dtype=places.dtype)
-    encoder.transform(instances, out=x, places=places)
-    return torch.from_numpy(x), encoder
-
-
-def _add_features(parts: list[Bags], x: Tensor) -> tuple[Bags, Bags | None]:
-    """Training and validation bags with their part of `x`, on its device."""
-    features = x.split([len(part.source) for part in parts])
-    bags = [replace(part.to(x.device), x=own) for part, own in zip(parts, features, strict=True)]
-    return bags[0], bags[1] if len(bags) > 1 else None
-
-
-def _check_informative(x: Tensor, encoder: TableEncoder | None) -> None:
-    """Raise DataError if all instances are equal, or if a frame has only dates."""
-    if encoder is not None and all(column.kind == "date" for column in encoder.columns_):
-        names = [column.name for column in encoder.columns_]
-        raise DataError(f"X has only dates ({names}), which do not describe the rows; add other columns")
-    if all(bool((part == x[:1]).all()) for part in x.split(100_000)):
-        raise DataError(
-            f"all {len(x)} rows of X are equal, so there is nothing to learn from; pass other features"
-        )
-
-
-def _warn_of_scale(x: Tensor, names: Any = None) -> None:
-    """Warn of a feature so large that it dominates the others, and of features too small to learn from."""
-    if x.dtype == torch.uint8:
-        return
-    sizes = np.sqrt(np.einsum("ij,ij->j", x.numpy(), x.numpy(), dtype=np.float64) / len(x))
-    if SMALLEST_FEATURE <= sizes.max() <= LARGEST_FEATURE:
-        return
-    j = int(sizes.argmax())
-    which = f"feature {j} of X" if names is None else f"feature {names[j]!r} of X"
-    what = f"{which} has the largest root mean square, {sizes[j]:.3g}, a scale at which networks learn badly"
-    hint = "scale the features, such as with make_pipeline(StandardScaler(), ProportionClassifier())"
-    warnings.warn(f"{what}; {hint}", ApportionWarning, stacklevel=4)
-
-
-# --- validation of X and y
-
-
-def _bag_column_names(bags: Any) -> list[str]:
-    """The columns that `bags` names."""
-    values = [bags]
-    if isinstance(bags, dict):
-        values = list(bags.values())
-    elif isinstance(bags, list | tuple):
-        values = list(bags)
-    if len(values) >= 1000:  # a list of ids, one per row
-        return []
-    return [value for value in values if isinstance(value, str)]
-
-
-def _validate(estimator: Any, X: Any, y: Any, *, reset: bool, needs_y: bool) -> tuple[Any, Any]:
-    """Instances as a tensor or a data frame, and y, checked as scikit-learn does."""
-    if needs_y and y is None:
-        hint = "pass the bags and their proportions, or labels"
-        raise DataError(f"requires y to be passed, but the target y is None; {hint}")
-    if reset:
-        as_frame = is_frame(X)
-    else:
-        X = _drop_bag_columns(X, estimator.bag_columns_)
-        as_frame = estimator.encoder_ is not None
-    if as_frame:
-        frame = X if is_frame(X) else _frame_like_fit(estimator, X)
-        _check_columns(estimator, frame, reset)
-        return frame, _validate_y(y)
-    X = stack_images(X)
-    if reset:
-        X = move_channels_first(X)
-    else:
-        X = _move_channels_like_fit(X, estimator.instance_shape_, estimator.bytes_)
-    _refuse_texts_and_sparse(X)
-    y = _validate_y(y)
-    if y is None or len(_shape_of(y)) > 1:
-        X = validate_data(estimator, X, reset=reset, **ARRAYS)
-    else:
-        X, y = validate_data(estimator, X, y, reset=reset, **ARRAYS)
-    return as_tensor(X), y
-
-
-def _validate_y(y: Any) -> Any:
-    """Labels as a vector. Proportions row by row stay as they are, since their column names matter."""
-    if y is None:
-        return None
-    if isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1:
-        for row, label in enumerate(y):
-            if label is None:
-                hint = "leave such rows out, or pass bags and their proportions instead of y"
-                raise DataError(f"y has no label in row {row}; {hint}")
-    if len(_shape_of(y)) > 1 and _shape_of(y)[1] > 1:
-        return y
-    y = check_array(refuse_masked_values(y), ensure_2d=False, dtype=None, input_name="y")
-    y = column_or_1d(y, warn=True)
-    if y.dtype.kind == "f" and ((y >= 0) & (y <= 1)).all() and (y % 1 != 0).any():
-        hint = "pass the shares of both classes, numpy.column_stack([1 - y, y])"
-        raise DataError(f"y has numbers from {y.min():g} to {y.max():g}, like shares of one class; {hint}")
-    check_classification_targets(y)
-    return y
-
-
-def _shape_of(y: Any) -> tuple[int, ...]:
-    """The shape of anything that numpy can read; np.shape fails for some array-likes."""
-    return tuple(y.shape) if hasattr(y, "shape") else np.asarray(y).shape
-
-
-def _check_columns(estimator: Any, frame: Any, reset: bool) -> None:
-    """Record the number and the names of a frame's columns, or compare them with those of `fit`."""
-    if is_pandas_dataframe(frame):
-        validate_data(estimator, frame, reset=reset, skip_check_array=True)
-        return
-    names = nw.from_native(frame).collect_schema().names()  # scikit-learn before 1.9 cannot read polars 2
-    if reset:
-        estimator.n_features_in_ = len(names)
-        estimator.feature_names_in_ = np.asarray(names, dtype=object)
-        return
-    known = list(getattr(estimator, "feature_names_in_", names))
-    if names != known:
-        what = "The feature names should match those that were passed during fit"
-        raise DataError(f"{what}: X has {names[:20]}; pass {known[:20]}, in this order")
-
-
-def _drop_bag_columns(X: Any, columns: list[str]) -> Any:
-    """The frame without the columns that named the bags in `fit`."""
-    if not columns or not is_frame(X):
-        return X
-    there = X.collect_schema().names() if is_polars_lazyframe(X) else list(X.columns)
-    extra = [name for name in dict.fromkeys(columns) if name in there]
-    return X.drop(columns=extra) if is_pandas_dataframe(X) else X.drop(extra)
-
-
-def _frame_like_fit(estimator: Any, X: Any) -> Any:
-    """An array as a frame with the columns of `fit`, after scikit-learn's warning that it has no names."""
-    X = validate_data(estimator, X, reset=False, dtype=None, ensure_all_finite=False)
-    names = [column.name for column in estimator.encoder_.columns_]
-    for backend in ("pandas", "polars"):
-        try:
-            return nw.from_dict({name: X[:, j] for j, name in enumerate(names)}, backend=backend).to_native()
-        except ImportError:
-            continue
-    raise DataError(f"fit had a data frame; install pandas or polars, and pass one with the columns {names}")
-
-
-def _count_rows(instances: Any) -> int:
-    if is_polars_lazyframe(instances):
-        return int(nw.from_native(instances).select(nw.len()).collect().item())
-    return len(instances)
-
-
-def _refuse_texts_and_sparse(X: Any) -> None:
-    if issparse(X):
-        hint = "pass X.toarray()" if X.shape[1] <= 1000 else "put TruncatedSVD(50) before it in a pipeline"
-        what = f"X is a sparse matrix with {X.shape[1]:,} columns, but networks take dense rows"
-        raise DataError(f"{what}; {hint}")
-    series = is_pandas_series(X) or is_polars_series(X) or getattr(X, "ndim", 0) == 1
-    if not (series or isinstance(X, list | tuple)) or not len(X):
-        return
-    first = next(iter(X))
-    if isinstance(first, str) and first.lower().endswith((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")):
-        hint = "open them, [PIL.Image.open(name).convert('RGB') for name in X]"
-        raise DataError(f"X has file names, such as {first[-40:]!r}; {hint}")
-    if isinstance(first, str):
-        steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
-        raise DataError(f"X has texts, such as {first[:40]!r}; encode them with make_pipeline({steps})")
-    if series and np.ndim(first) == 1:
-        raise DataError(f"X is a column of vectors of {np.size(first)} numbers; pass numpy.stack(X)")
-
-
-def _check_shape(x: Tensor, requested: Any, model: str | Callable[..., nn.Module]) -> None:
-    """Raise DataError for instances of a shape that the network cannot take."""
-    images = "images are bytes (n, channels, height, width)"
-    hint = ""
-    if x.ndim > 2 and model == "mlp" and requested == "mlp":
-        hint = "an mlp takes rows: pass X.reshape(len(X), -1), or another model"
-    elif x.ndim == 3 and (isinstance(model, str) or requested == "auto"):
-        hint = f"{images}: pass X[:, None] if they are gray, or a model of your own"
-    elif x.ndim == 4 and not is_images(x) and requested == "auto":
-        hint = (
-            f"{images}: pass X.astype(numpy.uint8) if pixels are from 0 to 255, "
-            "(255 * X).round().astype(numpy.uint8) if they are from 0 to 1, or name a model"
-        )
-    elif x.ndim > 4 and requested == "auto":
-        hint = f"{images}: pass X.reshape(-1, *X.shape[-3:]) if each is an image, with a bag for each"
-    elif x.ndim != 4 and isinstance(model, str) and model != "mlp":
-        hint = f"{images} for the model {model!r}; name another, such as 'mlp' for rows"
-    if hint:
-        raise DataError(f"X has instances of shape {tuple(x.shape[1:])}; {hint}", value=tuple(x.shape[1:]))
-
-
-def _move_channels_like_fit(X: Any, shape: tuple[int, ...], as_bytes: bool) -> Any:
-    """Images with channels last as those of `fit`; an error says what to pass for other layouts."""
-    found_shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
-    if len(shape) == 3 and found_shape and found_shape[1:] != shape:
-        if found_shape[1:] == (*shape[1:], shape[0]):
-            return np.ascontiguousarray(np.moveaxis(np.asarray(X), 3, 1))
-        hint = "; pass instances of that shape"
-        if found_shape in (shape, shape[1:]):
-            index = ", ".join(["None"] * (4 - len(found_shape)))
-            raise DataError(f"X is one image of shape {found_shape}; pass X[{index}]", value=found_shape)
-        if shape[0] == 1 and found_shape[1:] == shape[1:]:
-            hint = "; pass X[:, None]"
-        raise DataError(
-            f"X has instances of shape {found_shape[1:]}, but fit had {shape}{hint}", value=found_shape[1:]
-        )
-    if as_bytes and isinstance(X, np.ndarray) and X.dtype.kind in "iu" and X.dtype != np.uint8:
-        bits = "(X >> 8)" if X.size and X.max() > 255 else "X"  # 16 bits per value
-        raise DataError(
-            f"X has numbers of type {X.dtype}, but fit had bytes; pass {bits}.astype(numpy.uint8)"
-        )
-    return X
-
-
-def _check_like_fit(x: Tensor, shape: tuple[int, ...], as_bytes: bool) -> None:
-    """Raise DataError for instances whose shape or type differs from `fit`: only bytes are centered."""
-    if tuple(x.shape[1:]) != shape:
-        found_shape = tuple(x.shape[1:])
-        what = f"X has instances of shape {found_shape}, but fit had {shape}"
-        raise DataError(f"{what}; pass instances of that shape", value=found_shape)
-    if as_bytes and x.dtype != torch.uint8:
-        raise DataError("X has floats, but fit had bytes; pass pixels from 0 to 255 as numpy.uint8")
-    if x.dtype == torch.uint8 and not as_bytes:
-        raise DataError("X has bytes, but fit had floats; pass floats, scaled in the same way")
 
 
 # --- score

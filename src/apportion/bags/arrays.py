@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from narwhals.dependencies import is_pandas_series, is_polars_series
+from scipy.sparse import issparse
 from torch import Tensor
 
 from apportion.errors import DataError
@@ -79,6 +80,25 @@ def refuse_masked_values(X: Any) -> Any:
         row = int(np.argwhere(np.ma.getmaskarray(X))[0][0])
         raise DataError(f"row {row} has a masked value; fill it in, such as X.filled(0), or drop the row")
     return X
+
+
+def refuse_texts_and_sparse(X: Any) -> None:
+    if issparse(X):
+        hint = "pass X.toarray()" if X.shape[1] <= 1000 else "put TruncatedSVD(50) before it in a pipeline"
+        what = f"X is a sparse matrix with {X.shape[1]:,} columns, but networks take dense rows"
+        raise DataError(f"{what}; {hint}")
+    series = is_pandas_series(X) or is_polars_series(X) or getattr(X, "ndim", 0) == 1
+    if not (series or isinstance(X, list | tuple)) or not len(X):
+        return
+    first = next(iter(X))
+    if isinstance(first, str) and first.lower().endswith((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")):
+        hint = "open them, [PIL.Image.open(name).convert('RGB') for name in X]"
+        raise DataError(f"X has file names, such as {first[-40:]!r}; {hint}")
+    if isinstance(first, str):
+        steps = "TfidfVectorizer(), TruncatedSVD(50), ProportionClassifier()"
+        raise DataError(f"X has texts, such as {first[:40]!r}; encode them with make_pipeline({steps})")
+    if series and np.ndim(first) == 1:
+        raise DataError(f"X is a column of vectors of {np.size(first)} numbers; pass numpy.stack(X)")
 
 
 # --- images

@@ -16,7 +16,6 @@ from narwhals.dependencies import (
     is_pandas_dataframe,
     is_pandas_series,
     is_polars_dataframe,
-    is_polars_lazyframe,
     is_polars_series,
 )
 from torch import Tensor
@@ -25,7 +24,8 @@ from apportion.bags.arrays import as_tensor, move_channels_first, refuse_masked_
 from apportion.bags.bags import Bags
 from apportion.bags.denoise import clip_rounding_residue
 from apportion.bags.groupings import join_groupings
-from apportion.bags.known_labels import add_known_labels, has_index, read_known_labels
+from apportion.bags.instances import check_row_order, take_bag_columns, take_rows
+from apportion.bags.known_labels import add_known_labels, read_known_labels
 from apportion.bags.problems import (
     OPTIONS,
     check_overall_shares,
@@ -78,38 +78,29 @@ def build_bags(
     check_row_order(X, bags)
     x = as_tensor(move_channels_first(stack_images(X)))
     built = build_bags_without_features(
-        len(x),
-        y,
-        bags=bags,
-        proportions=proportions,
-        known_labels=read_known_labels(known_labels, X, bags, len(x)),
+        len(x), y, bags=bags, proportions=proportions, known_labels=known_labels, X=X
     )
-    return replace(built, bags=add_features(built.bags, x))
+    return replace(built, bags=replace(built.bags, x=take_rows(x, built.bags.source)))
 
 
 def build_bags_without_features(
-    n: int, y: Any = None, *, bags: Any = None, proportions: Any = None,
-    known_labels: Mapping[int, Hashable] | None = None,
+    n: int, y: Any = None, *, bags: Any = None, proportions: Any = None, known_labels: Any = None,
+    X: Any = None,
 ) -> BuiltBags:  # fmt: skip
-    """`build_bags` for n rows whose features come later: `x` has no columns."""
-    check_one_source(y, proportions)
+    """`build_bags` for n rows whose features come later: `x` has no columns.
+
+    `known_labels` may be a series that is matched to the index of `X`.
+    """
+    labels: Mapping[int, Hashable] = {}
+    if known_labels is not None:
+        labels = read_known_labels(known_labels, X, bags, n)
+    _check_one_source(y, proportions)
     if isinstance(bags, Mapping):
-        return _build_groupings(n, y, bags, proportions, known_labels or {})
-    return _build_grouping(n, y, bags, proportions, known_labels or {})
+        return _build_groupings(n, y, bags, proportions, labels)
+    return _build_grouping(n, y, bags, proportions, labels)
 
 
-def add_features(bags: Bags, x: Tensor) -> Bags:
-    """The bags with features `x` (n, ...), which are in the order of the user's rows."""
-    return replace(bags, x=take_rows(x, bags.source))
-
-
-def take_rows(x: Tensor, source: Tensor) -> Tensor:
-    """`x[source]`, without a copy if that changes nothing."""
-    unchanged = len(source) == len(x) and bool((source == torch.arange(len(x))).all())
-    return x if unchanged else x[source]
-
-
-def check_one_source(y: Any, proportions: Any) -> None:
+def _check_one_source(y: Any, proportions: Any) -> None:
     """Raise DataError unless exactly one of labels and proportions is given."""
     if y is None and proportions is None:
         raise DataError("y and proportions are both missing; pass bags= and proportions=, or labels y")
@@ -394,70 +385,6 @@ def _one_column(ids: Any) -> Any:
     if is_polars_dataframe(ids):
         return ids.to_series()
     return ids.iloc[:, 0] if is_pandas_dataframe(ids) else ids.reshape(-1)
-
-
-def is_frame(X: Any) -> bool:
-    """Whether X is a data frame of pandas or polars, also a lazy one."""
-    return is_pandas_dataframe(X) or is_polars_dataframe(X) or is_polars_lazyframe(X)
-
-
-def take_bag_columns(X: Any, bags: Any) -> tuple[Any, Any]:
-    """X without the columns that `bags` names, and `bags` with the ids in place of the names.
-
-    A list of columns means several groupings, one per column.
-    """
-    if not is_frame(X):
-        return X, bags
-    columns = X.collect_schema().names() if is_polars_lazyframe(X) else list(X.columns)
-    if isinstance(bags, str):
-        ids = _column_of(X, bags, columns)
-        return _drop_columns(X, [bags]), ids
-    if isinstance(bags, list | tuple) and 0 < len(bags) <= len(columns) and set(bags) <= set(columns):
-        bags = {name: name for name in bags}
-    if not isinstance(bags, Mapping):
-        return X, bags
-    ids = {
-        name: _column_of(X, each, columns) if isinstance(each, str) else each for name, each in bags.items()
-    }
-    return _drop_columns(X, [each for each in bags.values() if isinstance(each, str)]), ids
-
-
-def _column_of(X: Any, name: str, columns: list[Any]) -> Any:
-    if name not in columns:
-        what = f"bags is {name!r}, which is not a column of X{did_you_mean(name, columns)}"
-        raise DataError(f"{what}; it has {columns[:20]}", value=name)
-    return X.select(name).collect().to_series() if is_polars_lazyframe(X) else X[name]
-
-
-def _drop_columns(X: Any, names: list[str]) -> Any:
-    names = list(dict.fromkeys(names))
-    return X.drop(columns=names) if is_pandas_dataframe(X) else X.drop(names)
-
-
-def check_row_order(
-    X: Any, bags: Any, name: str = "X", *, bags_name: str = "bags", counted_index: bool = True
-) -> None:
-    """Raise DataError if pandas indices show that the rows of X and bags are in different orders.
-
-    Rows are matched by position. Without `counted_index`, a RangeIndex of X, such as that of a frame made
-    from an array, is ignored.
-    """
-    if isinstance(bags, Mapping):  # the groupings must not contradict each other either
-        indexed = [(f"bags[{each!r}]", ids) for each, ids in bags.items() if has_index(ids)]
-        for each, ids in indexed:
-            check_row_order(X, ids, name, counted_index=counted_index)
-            check_row_order(indexed[0][1], ids, indexed[0][0], bags_name=each)
-        return
-    if not (has_index(X) and has_index(bags)) or len(X) != len(bags) or X.index.equals(bags.index):
-        return
-    if not counted_index and type(X.index).__name__ == "RangeIndex":
-        return
-    if X.index.is_unique and bags.index.is_unique and bags.index.isin(X.index).all():
-        first = bags.index.tolist()[0]
-        hint = (
-            f"pass {bags_name}.loc[{name}.index], or {bags_name}.to_numpy() if it is in the order of {name}"
-        )
-        raise DataError(f"{bags_name} has the rows of {name} in another order, {first!r} first; {hint}")
 
 
 # --- proportions row by row

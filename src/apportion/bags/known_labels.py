@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from narwhals.dependencies import is_pandas_dataframe, is_pandas_series
+from narwhals.dependencies import is_pandas_series
 
 from apportion.bags.bags import Bags
+from apportion.bags.instances import has_index
 from apportion.errors import DataError
 
 
@@ -71,11 +72,6 @@ def _first_with_index(X: Any, bags: Any) -> tuple[Any, str]:
         if has_index(ids):
             return ids, "bags"
     return None, ""
-
-
-def has_index(values: Any) -> bool:
-    """Whether `values` is a pandas frame or series, whose index names its rows."""
-    return is_pandas_dataframe(values) or is_pandas_series(values)
 
 
 def _positions_in(frame: Any, name: str, index: Any, present: np.ndarray) -> list[int]:

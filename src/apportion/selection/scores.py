@@ -15,7 +15,8 @@ from sklearn.utils.metadata_routing import MetadataRequest
 from torch import Tensor
 
 from apportion.bags.bags import Bags, bag_means, exact_bag_means
-from apportion.bags.build import Groups, check_row_order, group_rows, table_from_rows
+from apportion.bags.build import Groups, group_rows, table_from_rows
+from apportion.bags.instances import check_row_order
 from apportion.bags.predictions import bags_of_predictions
 from apportion.bags.proportions import Proportions
 from apportion.errors import DataError, SettingsError

@@ -1,0 +1,353 @@
+"""X and y as users pass them: checked as scikit-learn does, and turned into a tensor or a data frame.
+
+`check_instances` is for `fit`, `check_instances_like_fit` for what is predicted later.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import torch
+from narwhals.dependencies import (
+    is_pandas_dataframe,
+    is_pandas_series,
+    is_polars_dataframe,
+    is_polars_lazyframe,
+)
+from sklearn.utils import check_array, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data  # type: ignore[attr-defined]
+from torch import Tensor, nn
+
+from apportion.bags.arrays import (
+    as_tensor,
+    is_images,
+    move_channels_first,
+    refuse_masked_values,
+    refuse_texts_and_sparse,
+    stack_images,
+)
+from apportion.bags.bags import Bags
+from apportion.encoding import TableEncoder
+from apportion.errors import ApportionWarning, DataError, did_you_mean
+
+LARGEST_FEATURE = 30.0  # an mlp learns badly if a feature's root mean square is larger (docs/log.md)
+SMALLEST_FEATURE = 0.003  # or if those of all features are smaller
+ARRAYS: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # images stay bytes
+
+# --- data frames and bags
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a data frame of pandas or polars, also a lazy one."""
+    return is_pandas_dataframe(X) or is_polars_dataframe(X) or is_polars_lazyframe(X)
+
+
+def has_index(values: Any) -> bool:
+    """Whether `values` is a pandas frame or series, whose index names its rows."""
+    return is_pandas_dataframe(values) or is_pandas_series(values)
+
+
+def bag_column_names(bags: Any) -> list[str]:
+    """The columns that `bags` names."""
+    values = [bags]
+    if isinstance(bags, dict):
+        values = list(bags.values())
+    elif isinstance(bags, list | tuple):
+        values = list(bags)
+    if len(values) >= 1000:  # a list of ids, one per row
+        return []
+    return [value for value in values if isinstance(value, str)]
+
+
+def take_bag_columns(X: Any, bags: Any) -> tuple[Any, Any]:
+    """X without the columns that `bags` names, and `bags` with the ids in place of the names.
+
+    A list of columns means several groupings, one per column.
+    """
+    if not is_frame(X):
+        return X, bags
+    columns = X.collect_schema().names() if is_polars_lazyframe(X) else list(X.columns)
+    if isinstance(bags, str):
+        ids = _column_of(X, bags, columns)
+        return _drop_columns(X, [bags]), ids
+    if isinstance(bags, list | tuple) and 0 < len(bags) <= len(columns) and set(bags) <= set(columns):
+        bags = {name: name for name in bags}
+    if not isinstance(bags, Mapping):
+        return X, bags
+    ids = {
+        name: _column_of(X, each, columns) if isinstance(each, str) else each for name, each in bags.items()
+    }
+    return _drop_columns(X, [each for each in bags.values() if isinstance(each, str)]), ids
+
+
+def _column_of(X: Any, name: str, columns: list[Any]) -> Any:
+    if name not in columns:
+        what = f"bags is {name!r}, which is not a column of X{did_you_mean(name, columns)}"
+        raise DataError(f"{what}; it has {columns[:20]}", value=name)
+    return X.select(name).collect().to_series() if is_polars_lazyframe(X) else X[name]
+
+
+def _drop_columns(X: Any, names: list[str]) -> Any:
+    names = list(dict.fromkeys(names))
+    return X.drop(columns=names) if is_pandas_dataframe(X) else X.drop(names)
+
+
+def check_row_order(
+    X: Any, bags: Any, name: str = "X", *, bags_name: str = "bags", counted_index: bool = True
+) -> None:
+    """Raise DataError if pandas indices show that the rows of X and bags are in different orders.
+
+    Rows are matched by position. Without `counted_index`, a RangeIndex of X, such as that of a frame made
+    from an array, is ignored.
+    """
+    if isinstance(bags, Mapping):  # the groupings must not contradict each other either
+        indexed = [(f"bags[{each!r}]", ids) for each, ids in bags.items() if has_index(ids)]
+        for each, ids in indexed:
+            check_row_order(X, ids, name, counted_index=counted_index)
+            check_row_order(indexed[0][1], ids, indexed[0][0], bags_name=each)
+        return
+    if not (has_index(X) and has_index(bags)) or len(X) != len(bags) or X.index.equals(bags.index):
+        return
+    if not counted_index and type(X.index).__name__ == "RangeIndex":
+        return
+    if X.index.is_unique and bags.index.is_unique and bags.index.isin(X.index).all():
+        first = bags.index.tolist()[0]
+        hint = (
+            f"pass {bags_name}.loc[{name}.index], or {bags_name}.to_numpy() if it is in the order of {name}"
+        )
+        raise DataError(f"{bags_name} has the rows of {name} in another order, {first!r} first; {hint}")
+
+
+# --- instances for fit
+
+
+def check_instances(estimator: Any, X: Any, y: Any, *, needs_y: bool) -> tuple[Any, Any]:
+    """Instances as a tensor or a data frame, and y.
+
+    As in scikit-learn, the estimator keeps the number of features, and the names of a frame's columns.
+    """
+    if needs_y and y is None:
+        hint = "pass the bags and their proportions, or labels"
+        raise DataError(f"requires y to be passed, but the target y is None; {hint}")
+    if is_frame(X):
+        _record_columns(estimator, X)
+        return X, _check_y(y)
+    y = _check_y(y)
+    X = move_channels_first(stack_images(X))
+    refuse_texts_and_sparse(X)
+    if y is None or len(shape_of(y)) > 1:
+        X = validate_data(estimator, X, **ARRAYS)
+    else:
+        X, y = validate_data(estimator, X, y, **ARRAYS)
+    return as_tensor(X), y
+
+
+def _check_y(y: Any) -> Any:
+    """Labels as a vector. Proportions row by row stay as they are, since their column names matter."""
+    if y is None:
+        return None
+    if isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1:
+        for row, label in enumerate(y):
+            if label is None:
+                hint = "leave such rows out, or pass bags and their proportions instead of y"
+                raise DataError(f"y has no label in row {row}; {hint}")
+    if len(shape_of(y)) > 1 and shape_of(y)[1] > 1:
+        return y
+    y = check_array(refuse_masked_values(y), ensure_2d=False, dtype=None, input_name="y")
+    y = column_or_1d(y, warn=True)
+    if y.dtype.kind == "f" and ((y >= 0) & (y <= 1)).all() and (y % 1 != 0).any():
+        hint = "pass the shares of both classes, numpy.column_stack([1 - y, y])"
+        raise DataError(f"y has numbers from {y.min():g} to {y.max():g}, like shares of one class; {hint}")
+    check_classification_targets(y)
+    return y
+
+
+def shape_of(y: Any) -> tuple[int, ...]:
+    """The shape of anything that numpy can read; np.shape fails for some array-likes."""
+    return tuple(y.shape) if hasattr(y, "shape") else np.asarray(y).shape
+
+
+def _record_columns(estimator: Any, frame: Any) -> None:
+    if is_pandas_dataframe(frame):
+        validate_data(estimator, frame, skip_check_array=True)
+        return
+    names = nw.from_native(frame).collect_schema().names()  # scikit-learn before 1.9 cannot read polars 2
+    estimator.n_features_in_ = len(names)
+    estimator.feature_names_in_ = np.asarray(names, dtype=object)
+
+
+def check_shape(x: Tensor, requested: Any, model: str | Callable[..., nn.Module]) -> None:
+    """Raise DataError for instances of a shape that the network cannot take."""
+    images = "images are bytes (n, channels, height, width)"
+    hint = ""
+    if x.ndim > 2 and model == "mlp" and requested == "mlp":
+        hint = "an mlp takes rows: pass X.reshape(len(X), -1), or another model"
+    elif x.ndim == 3 and (isinstance(model, str) or requested == "auto"):
+        hint = f"{images}: pass X[:, None] if they are gray, or a model of your own"
+    elif x.ndim == 4 and not is_images(x) and requested == "auto":
+        hint = (
+            f"{images}: pass X.astype(numpy.uint8) if pixels are from 0 to 255, "
+            "(255 * X).round().astype(numpy.uint8) if they are from 0 to 1, or name a model"
+        )
+    elif x.ndim > 4 and requested == "auto":
+        hint = f"{images}: pass X.reshape(-1, *X.shape[-3:]) if each is an image, with a bag for each"
+    elif x.ndim != 4 and isinstance(model, str) and model != "mlp":
+        hint = f"{images} for the model {model!r}; name another, such as 'mlp' for rows"
+    if hint:
+        raise DataError(f"X has instances of shape {tuple(x.shape[1:])}; {hint}", value=tuple(x.shape[1:]))
+
+
+def warn_of_scale(x: Tensor, names: Any = None) -> None:
+    """Warn of a feature so large that it dominates the others, and of features too small to learn from."""
+    if x.dtype == torch.uint8:
+        return
+    sizes = np.sqrt(np.einsum("ij,ij->j", x.numpy(), x.numpy(), dtype=np.float64) / len(x))
+    if SMALLEST_FEATURE <= sizes.max() <= LARGEST_FEATURE:
+        return
+    j = int(sizes.argmax())
+    which = f"feature {j} of X" if names is None else f"feature {names[j]!r} of X"
+    what = f"{which} has the largest root mean square, {sizes[j]:.3g}, a scale at which networks learn badly"
+    hint = "scale the features, such as with make_pipeline(StandardScaler(), ProportionClassifier())"
+    warnings.warn(f"{what}; {hint}", ApportionWarning, stacklevel=4)
+
+
+# --- features in the order of the bags
+
+
+def count_rows(instances: Any) -> int:
+    if is_polars_lazyframe(instances):
+        return int(nw.from_native(instances).select(nw.len()).collect().item())
+    return len(instances)
+
+
+def encode_features(instances: Any, parts: list[Bags], n_rows: int) -> tuple[Tensor, TableEncoder | None]:
+    """Features of the rows of all parts, in their order, and the encoder of a data frame.
+
+    Features of a frame are written straight to the places of their rows. The encoder is fitted on the rows
+    of the first part, those that are learned from.
+    """
+    source = torch.cat([part.source for part in parts]) if len(parts) > 1 else parts[0].source
+    if isinstance(instances, Tensor):
+        return take_rows(instances, source), None
+    learned = np.zeros(n_rows, bool)
+    learned[parts[0].source.numpy()] = True
+    encoder = TableEncoder().fit(instances, rows=None if learned.all() else learned)
+    if len(source) != n_rows:  # rows are in a bag of each of several groupings
+        return torch.from_numpy(encoder.transform(instances))[source], encoder
+    x = np.empty((n_rows, len(encoder.get_feature_names_out())), np.float32)
+    places = np.empty(n_rows, np.int32 if n_rows < 2**31 else np.int64)
+    places[source.numpy()] = np.arange(n_rows, dtype=places.dtype)
+    encoder.transform(instances, out=x, places=places)
+    return torch.from_numpy(x), encoder
+
+
+def take_rows(x: Tensor, source: Tensor) -> Tensor:
+    """`x[source]`, without a copy if that changes nothing."""
+    unchanged = len(source) == len(x) and bool((source == torch.arange(len(x))).all())
+    return x if unchanged else x[source]
+
+
+def check_features_differ(x: Tensor, encoder: TableEncoder | None) -> None:
+    """Raise DataError if all instances are equal, or if a frame has only dates."""
+    if encoder is not None and all(column.kind == "date" for column in encoder.columns_):
+        names = [column.name for column in encoder.columns_]
+        raise DataError(f"X has only dates ({names}), which do not describe the rows; add other columns")
+    if all(bool((part == x[:1]).all()) for part in x.split(100_000)):
+        raise DataError(
+            f"all {len(x)} rows of X are equal, so there is nothing to learn from; pass other features"
+        )
+
+
+def split_features(parts: list[Bags], x: Tensor) -> tuple[Bags, Bags | None]:
+    """Training and validation bags with their part of `x`, on its device."""
+    features = x.split([len(part.source) for part in parts])
+    bags = [replace(part.to(x.device), x=own) for part, own in zip(parts, features, strict=True)]
+    return bags[0], bags[1] if len(bags) > 1 else None
+
+
+# --- instances like those of fit
+
+
+def check_instances_like_fit(estimator: Any, X: Any) -> Any:
+    """Instances as a tensor, or as a data frame if the estimator was fitted on one."""
+    X = _drop_bag_columns(X, estimator.bag_columns_)
+    if estimator.encoder_ is not None:
+        frame = X if is_frame(X) else _frame_like_fit(estimator, X)
+        _compare_columns(estimator, frame)
+        return frame
+    X = _move_channels_like_fit(stack_images(X), estimator.instance_shape_, estimator.bytes_)
+    refuse_texts_and_sparse(X)
+    x = as_tensor(validate_data(estimator, X, reset=False, **ARRAYS))
+    _check_like_fit(x, estimator.instance_shape_, estimator.bytes_)
+    return x
+
+
+def _drop_bag_columns(X: Any, columns: list[str]) -> Any:
+    """The frame without the columns that named the bags in `fit`."""
+    if not columns or not is_frame(X):
+        return X
+    there = X.collect_schema().names() if is_polars_lazyframe(X) else list(X.columns)
+    extra = [name for name in dict.fromkeys(columns) if name in there]
+    return X.drop(columns=extra) if is_pandas_dataframe(X) else X.drop(extra)
+
+
+def _compare_columns(estimator: Any, frame: Any) -> None:
+    if is_pandas_dataframe(frame):
+        validate_data(estimator, frame, reset=False, skip_check_array=True)
+        return
+    names = nw.from_native(frame).collect_schema().names()
+    known = list(getattr(estimator, "feature_names_in_", names))
+    if names != known:
+        what = "The feature names should match those that were passed during fit"
+        raise DataError(f"{what}: X has {names[:20]}; pass {known[:20]}, in this order")
+
+
+def _frame_like_fit(estimator: Any, X: Any) -> Any:
+    """An array as a frame with the columns of `fit`, after scikit-learn's warning that it has no names."""
+    X = validate_data(estimator, X, reset=False, dtype=None, ensure_all_finite=False)
+    names = [column.name for column in estimator.encoder_.columns_]
+    for backend in ("pandas", "polars"):
+        try:
+            return nw.from_dict({name: X[:, j] for j, name in enumerate(names)}, backend=backend).to_native()
+        except ImportError:
+            continue
+    raise DataError(f"fit had a data frame; install pandas or polars, and pass one with the columns {names}")
+
+
+def _move_channels_like_fit(X: Any, shape: tuple[int, ...], as_bytes: bool) -> Any:
+    """Images with channels last as those of `fit`; an error says what to pass for other layouts."""
+    found_shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
+    if len(shape) == 3 and found_shape and found_shape[1:] != shape:
+        if found_shape[1:] == (*shape[1:], shape[0]):
+            return np.ascontiguousarray(np.moveaxis(np.asarray(X), 3, 1))
+        hint = "; pass instances of that shape"
+        if found_shape in (shape, shape[1:]):
+            index = ", ".join(["None"] * (4 - len(found_shape)))
+            raise DataError(f"X is one image of shape {found_shape}; pass X[{index}]", value=found_shape)
+        if shape[0] == 1 and found_shape[1:] == shape[1:]:
+            hint = "; pass X[:, None]"
+        raise DataError(
+            f"X has instances of shape {found_shape[1:]}, but fit had {shape}{hint}", value=found_shape[1:]
+        )
+    if as_bytes and isinstance(X, np.ndarray) and X.dtype.kind in "iu" and X.dtype != np.uint8:
+        bits = "(X >> 8)" if X.size and X.max() > 255 else "X"  # 16 bits per value
+        raise DataError(
+            f"X has numbers of type {X.dtype}, but fit had bytes; pass {bits}.astype(numpy.uint8)"
+        )
+    return X
+
+
+def _check_like_fit(x: Tensor, shape: tuple[int, ...], as_bytes: bool) -> None:
+    """Raise DataError for instances whose shape or type differs from `fit`: only bytes are centered."""
+    if tuple(x.shape[1:]) != shape:
+        found_shape = tuple(x.shape[1:])
+        what = f"X has instances of shape {found_shape}, but fit had {shape}"
+        raise DataError(f"{what}; pass instances of that shape", value=found_shape)
+    if as_bytes and x.dtype != torch.uint8:
+        raise DataError("X has floats, but fit had bytes; pass pixels from 0 to 255 as numpy.uint8")
+    if x.dtype == torch.uint8 and not as_bytes:
+        raise DataError("X has bytes, but fit had floats; pass floats, scaled in the same way")

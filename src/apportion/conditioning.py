@@ -17,8 +17,8 @@ from torch import Tensor
 from apportion.bags.bags import Bags
 from apportion.bags.build import BuiltBags, name_grouping, tables_of_groupings
 from apportion.bags.groupings import margin_of, rake
-from apportion.bags.predictions import bags_of_predictions
 from apportion.bags.instances import check_row_order
+from apportion.bags.predictions import bags_of_predictions
 from apportion.bags.problems import check_same_classes, raise_problem
 from apportion.errors import ApportionWarning, DataError
 from apportion.transport import entropic_plan

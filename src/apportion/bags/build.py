@@ -22,7 +22,7 @@ from torch import Tensor
 
 from apportion.bags.arrays import as_tensor, move_channels_first, refuse_masked_values, stack_images
 from apportion.bags.bags import Bags
-from apportion.bags.denoise import clip_rounding_residue
+from apportion.bags.denoise import PredictedShares, clean_proportions
 from apportion.bags.groupings import join_groupings
 from apportion.bags.instances import check_row_order, take_bag_columns, take_rows
 from apportion.bags.known_labels import add_known_labels, read_known_labels
@@ -30,10 +30,16 @@ from apportion.bags.problems import (
     OPTIONS,
     check_overall_shares,
     check_same_classes,
+    find_problems,
     raise_problem,
-    read_shares,
 )
-from apportion.bags.proportions import Proportions, as_proportions, is_missing
+from apportion.bags.proportions import (
+    Proportions,
+    align,
+    as_proportions,
+    clip_rounding_residue,
+    is_missing,
+)
 from apportion.errors import ApportionWarning, DataError, SettingsError, did_you_mean
 
 NOT_ROW_BY_ROW = frozenset(OPTIONS)  # proportions row by row take no options
@@ -139,6 +145,23 @@ def _build_grouping(
     if known_labels:
         bags = add_known_labels(bags, known_labels, classes, exact=exact)
     return BuiltBags(bags, classes)
+
+
+def read_shares(
+    proportions: Any,
+    bags: Sequence[Hashable],
+    sizes: np.ndarray,
+    *,
+    predicted: PredictedShares | None = None,
+    subset: bool = False,
+    unavailable: frozenset[str] = frozenset(),
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Shares (m, k), precision (m,) and classes (k,) of a table; the first problem is raised."""
+    aligned = align(proportions, bags, sizes, subset=subset, unavailable=unavailable)
+    for problem in find_problems(aligned):
+        raise_problem(problem)
+    shares, precision = clean_proportions(aligned, predicted)
+    return shares, precision, aligned.classes
 
 
 def _bags_of(groups: "Groups", shares: np.ndarray, precision: np.ndarray) -> Bags:

@@ -11,34 +11,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-ROUNDING_RESIDUE = 1e-9  # negative numbers above -1e-9 are floating-point residue, as of 1 - 0.9 - 0.1
+from apportion.bags.proportions import Aligned
+
 SUM_TOLERANCE = 1e-4  # relative: shares printed with four digits sum to one within this
 
 Std = float | Literal["estimate"] | np.ndarray  # of one number; (m, 1) where numbers were rescaled bag by bag
 
 
-def clip_rounding_residue(values: np.ndarray) -> np.ndarray:
-    """The numbers, with zero where floating point alone made them negative."""
-    return np.where((values < 0) & (values > -ROUNDING_RESIDUE), 0.0, values)
-
-
 # --- missing cells
-
-
-def has_missing_cells(values: np.ndarray) -> np.ndarray:
-    """(m,) bool: bags with a number for some classes and NaN for others."""
-    missing = np.isnan(values)
-    return np.asarray(missing.any(1) & ~missing.all(1))
-
-
-def sum_known(values: np.ndarray) -> np.ndarray:
-    """(m,) sums over the classes that have a number."""
-    return np.where(np.isnan(values), 0, values).sum(1)
-
-
-def exceeds_total(values: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """(m,) bool: bags with missing cells whose known classes alone sum to more than the total of the bag."""
-    return has_missing_cells(values) & (sum_known(values) > totals * (1 + SUM_TOLERANCE))
 
 
 def impute_missing_cells(values: np.ndarray, totals: np.ndarray) -> np.ndarray:
@@ -51,12 +31,14 @@ def impute_missing_cells(values: np.ndarray, totals: np.ndarray) -> np.ndarray:
     shares = values / totals[:, None]
     weight = np.where(np.isnan(shares), 0, totals[:, None])
     known = weight.sum(0) > 0
-    overall = sum_known((shares * weight).T) / np.where(known, weight.sum(0), 1)
+    overall = np.nansum((shares * weight).T, axis=1) / np.where(known, weight.sum(0), 1)
     unknown = max(0.0, 1 - overall.sum()) / max(1, (~known).sum())
     overall = np.where(known, overall, max(unknown, 1e-6))
-    left = totals - sum_known(values)
-    for i in np.flatnonzero(has_missing_cells(values)):
-        missing = np.isnan(values[i])
+    left = totals - np.nansum(values, axis=1)
+    missing_cells = np.isnan(values)
+    some_missing = missing_cells.any(1) & ~missing_cells.all(1)
+    for i in np.flatnonzero(some_missing):
+        missing = missing_cells[i]
         part = np.maximum(overall[missing], 1e-6)
         result[i, missing] = max(0.0, left[i]) * part / part.sum()
     return result
@@ -116,6 +98,55 @@ def predict_shares(probabilities: np.ndarray, bag: np.ndarray, sizes: np.ndarray
     sums = [np.bincount(bag, p, len(sizes)) for p in probabilities.T]
     variances = [np.bincount(bag, p, len(sizes)) for p in (probabilities * (1 - probabilities)).T]
     return PredictedShares(np.stack(sums, 1) / n, np.stack(variances, 1) / n**2)
+
+
+def clean_proportions(
+    aligned: Aligned, predicted: PredictedShares | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shares (m, k) that sum to one, and the precision (m,) of each bag, for numbers without problems.
+
+    Unknown shares are NaN. Precision is infinite where proportions are exact, see `denoise`. Noisy shares are
+    drawn toward the overall shares, or toward those `predicted` for their bags.
+    """
+    m, k = aligned.values.shape
+    shares = np.full((m, k), np.nan)
+    precision = np.full(m, math.inf)
+    known = np.flatnonzero(~np.isnan(aligned.values).all(1))
+    if not len(known):
+        return shares, precision
+    values, totals, scale = to_common_total(aligned, known)
+    sizes = aligned.sizes[known]
+    percent = aligned.options.kind == "percent"
+    if percent:
+        values = values / totals[:, None]
+    std: Std | None = aligned.options.std
+    if std is not None and not isinstance(std, str):
+        std = std * scale / 100 if percent else std * scale
+    if std is not None:
+        if predicted is not None:
+            predicted = PredictedShares(predicted.shares[known], predicted.variance[known])
+        clean, precision[known] = denoise(values, sizes, std, counts=aligned.counts, predicted=predicted)
+    elif aligned.counts:
+        clean = values / sizes[:, None]
+    else:
+        clean = values
+    shares[known] = clean / clean.sum(1, keepdims=True)
+    return shares, precision
+
+
+def to_common_total(aligned: Aligned, bags: np.ndarray) -> tuple[np.ndarray, np.ndarray, float | np.ndarray]:
+    """Values and totals of some bags, with missing cells imputed, and what the values were multiplied by.
+
+    With `normalize`, that is a factor for each bag (m, 1), which makes its sum the total.
+    """
+    values, totals = aligned.values[bags], aligned.totals[bags]
+    if aligned.options.missing_cells == "impute":
+        values = impute_missing_cells(values, totals)
+    if not aligned.options.normalize:
+        return values, totals, 1.0
+    sums = values.sum(1)
+    scale = (totals / np.where(sums == 0, 1, sums))[:, None]
+    return values * scale, totals, scale
 
 
 def denoise(

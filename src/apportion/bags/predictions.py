@@ -12,9 +12,9 @@ from torch import Tensor
 
 from apportion.bags.arrays import as_tensor
 from apportion.bags.bags import Bags
-from apportion.bags.build import BuiltBags, check_row_order, column_names, group_rows
+from apportion.bags.build import BuiltBags, column_names, group_rows, read_shares
 from apportion.bags.denoise import predict_shares
-from apportion.bags.problems import read_shares
+from apportion.bags.instances import check_row_order
 from apportion.bags.proportions import Proportions, as_proportions
 from apportion.errors import DataError
 

@@ -1,8 +1,7 @@
 """Everything that can be wrong with the proportions of bags, each rule in one place.
 
 `find_problems` checks the numbers that `align` has read and yields a `Problem` for each finding. The
-estimator raises the first one as `DataError`; `apportion check` prints all of them. `clean_proportions` turns
-numbers without problems into shares that sum to one.
+estimator raises the first one as `DataError`; `apportion check` prints all of them.
 """
 
 import csv
@@ -19,17 +18,11 @@ import numpy as np
 
 from apportion.bags.denoise import (
     SUM_TOLERANCE,
-    PredictedShares,
-    Std,
     cells_beyond_noise,
-    denoise,
-    exceeds_total,
-    has_missing_cells,
-    impute_missing_cells,
-    sum_known,
     sums_beyond_noise,
+    to_common_total,
 )
-from apportion.bags.proportions import Aligned, Proportions, align
+from apportion.bags.proportions import Aligned, Proportions
 from apportion.errors import DataError
 
 FEW = 3  # with at least this many bags, sums that fit are not a coincidence
@@ -105,7 +98,10 @@ def find_problems(aligned: Aligned) -> Iterator[Problem]:
     strays = list(_find_stray_columns(aligned))
     yield from strays
     names = {problem.class_name for problem in strays}
-    aligned = aligned.drop_classes([j for j, name in enumerate(aligned.classes.tolist()) if name in names])
+    if names:
+        aligned = aligned.drop_classes(
+            [j for j, name in enumerate(aligned.classes.tolist()) if name in names]
+        )
     if len(aligned.classes) < 2:
         yield _too_few_classes(aligned)
         return
@@ -475,12 +471,15 @@ def _check_sums(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
     options = aligned.options
     values, totals = aligned.values, aligned.totals
     usable = ~doubtful & ~np.isnan(values).all(1)
-    sums = sum_known(values)
-    for i in np.flatnonzero(exceeds_total(values, totals) & usable).tolist():
+    sums = np.nansum(values, axis=1)
+    missing = np.isnan(values)
+    some_missing = missing.any(1) & ~missing.all(1)
+    exceeding = some_missing & (sums > totals * (1 + SUM_TOLERANCE))
+    for i in np.flatnonzero(exceeding & usable).tolist():
         what = f"has {sums[i]:g} for some of its classes, more than {totals[i]:g} for all"
         hint = _advise(aligned, "correct them", percent="if these are percentages")
         yield _about_bag(aligned, i, "sum", what, hint, sums[i]), i
-    usable &= ~has_missing_cells(values)
+    usable &= ~some_missing
     if options.rest is not None:
         rest = aligned.classes.tolist().index(options.rest)
         columns = sums - values[:, rest]
@@ -546,7 +545,7 @@ def _check_common_total(aligned: Aligned, usable: np.ndarray) -> Iterator[_Findi
     Sums of rounded numbers, and of counts of a larger group, are all the same multiple of the right total.
     Where they vary more, a column may not be a class, or people may be missing from the columns.
     """
-    sums = sum_known(aligned.values)
+    sums = np.nansum(aligned.values, axis=1)
     for i in np.flatnonzero((sums <= 0) & usable).tolist():
         what = f"has {_plural(aligned)} that sum to {sums[i]:g}, which cannot be rescaled"
         yield _about_bag(aligned, i, "sum", what, "leave the bag out", sums[i]), i
@@ -570,7 +569,7 @@ def _check_common_total(aligned: Aligned, usable: np.ndarray) -> Iterator[_Findi
 def _sums_are_constant(aligned: Aligned, usable: np.ndarray) -> bool:
     """Whether all sums are the same multiple of their totals, up to rounding and noise."""
     values, totals = aligned.values[usable], aligned.totals[usable]
-    sums = sum_known(values)
+    sums = np.nansum(values, axis=1)
     expected = np.median(sums / totals) * totals
     tolerance = _rounding_tolerance(aligned, usable) * expected / totals
     if isinstance(aligned.options.std, int | float):
@@ -582,7 +581,7 @@ def _sums_are_constant(aligned: Aligned, usable: np.ndarray) -> bool:
 def _rounding_tolerance(aligned: Aligned, usable: np.ndarray) -> np.ndarray:
     """(bags,) how far rounding may move the sum of a bag, in the units of its total."""
     values, totals = aligned.values[usable], aligned.totals[usable]
-    scale = np.median(sum_known(values) / totals) if len(values) else 1.0
+    scale = np.median(np.nansum(values, axis=1) / totals) if len(values) else 1.0
     return 0.02 * totals + values.shape[1] * _rounding_step(values) / 2 / max(scale, 1e-9)
 
 
@@ -591,7 +590,7 @@ def _rounding_step(values: np.ndarray) -> float:
     numbers = values[np.isfinite(values)]
     if not len(numbers):
         return 0.0
-    usual = float(np.median(sum_known(values)))
+    usual = float(np.median(np.nansum(values, axis=1)))
     if not 0 < usual < math.inf:
         return 0.0
     power = math.floor(math.log10(usual))
@@ -610,9 +609,10 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
     """Sums and numbers that noise of the given standard deviation does not explain."""
     options = aligned.options
     usable = np.flatnonzero(~doubtful & ~np.isnan(aligned.values).all(1))
-    values, totals, std = _to_common_total(aligned, usable)
-    if std is None or not len(usable):
+    if options.std is None or not len(usable):
         return
+    values, totals, scale = to_common_total(aligned, usable)
+    std = options.std if isinstance(options.std, str) else options.std * scale
     noise = "estimated noise" if isinstance(std, str) else f"noise of standard deviation {options.std:g}"
     unit = 100 if options.kind == "percent" else 1
     if not isinstance(std, str) and not aligned.counts and np.max(std) > 0.5 * unit:
@@ -649,72 +649,6 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         what = f"has {values[i, j]:g} for class {aligned.classes.tolist()[j]!r} and {totals[i]:g} for all"
         what += f", which {noise} does not explain"
         yield _about_cell(aligned, int(usable[i]), j, "noise", what, hint), usable[i]
-
-
-def _to_common_total(aligned: Aligned, bags: np.ndarray) -> tuple[np.ndarray, np.ndarray, Std | None]:
-    """Values, totals and standard deviation of some bags, with missing cells imputed, and rescaled."""
-    values, totals = aligned.values[bags], aligned.totals[bags]
-    std: Std | None = aligned.options.std
-    if aligned.options.missing_cells == "impute":
-        values = impute_missing_cells(values, totals)
-    if aligned.options.normalize:
-        sums = values.sum(1)
-        scale = (totals / np.where(sums == 0, 1, sums))[:, None]
-        values = values * scale
-        if std is not None and not isinstance(std, str):
-            std = std * scale
-    return values, totals, std
-
-
-# --- clean shares
-
-
-def clean_proportions(
-    aligned: Aligned, predicted: PredictedShares | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Shares (m, k) that sum to one, and the precision (m,) of each bag, for numbers without problems.
-
-    Unknown shares are NaN. Precision is infinite where proportions are exact, see `denoise`. Noisy shares are
-    drawn toward the overall shares, or toward those `predicted` for their bags.
-    """
-    m, k = aligned.values.shape
-    shares = np.full((m, k), np.nan)
-    precision = np.full(m, math.inf)
-    known = np.flatnonzero(~np.isnan(aligned.values).all(1))
-    if not len(known):
-        return shares, precision
-    values, totals, std = _to_common_total(aligned, known)
-    sizes = aligned.sizes[known]
-    if aligned.options.kind == "percent":
-        values = values / totals[:, None]
-        std = std if std is None or isinstance(std, str) else std / 100
-    if std is not None:
-        if predicted is not None:
-            predicted = PredictedShares(predicted.shares[known], predicted.variance[known])
-        clean, precision[known] = denoise(values, sizes, std, counts=aligned.counts, predicted=predicted)
-    elif aligned.counts:
-        clean = values / sizes[:, None]
-    else:
-        clean = values
-    shares[known] = clean / clean.sum(1, keepdims=True)
-    return shares, precision
-
-
-def read_shares(
-    proportions: Any,
-    bags: Sequence[Hashable],
-    sizes: np.ndarray,
-    *,
-    predicted: PredictedShares | None = None,
-    subset: bool = False,
-    unavailable: frozenset[str] = frozenset(),
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Shares (m, k), precision (m,) and classes (k,) of a table; the first problem is raised."""
-    aligned = align(proportions, bags, sizes, subset=subset, unavailable=unavailable)
-    for problem in find_problems(aligned):
-        raise_problem(problem)
-    shares, precision = clean_proportions(aligned, predicted)
-    return shares, precision, aligned.classes
 
 
 # --- uninformative bags, groupings that contradict each other

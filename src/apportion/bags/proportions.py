@@ -1,7 +1,7 @@
 """Proportions: a table of class shares or counts per bag, and how to interpret it.
 
 `align` reads every accepted form of table and puts its numbers in the order of the bags and of the sorted
-classes. `rules` decides whether these numbers can be right.
+classes. `problems` decides whether these numbers can be right.
 """
 
 import math
@@ -18,10 +18,10 @@ from narwhals.dependencies import (
     is_polars_series,
 )
 
-from apportion.bags.denoise import clip_rounding_residue, sum_known
 from apportion.errors import DataError, SettingsError, did_you_mean
 
 KINDS = ("shares", "percent", "counts")
+ROUNDING_RESIDUE = 1e-9  # negative numbers above -1e-9 are floating-point residue, as of 1 - 0.9 - 0.1
 FEW = 3  # with at least this many bags, a column of their ids is not a coincidence; 0 and 1 may be shares
 
 
@@ -123,22 +123,13 @@ class Aligned:
     values: np.ndarray  # (m, k) float64; NaN: missing
     bags: Sequence[Hashable]  # (m,)
     sizes: np.ndarray  # (m,) rows of each bag
+    totals: np.ndarray  # (m,) what the numbers of each bag should sum to: 1, 100, or the size of the bag
     classes: np.ndarray  # (k,) sorted; column numbers where the table does not name its classes
     rows: np.ndarray  # (m,) the row of each bag in the table, counted from 0; -1: it has none
     options: Proportions
+    counts: bool  # whether the numbers are counts, and not shares or percentages
     table_bags: Sequence[Hashable] | None = None  # the ids in the table, row by row; None: it has none
     unavailable: frozenset[str] = frozenset()  # options that hints must not recommend here
-
-    @property
-    def counts(self) -> bool:
-        return self.options.kind == "counts"
-
-    @property
-    def totals(self) -> np.ndarray:
-        """(m,) what the numbers of each bag should sum to: 1, 100, or the size of the bag."""
-        if self.counts:
-            return self.sizes.astype(float)
-        return np.full(len(self.sizes), 100.0 if self.options.kind == "percent" else 1.0)
 
     def drop_classes(self, columns: Sequence[int]) -> "Aligned":
         """The same without these columns."""
@@ -176,8 +167,18 @@ def align(
         what = f"the table has shape {table.values.shape}"
         raise DataError(f"{what}; pass one row per bag and one column per class{two}")
     values, classes = _sort_classes(values, table.classes)
-    aligned = Aligned(values, bags, sizes, classes, rows, options, table.bags, unavailable)
+    counts = options.kind == "counts"
+    if counts:
+        totals = sizes.astype(float)
+    else:
+        totals = np.full(len(sizes), 100.0 if options.kind == "percent" else 1.0)
+    aligned = Aligned(values, bags, sizes, totals, classes, rows, options, counts, table.bags, unavailable)
     return aligned if options.rest is None else _add_rest(aligned)
+
+
+def clip_rounding_residue(values: np.ndarray) -> np.ndarray:
+    """The numbers, with zero where floating point alone made them negative."""
+    return np.where((values < 0) & (values > -ROUNDING_RESIDUE), 0.0, values)
 
 
 def _add_rest(aligned: Aligned) -> Aligned:
@@ -188,7 +189,7 @@ def _add_rest(aligned: Aligned) -> Aligned:
         raise DataError(
             f"rest is {rest!r}, which is a column of the table already; pass a new name", value=rest
         )
-    left = aligned.totals - sum_known(aligned.values)
+    left = aligned.totals - np.nansum(aligned.values, axis=1)
     left[np.abs(left) < 1e-9 * aligned.totals] = 0.0
     left[np.isnan(aligned.values).all(1)] = np.nan
     values, order = _sort_classes(np.column_stack([aligned.values, left]), [*classes, rest])

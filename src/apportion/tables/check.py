@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from apportion.bags.denoise import clean_proportions
 from apportion.bags.problems import (
     check_bags_differ,
     check_overall_shares,
     check_same_classes,
-    clean_proportions,
     find_problems,
 )
 from apportion.bags.proportions import Aligned, Proportions, align

@@ -17,7 +17,7 @@ from apportion._device import catch_out_of_memory, resolve_device
 from apportion._random import as_seed, preserve_random_state
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags, bag_slices, exact_bag_means
-from apportion.bags.build import build_bags_without_features, column_names, group_rows
+from apportion.bags.build import build_bags_without_features
 from apportion.bags.instances import (
     bag_column_names,
     check_features_differ,
@@ -34,25 +34,16 @@ from apportion.bags.instances import (
 )
 from apportion.bags.problems import check_bags_differ, raise_problem
 from apportion.defaults import check_settings, resolve_auto
-from apportion.errors import ApportionWarning, DataError
+from apportion.errors import ApportionWarning
 from apportion.evaluate import bag_correlation, predict_log_proba_on
 from apportion.networks import NETWORKS
 from apportion.pipeline import EpochState, fit_two_stages
 from apportion.pseudo_labels import make_labeler, transduce
 from apportion.selection.diagnosis import MIN_BAGS
 from apportion.selection.epochs import EpochSelector, check_selection, split_bags
-from apportion.selection.scores import SCORES
+from apportion.selection.scores import likelihood_of_rows
 
 LONG_STAGE = 600.0  # seconds; a warning announces a stage that takes longer
-STAGE_SETTINGS = (
-    "method",
-    "epochs",
-    "student_epochs",
-    "learning_rate",
-    "student_learning_rate",
-    "batch_size",
-    "horizontal_flip",
-)
 
 
 class ProportionClassifier(ClassifierMixin, BaseEstimator):
@@ -287,7 +278,11 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
         self.classes_ = built.classes
         self.history_ = []
-        self.resolved_ = {name: settings[name] for name in ("model", "method", "pseudo_labels")}
+        self.resolved_ = {
+            "model": settings["model"],
+            "method": settings["method"],
+            "pseudo_labels": settings["pseudo_labels"],
+        }
         self.instance_shape_ = tuple(x.shape[1:])
         self.bytes_ = x.dtype == torch.uint8
         self.n_rows_ = n_rows
@@ -371,7 +366,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             of the bags, in nats per row, as `BagScore()` gives it; rows with equal proportions are one bag.
         """
         if len(shape_of(y)) == 2 and shape_of(y)[1] > 1:
-            return _score_proportions(self.predict_proba(X), y, self.classes_)
+            return likelihood_of_rows(self.predict_proba(X), y, self.classes_)
         return super().score(X, y, sample_weight)
 
 
@@ -387,9 +382,15 @@ def _fit_stages(bags: Bags, settings: dict[str, Any], seed: int) -> Iterator[Epo
     return fit_two_stages(
         bags,
         NETWORKS[model] if isinstance(model, str) else model,
+        method=settings["method"],
         label=labeler,
+        epochs=settings["epochs"],
+        student_epochs=settings["student_epochs"],
+        learning_rate=settings["learning_rate"],
+        student_learning_rate=settings["student_learning_rate"],
+        batch_size=settings["batch_size"],
+        horizontal_flip=settings["horizontal_flip"],
         seed=seed,
-        **{name: settings[name] for name in STAGE_SETTINGS},
     )
 
 
@@ -467,28 +468,3 @@ def _score_bags(log_probs: Tensor, parts: list[Bags]) -> dict[str, dict[str, flo
             correlation = bag_correlation(predicted[known], proportions[known])
         scores[name] = {"proportion_error": float(errors.mean()), "bag_correlation": correlation}
     return scores
-
-
-# --- score
-
-
-def _score_proportions(probabilities: np.ndarray, y: Any, classes: np.ndarray) -> float:
-    """The likelihood of the counts of bags; rows whose proportions `y` (n, k) are equal are one bag."""
-    names = column_names(y)
-    rows = np.asarray(y, dtype=np.float64)
-    if names is not None:
-        order = [names.index(name) for name in classes.tolist() if name in names]
-        rows = rows[:, order]
-    if rows.shape != probabilities.shape:
-        what = f"y has proportions of shape {rows.shape}"
-        hint = f"pass {probabilities.shape}, one column for each of {classes.tolist()}"
-        raise DataError(f"{what}; {hint}", value=rows.shape)
-    shares, bag = np.unique(rows, axis=0, return_inverse=True)
-    groups = group_rows(bag.reshape(-1), len(rows))
-    order = np.argsort(groups.number, kind="stable")
-    log_probs = torch.from_numpy(np.log(np.maximum(probabilities, 1e-38)))[order]
-    bags = Bags(
-        log_probs, torch.from_numpy(groups.sizes), torch.from_numpy(shares).float(), torch.from_numpy(order),
-        groups.names,
-    )  # fmt: skip
-    return SCORES["likelihood"](log_probs, bags)

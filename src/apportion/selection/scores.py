@@ -15,7 +15,7 @@ from sklearn.utils.metadata_routing import MetadataRequest
 from torch import Tensor
 
 from apportion.bags.bags import Bags, bag_means, exact_bag_means
-from apportion.bags.build import Groups, group_rows, table_from_rows
+from apportion.bags.build import Groups, column_names, group_rows, table_from_rows
 from apportion.bags.instances import check_row_order
 from apportion.bags.predictions import bags_of_predictions
 from apportion.bags.proportions import Proportions
@@ -224,3 +224,31 @@ def _is_constant_in_bags(y: np.ndarray, bag_of_row: np.ndarray) -> bool:
     expected = y[first][number]
     both_missing = (y != y) & (expected != expected)
     return len(first) < len(bag_of_row) and bool(((y == expected) | both_missing).all())
+
+
+# --- the score of an estimator
+
+
+def likelihood_of_rows(probabilities: np.ndarray, y: Any, classes: np.ndarray) -> float:
+    """`likelihood` of probabilities (n, k) and the proportions `y` (n, k) of each row's own bag.
+
+    Rows with equal proportions are taken for one bag.
+    """
+    names = column_names(y)
+    rows = np.asarray(y, dtype=np.float64)
+    if names is not None:
+        order = [names.index(name) for name in classes.tolist() if name in names]
+        rows = rows[:, order]
+    if rows.shape != probabilities.shape:
+        what = f"y has proportions of shape {rows.shape}"
+        hint = f"pass {probabilities.shape}, one column for each of {classes.tolist()}"
+        raise DataError(f"{what}; {hint}", value=rows.shape)
+    shares, bag = np.unique(rows, axis=0, return_inverse=True)
+    groups = group_rows(bag.reshape(-1), len(rows))
+    order = np.argsort(groups.number, kind="stable")
+    log_probs = torch.from_numpy(np.log(np.maximum(probabilities, 1e-38)))[order]
+    bags = Bags(
+        log_probs, torch.from_numpy(groups.sizes), torch.from_numpy(shares).float(), torch.from_numpy(order),
+        groups.names,
+    )  # fmt: skip
+    return likelihood(log_probs, bags)

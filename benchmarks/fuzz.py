@@ -1,7 +1,10 @@
 """Fuzz every reader of files from strangers: nothing but its own error may come of any input.
 
     python benchmarks/fuzz.py                       all readers, 100,000 inputs each
-    python benchmarks/fuzz.py tar --inputs 1000000  one of them
+    python benchmarks/fuzz.py csv --inputs 1000000  one of them
+
+Readers of Parquet run only if they are named: some damaged files crash the library that decodes them
+(SECURITY.md).
 
 Needs atheris (pip install -e '.[fuzz]'), which steers by the branches that an input takes through our code
 and through the standard library's. A finding is kept in fuzz/ and becomes a test.
@@ -95,7 +98,7 @@ def all_names() -> list[str]:
     sys.path.insert(0, str(HERE.parent / "tests"))
     from readers import READERS
 
-    return list(READERS)
+    return [name for name in READERS if "parquet" not in name]
 
 
 def fuzz_apart(name: str, inputs: int) -> bool:
@@ -116,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("readers", nargs="*", help="all unless named")
+    parser.add_argument("readers", nargs="*", help="by default all but those of Parquet")
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -1,0 +1,134 @@
+"""Linear model: multinomial logistic regression on the bag loss, solved to convergence.
+
+    minimize  1/N Σ_b n_b CE(π_b, p̂_b) + l2/2 ‖W‖²,    p̂_b = mean over the rows of bag b of softmax(W x + β)
+
+If every bag is one row, this is scikit-learn's logistic regression with C = 1 / (N l2). The intercept β starts
+at the logarithm of the overall shares and is not penalized. docs/methods/linear.md describes the method.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+from apportion.bags.bags import Bags, bag_slices
+from apportion.methods.count_likelihood import count_log_likelihood
+
+PENALTIES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)  # tried in this order
+USUAL_PENALTY = 1e-3  # where no bags can be held out
+ROWS_AT_ONCE = 1 << 13  # their probabilities stay in the processor's cache
+MAX_ITERATIONS = 1000
+
+
+class Penalty(NamedTuple):
+    """A penalty and how well the model with it predicts held-out bags."""
+
+    l2: float
+    score: float  # log-likelihood of the counts, in nats per row
+
+
+def fit_linear(bags: Bags, l2: float = USUAL_PENALTY, start: nn.Linear | None = None) -> nn.Linear:
+    """The linear model with the smallest penalized bag loss, float32.
+
+    Parameters
+    ----------
+    bags : Bags
+        Rows of numbers, standardized. The proportions of all bags must be known.
+    l2 : float, default=1e-3
+        Strength of the penalty on the weights, per row.
+    start : nn.Linear, optional
+        Where the solver starts, such as the model for another penalty.
+    """
+    model = initial_model(bags) if start is None else start
+    solution = minimize(
+        lambda weights: bag_loss(weights, bags, l2),
+        _as_vector(model),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": 1e-10, "gtol": 1e-6},
+    )
+    return _as_module(solution.x, bags.n_classes)
+
+
+def choose_penalty(training: Bags, validation: Bags, penalties: Sequence[float] = PENALTIES) -> list[Penalty]:
+    """Penalties with the likelihood of the counts of `validation`; the last of them is worse than the best.
+
+    The penalties are tried in turn, strongest first, each from the solution of the one before. Weaker ones
+    than the first two that do worse than the best are not tried.
+    """
+    tried: list[Penalty] = []
+    model = None
+    worse = 0
+    for l2 in penalties:
+        model = fit_linear(training, l2, model)
+        with torch.no_grad():
+            log_probs = model(validation.x.float()).double().log_softmax(1)
+        total = count_log_likelihood(log_probs, validation.sizes, validation.proportions).sum()
+        tried.append(Penalty(l2, float(total) / len(validation.x)))
+        worse = 0 if tried[-1].score == max(each.score for each in tried) else worse + 1
+        if worse == 2:
+            break
+    return tried
+
+
+def initial_model(bags: Bags) -> nn.Linear:
+    """A model that predicts the overall shares for every row. A class without rows counts as half a row."""
+    model = nn.Linear(bags.x.shape[1], bags.n_classes)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.copy_(bags.overall.clamp_min(0.5 / len(bags.x)).log())
+    return model
+
+
+def bag_loss(weights: np.ndarray, bags: Bags, l2: float) -> tuple[float, np.ndarray]:
+    """The penalized bag loss and its gradient. `weights` are W and β side by side, (k, d + 1), flattened.
+
+    With the ratios R_b = π_b / p̂_b, the derivative by the logit of class j of a row in bag b is
+
+        p_j (Σ_c p_c R_bc - R_bj)
+
+    so a row is pushed toward the classes of which its bag has too few, as far as it is undecided.
+    """
+    k = bags.n_classes
+    W = weights.reshape(k, -1)
+    gradient = np.zeros_like(W)
+    loss = 0.0
+    sizes = bags.sizes.numpy()
+    proportions = bags.proportions.numpy().astype(np.float64).T  # (k, m)
+    for some, rows in bag_slices(bags.sizes, ROWS_AT_ONCE):
+        x = bags.x[rows].numpy().astype(np.float64)
+        n = sizes[some]
+        logits = W[:, :-1] @ x.T + W[:, -1:]  # (k, rows): sums over classes run along rows, which is fast
+        logits -= logits.max(0)
+        p = np.exp(logits, out=logits)
+        p /= p.sum(0)
+        predicted = np.add.reduceat(p, n.cumsum() - n, axis=1) / n
+        predicted = np.maximum(predicted, 1e-300)
+        loss -= float((n * proportions[:, some] * np.log(predicted)).sum())
+        ratio = np.repeat(proportions[:, some] / predicted, n, axis=1)
+        toward = p * ratio
+        toward -= p * toward.sum(0)
+        gradient[:, :-1] -= toward @ x
+        gradient[:, -1] -= toward.sum(1)
+    loss /= len(bags.x)
+    gradient /= len(bags.x)
+    loss += l2 / 2 * float(np.square(W[:, :-1]).sum())
+    gradient[:, :-1] += l2 * W[:, :-1]
+    return loss, gradient.ravel()
+
+
+def _as_vector(model: nn.Linear) -> np.ndarray:
+    weights = torch.cat([model.weight, model.bias.unsqueeze(1)], 1)
+    return weights.detach().double().numpy().ravel()
+
+
+def _as_module(weights: np.ndarray, n_classes: int) -> nn.Linear:
+    W = torch.from_numpy(weights.reshape(n_classes, -1)).float()
+    model = nn.Linear(W.shape[1] - 1, n_classes)
+    with torch.no_grad():
+        model.weight.copy_(W[:, :-1])
+        model.bias.copy_(W[:, -1])
+    return model.eval()

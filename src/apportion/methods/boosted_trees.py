@@ -1,0 +1,268 @@
+"""Boosted trees on the bag loss.
+
+Every row i has a score z_ij for each class j, and p_i = softmax(z_i). The loss is that of DLLP,
+
+    L = - Σ_b n_b Σ_j π_bj log p̂_bj,    p̂_b = mean of p_i over the rows of bag b
+
+Trees are added one after the other. Each round:
+
+1. Residuals. With R_bj = π_bj / p̂_bj, minus the gradient of L by the scores of a row in bag b is
+
+       r_ij = p_ij (R_bj - Σ_c p_ic R_bc)                                                          (1)
+
+   Its weight is the curvature of the loss if that row moved alone, the mean over classes of
+
+       w_ij = s_ij² / (n_b p̂_bj (1 - p̂_bj)),    s_ij = p_ij (1 - p_ij)                             (2)
+
+2. Structure. One tree for all classes is grown on the residuals: each split takes the largest reduction of
+   the weighted squared error Σ_i w_i ‖r_i / w_i - value‖².
+
+3. Leaf values. Rows of a bag move together, so the curvature along a leaf is not the sum over its rows. If
+   leaf l adds δ_l to the scores of class j, the prediction of bag b moves by Σ_l A_bl δ_l, where A_bl is the
+   sum of s_ij / n_b over the rows of the bag in the leaf. A Newton step for all leaves of the tree at once is
+
+       (AᵀWA + ρI) δ = AᵀW (π_j - p̂_j),    W_b = n_b / (p̂_bj (1 - p̂_bj))                           (3)
+
+   The system has as many unknowns as a tree has leaves. The ridge ρ is a multiple of the information that an
+   average leaf would have if the rows of a bag moved independently.
+
+4. z += rate · δ.
+
+docs/methods/boosted-trees.md derives the equations and compares with per-row curvature.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from apportion._random import derive_seed
+from apportion.bags.bags import Bags
+from apportion.methods import _tree_growth as kernels
+from apportion.methods.count_likelihood import count_log_likelihood
+from apportion.networks.trees import BoostedTrees, Tree, as_module
+
+# chosen on the training rows of Adult (docs/log.md)
+RATE = 0.15
+RIDGE = 3.0
+LEAVES = 8
+ROWS_PER_LEAF = 20
+FRACTION_OF_ROWS = 0.7  # on which the structure of a tree is grown
+FRACTION_OF_FEATURES = 0.7
+LARGEST_STEP = 4.0  # of a leaf, before it is multiplied by the rate
+
+MAX_ROUNDS = 600
+MIN_ROUNDS = 50  # a few held-out bags must not stop boosting before it began
+PATIENCE = 100  # rounds without a better score of the held-out bags
+ROUNDS_BETWEEN_SCORES = 10
+MAX_BINS = 255
+MAX_ROWS_TO_BIN = 200_000  # from which the bins of a feature are determined
+MAX_ROWS_TO_GROW = 200_000  # more rows per tree make it slower and not better
+
+
+@dataclass(frozen=True)
+class Round:
+    """What boosting yields now and then: the trees so far, and how well they predict."""
+
+    number: int  # trees so far
+    total: int  # rounds at most
+    loss: float  # bag loss of the training bags, per row
+    score: float | None  # log-likelihood of the counts of the held-out bags, in nats per row
+    best: int  # the number of trees with the best score; without held-out bags the latest
+    seconds: float  # since the last one
+    trees: list[Tree]
+    base: np.ndarray  # (k,)
+    n_features: int
+
+    def model(self) -> BoostedTrees:
+        """The best trees so far as a module."""
+        return as_module(self.trees[: self.best], self.base, self.n_features)
+
+
+def boost(
+    bags: Bags, validation: Bags | None = None, *, rounds: int = MAX_ROUNDS, seed: int = 0
+) -> Iterator[Round]:
+    """Add trees, and yield after every ten rounds.
+
+    Parameters
+    ----------
+    bags : Bags
+        Rows of numbers of any scale. The proportions of all bags must be known.
+    validation : Bags, optional
+        Held-out bags with known proportions. Boosting ends when the likelihood of their counts has not
+        improved for 100 rounds, and the best number of trees, at least 50, is kept.
+    rounds : int, default=600
+        Trees at most.
+    seed : int, default=0
+        Determines on which rows and features each tree is grown.
+    """
+    random = np.random.default_rng(derive_seed(seed, "trees"))
+    x = as_rows(bags.x)
+    edges = bin_edges(x, random)
+    state = Boosting(apply_bins(x, edges), bags, [len(each) + 1 for each in edges], random)
+    held_out = None if validation is None else HeldOut(validation, edges, state.base)
+    trees: list[Tree] = []
+    best = 0
+    best_score = -np.inf
+    started = time.perf_counter()
+    for number in range(1, rounds + 1):
+        tree = state.add_tree(edges)
+        trees.append(tree)
+        score = None
+        if held_out is not None:
+            held_out.add(tree)
+        if number % ROUNDS_BETWEEN_SCORES and number < rounds:
+            continue
+        if held_out is None:
+            best = number
+        else:
+            score = held_out.score()
+            if number <= MIN_ROUNDS or score > best_score:
+                best, best_score = number, score
+        now = time.perf_counter()
+        yield Round(
+            number, rounds, state.loss(), score, best, now - started, trees, state.base, x.shape[1]
+        )
+        started = now
+        if number >= best + PATIENCE:
+            return
+
+
+class Boosting:
+    """Scores of the training rows, and how to improve them by one more tree."""
+
+    def __init__(self, bins: np.ndarray, bags: Bags, n_bins: list[int], random: np.random.Generator) -> None:
+        self.bins = bins
+        self.random = random
+        self.sizes = bags.sizes.numpy()
+        self.start = np.concatenate([[0], np.cumsum(n_bins)])
+        self.base = bags.overall.clamp_min(0.5 / len(bags.x)).log().numpy()
+        proportions = bags.proportions.double().numpy()
+        self.proportions = np.ascontiguousarray(proportions[:, 1:] if bags.n_classes == 2 else proportions)
+        n, classes = len(bins), self.proportions.shape[1]
+        self.scores = np.tile(one_score_for_two(self.base), (n, 1))
+        self.probabilities = np.empty((n, classes))
+        self.predicted = np.empty((len(self.sizes), classes))
+        self.residuals = np.empty((n, classes), np.float32)
+        self.weights = np.empty(n, np.float32)
+        self.leaf = np.empty(n, np.int32)
+        self.histograms = np.empty((LEAVES, self.start[-1], classes + 2))
+
+    def add_tree(self, edges: list[np.ndarray]) -> Tree:
+        """Grow a tree on the residuals, solve its leaf values, and add them to the scores."""
+        kernels.class_probabilities(self.scores, self.probabilities)
+        kernels.compare_bags(
+            self.probabilities, self.sizes, self.proportions, self.predicted, self.residuals, self.weights
+        )
+        feature, cut, child, gain = self._grow()
+        kernels.find_leaves(self.bins, feature, cut, child, self.leaf)
+        delta = self._leaf_values(int((feature < 0).sum()))
+        self.scores += delta[self.leaf]
+        threshold = np.zeros(len(feature), np.float32)
+        for node in np.flatnonzero(feature >= 0):
+            threshold[node] = edges[feature[node]][cut[node]]
+        value = np.hstack([np.zeros_like(delta), delta]) if delta.shape[1] == 1 else delta
+        return Tree(feature, threshold, child, value, gain)
+
+    def _grow(self) -> tuple[np.ndarray, ...]:
+        n, d = self.bins.shape
+        n_rows = min(round(FRACTION_OF_ROWS * n), MAX_ROWS_TO_GROW)
+        # float32 random numbers below a fraction are faster than a choice without replacement
+        rows = np.flatnonzero(self.random.random(n, np.float32) < n_rows / n).astype(np.int32)
+        features = np.sort(self.random.permutation(d)[: max(1, round(FRACTION_OF_FEATURES * d))])
+        nodes = 2 * LEAVES - 1
+        feature, cut, child = (np.zeros(nodes, np.int32) for _ in range(3))
+        gain = np.zeros(nodes)
+        n_nodes = kernels.grow(
+            self.bins, self.start, features, self.residuals, self.weights, rows, rows_per_leaf(n),
+            self.histograms, feature, cut, child, gain,
+        )  # fmt: skip
+        return feature[:n_nodes], cut[:n_nodes], child[:n_nodes], gain[:n_nodes]
+
+    def _leaf_values(self, leaves: int) -> np.ndarray:
+        """Equation (3), times the rate: (leaves, classes)."""
+        classes = self.proportions.shape[1]
+        gram = np.zeros((classes, leaves, leaves))
+        right = np.zeros((classes, leaves))
+        information = np.zeros(classes)
+        kernels.leaf_equations(
+            self.probabilities, self.leaf, self.sizes, self.proportions, self.predicted, gram, right, information
+        )
+        ridge = RIDGE * information / leaves + kernels.TINY
+        gram += ridge[:, None, None] * np.eye(leaves)
+        delta = np.linalg.solve(gram, right[:, :, None])[:, :, 0].T
+        return RATE * np.clip(delta, -LARGEST_STEP, LARGEST_STEP)
+
+    def loss(self) -> float:
+        """The bag loss per row, before the latest tree."""
+        predicted = self.predicted
+        proportions = self.proportions
+        terms = proportions * np.log(predicted)
+        if proportions.shape[1] == 1:
+            terms = terms + (1 - proportions) * np.log1p(-predicted)
+        return -float((self.sizes[:, None] * terms).sum() / self.sizes.sum())
+
+
+class HeldOut:
+    """Bags that are not learned from, and their scores so far."""
+
+    def __init__(self, bags: Bags, edges: list[np.ndarray], base: np.ndarray) -> None:
+        self.bags = bags
+        self.x = as_rows(bags.x)
+        self.logits = np.tile(base, (len(self.x), 1))
+
+    def add(self, tree: Tree) -> None:
+        leaf = np.empty(len(self.x), np.int32)
+        kernels.find_leaves(self.x, tree.feature, tree.threshold, tree.child, leaf)
+        self.logits += tree.value[leaf]
+
+    def score(self) -> float:
+        """The log-likelihood of the counts, in nats per row."""
+        log_probs = torch.from_numpy(self.logits).log_softmax(1)
+        total = count_log_likelihood(log_probs, self.bags.sizes, self.bags.proportions).sum()
+        return float(total) / len(self.x)
+
+
+# --- features
+
+
+def as_rows(x: Tensor) -> np.ndarray:
+    """Instances as rows of numbers, (n, d) float32."""
+    return np.ascontiguousarray(x.flatten(1).float().numpy())
+
+
+def bin_edges(x: np.ndarray, random: np.random.Generator) -> list[np.ndarray]:
+    """Between the bins of every feature: a bin per value or, of more than 255, about as many rows in each."""
+    if len(x) > MAX_ROWS_TO_BIN:
+        x = x[np.sort(random.choice(len(x), MAX_ROWS_TO_BIN, replace=False))]
+    edges = []
+    for column in x.T:
+        values = np.unique(column)
+        if len(values) > MAX_BINS:
+            inner = np.linspace(0, 1, MAX_BINS + 1)[1:-1]
+            edges.append(np.unique(np.quantile(column, inner, method="lower")))
+            continue
+        middle = values[:-1] + (values[1:] - values[:-1]) / 2  # the sum could overflow
+        edges.append(np.minimum(middle, np.nextafter(values[1:], values[:-1])))
+    return edges
+
+
+def apply_bins(x: np.ndarray, edges: list[np.ndarray]) -> np.ndarray:
+    """The bin of each value, (n, d) bytes: the first whose upper edge is not below it."""
+    bins = np.empty(x.shape, np.uint8)
+    for f, edge in enumerate(edges):
+        bins[:, f] = np.searchsorted(edge, x[:, f])
+    return bins
+
+
+def one_score_for_two(logits: np.ndarray) -> np.ndarray:
+    """Of two classes the difference of their logits; of more all of them."""
+    return logits[1:] - logits[:1] if len(logits) == 2 else logits
+
+
+def rows_per_leaf(n: int) -> int:
+    """The fewest rows of a leaf, on which a tree is grown."""
+    return max(2, min(ROWS_PER_LEAF, n // 50))

@@ -103,17 +103,16 @@ def partition(bins, rows, first, last, feature, cut, spare):
 def grow(bins, start, features, residuals, weights, rows, min_rows, histograms, feature, cut, child, gain):
     """Grow a tree on `rows`, which are reordered. Fills the last four arrays; returns its number of nodes.
 
-    `histograms` is (leaves, bins of all features, classes + 2): as many leaves at most. A leaf has feature -1,
-    and its number as child.
+    `histograms` is (leaves, bins of all features, classes + 2): as many leaves at most. A leaf has feature
+    -1, and its number as child.
     """
     max_leaves = len(histograms)
     total, left = np.zeros(histograms.shape[2]), np.zeros(histograms.shape[2])
     spare = np.empty(len(rows), rows.dtype)
     # of every node: its rows, its histogram, and the feature and last bin of its best split
     first, last = np.zeros(len(feature), np.int64), np.zeros(len(feature), np.int64)
-    slot, split, place = (
-        np.zeros(len(feature), np.int64), np.zeros(len(feature), np.int64), np.zeros(len(feature), np.int64),
-    )  # fmt: skip
+    slot = np.zeros(len(feature), np.int64)
+    split, place = np.zeros(len(feature), np.int64), np.zeros(len(feature), np.int64)
     last[0] = len(rows)
     feature[0] = -1
     histograms[0] = 0.0

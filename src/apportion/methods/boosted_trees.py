@@ -123,9 +123,7 @@ def boost(
             if number <= MIN_ROUNDS or score > best_score:
                 best, best_score = number, score
         now = time.perf_counter()
-        yield Round(
-            number, rounds, state.loss(), score, best, now - started, trees, state.base, x.shape[1]
-        )
+        yield Round(number, rounds, state.loss(), score, best, now - started, trees, state.base, x.shape[1])
         started = now
         if number >= best + PATIENCE:
             return
@@ -189,7 +187,14 @@ class Boosting:
         right = np.zeros((classes, leaves))
         information = np.zeros(classes)
         kernels.leaf_equations(
-            self.probabilities, self.leaf, self.sizes, self.proportions, self.predicted, gram, right, information
+            self.probabilities,
+            self.leaf,
+            self.sizes,
+            self.proportions,
+            self.predicted,
+            gram,
+            right,
+            information,
         )
         ridge = RIDGE * information / leaves + kernels.TINY
         gram += ridge[:, None, None] * np.eye(leaves)

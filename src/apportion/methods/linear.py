@@ -2,8 +2,9 @@
 
     minimize  1/N Σ_b n_b CE(π_b, p̂_b) + l2/2 ‖W‖²,    p̂_b = mean over the rows of bag b of softmax(W x + β)
 
-If every bag is one row, this is scikit-learn's logistic regression with C = 1 / (N l2). The intercept β starts
-at the logarithm of the overall shares and is not penalized. docs/methods/linear.md describes the method.
+If every bag is one row, this is scikit-learn's logistic regression with C = 1 / (N l2). The intercept β
+starts at the logarithm of the overall shares and is not penalized. docs/methods/linear.md describes the
+method.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from torch import Tensor, nn
+from torch import nn
 
 from apportion.bags.bags import Bags, bag_slices
 from apportion.methods.count_likelihood import count_log_likelihood

@@ -33,20 +33,18 @@ from apportion.defaults import (
     default_warmup_epochs,
     generator_learning_rate,
     informative_rows,
-    initial_proportions,
     kind_of_data,
-    make_optimizers,
     muon_learning_rate,
     resolve_auto,
-    set_initial_bias,
     suits_muon,
     usual_bag_size,
 )
 from apportion.errors import SettingsError
 from apportion.evaluate import predict_log_proba
 from apportion.experiments.recipes import RECIPES
+from apportion.methods.new_network import initial_proportions, set_initial_bias
 from apportion.networks import NETWORKS, conv13, mlp, resnet9, resnet18, wrn_28_2
-from apportion.optim import flat_then_linear, one_cycle, ramp_cosine
+from apportion.optim import flat_then_linear, make_optimizers, one_cycle, ramp_cosine
 from apportion.pipeline import fit_two_stages
 from apportion.pseudo_labels import hard_labels
 

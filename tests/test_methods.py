@@ -34,7 +34,7 @@ from apportion.methods import DLLP, LLPGAN, LLPVAT, METHODS, ROT, ROW_METHODS, T
 from apportion.methods.count_likelihood import count_loss
 from apportion.methods.llp_gan import make_generator
 from apportion.methods.llp_vat import ramp_up, rescale
-from apportion.methods.network_checks import check_network, check_shares_no_weights, check_single_row
+from apportion.methods.new_network import check_network, check_shares_no_weights, check_single_row
 from apportion.methods.prediction_memory import PredictionMemory
 from apportion.methods.protocol import frozen, frozen_batch_norm
 from apportion.networks import resnet9

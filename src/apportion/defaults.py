@@ -10,7 +10,7 @@ recipes of the paper refer to these functions, never the reverse. Most defaults 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal
@@ -18,19 +18,17 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from apportion._device import plain_network
 from apportion.augment import crop_flip, weak_and_strong
 from apportion.bags.arrays import as_floats, center_pixels, is_images
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
 from apportion.methods import METHODS, ROW_METHODS
-from apportion.methods.network_checks import MakeNetwork
+from apportion.methods.new_network import MakeNetwork, is_built_in
 from apportion.networks import NETWORKS, resnet9
-from apportion.optim import flat_then_linear, make_optimizer, one_cycle, ramp_cosine
+from apportion.optim import Optimization, flat_then_linear, one_cycle, ramp_cosine
 from apportion.pseudo_labels import PSEUDO_LABELS
-from apportion.training import Schedule, View
+from apportion.training import View
 
 DataKind = Literal["table", "images", "cpu_images"]
 
@@ -150,36 +148,6 @@ def usual_bag_size(bags: Bags) -> float:
     return float(sizes.square().sum() / sizes.sum())
 
 
-# --- both stages
-
-
-@dataclass(frozen=True)
-class TrainingPlan:
-    """The batches and the lengths of both stages."""
-
-    kind: DataKind
-    by: str  # "bag" or "row"
-    batch_size: int  # rows
-    epochs: int
-    student_epochs: int
-
-
-def plan_training(
-    bags: Bags, method: str, batch_size: int | None, epochs: int | None, student_epochs: int | None
-) -> TrainingPlan:
-    """Batches and epochs as passed; where None, their defaults for these bags."""
-    kind = kind_of_data(bags.x, bags.x.device)
-    by = default_by(kind, method, bags, batch_size)
-    rows = default_batch_size(kind, bags, by) if batch_size is None else batch_size
-    if epochs is None:
-        epochs = default_epochs(kind, bags, batch_size, by)
-    if epochs < 1:
-        raise SettingsError(f"epochs is {epochs}; pass at least 1")
-    if student_epochs is None:
-        student_epochs = default_student_epochs(kind, bags, rows, by)
-    return TrainingPlan(kind, by, rows, epochs, student_epochs)
-
-
 # --- epochs
 
 
@@ -240,18 +208,6 @@ def default_warmup_epochs(kind: DataKind, student_epochs: int) -> int:
 # --- optimizers
 
 
-@dataclass(frozen=True)
-class Optimization:
-    """How the networks of a stage are optimized."""
-
-    optimizer: str
-    learning_rate: float  # peak
-    schedule: Schedule
-    weight_decay: float = 0.0
-    momentum: float = 0.9  # β₁ of Adam
-    clip: float | None = None  # largest norm of a gradient
-
-
 def default_optimization(
     kind: DataKind, method: str, muon: bool, steps: float, bag_size: float
 ) -> Optimization:
@@ -303,23 +259,6 @@ def generator_learning_rate(kind: DataKind) -> float:
     return 3e-4 if kind == "table" else 3e-5
 
 
-def make_optimizers(
-    networks: Sequence[nn.Module], settings: Optimization, adam_learning_rate: float = 3e-4
-) -> list[Optimizer]:
-    """One optimizer per network: `settings` for the first, the classifier, and Adam (β₁ = 0.5) for others."""
-    classifier, *generators = networks
-    optimizer = make_optimizer(
-        classifier,
-        settings.optimizer,
-        settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        momentum=settings.momentum,
-        clip=settings.clip,
-    )
-    others = [make_optimizer(each, "adam", adam_learning_rate, momentum=0.5) for each in generators]
-    return [optimizer, *others]
-
-
 def suits_muon(make_network: MakeNetwork, network: nn.Module) -> bool:
     """Whether Muon may train a network: it is one of this package's, with a norm after every convolution.
 
@@ -332,13 +271,7 @@ def suits_muon(make_network: MakeNetwork, network: nn.Module) -> bool:
     return is_built_in(make_network) and 0 < convolutions <= norms
 
 
-def is_built_in(make_network: MakeNetwork) -> bool:
-    """Whether the function makes one of the networks in `apportion.networks`."""
-    function = make_network.func if isinstance(make_network, partial) else make_network
-    return function in NETWORKS.values()
-
-
-# --- the student, views and initialization
+# --- the student and views
 
 
 def default_mixup(kind: DataKind) -> float:
@@ -364,26 +297,100 @@ def default_view(kind: DataKind, method: str, horizontal_flip: bool) -> View:
     return lambda x: center_pixels(crop_flip(x, horizontal_flip=horizontal_flip))
 
 
-def initial_proportions(bags: Bags) -> Tensor:
-    """Class proportions of all rows, (k,). A class without rows counts as half a row."""
-    return bags.overall.clamp_min(0.5 / len(bags.x))
+# --- both stages
 
 
-def set_initial_bias(network: nn.Module, proportions: Tensor) -> None:
-    """Make the first predictions equal these proportions (k,) if a class has less than a fifth of 1/k.
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The settings of both stages for some bags, except for those that depend on a network."""
 
-    A network that starts with a high probability for a rare class first learns to predict it nowhere, and
-    only later where it occurs. Without rare classes, training on large bags is faster from equal proportions
-    (docs/log.md, Adult).
-    """
-    k = len(proportions)
-    if float(proportions.min()) >= 0.2 / k:
-        return
-    plain = plain_network(network)
-    head = plain[-1] if isinstance(plain, nn.Sequential) and len(plain) else plain
-    if isinstance(head, nn.Linear) and head.bias is not None:
-        with torch.no_grad():
-            head.bias.add_((k * proportions).log().to(head.bias))
+    kind: DataKind
+    by: str  # batches of whole bags ("bag") or of rows from all bags ("row")
+    batch_size: int  # rows
+    horizontal_flip: bool
+    # the teacher
+    method: str
+    method_options: dict[str, Any]
+    epochs: int
+    learning_rate: float | None  # as passed; None: that of `default_optimization`
+    generator_learning_rate: float
+    view: View
+    # the student
+    student_epochs: int
+    student_learning_rate: float | None  # as passed
+    warmup_epochs: int
+    mixup: float
+    ema: float
+    student_view: View
+
+
+def plan_training(
+    bags: Bags,
+    method: str,
+    *,
+    epochs: int | None,
+    student_epochs: int | None,
+    learning_rate: float | None,
+    student_learning_rate: float | None,
+    batch_size: int | None,
+    horizontal_flip: bool,
+) -> TrainingPlan:
+    """The settings as passed; where None, their defaults for these bags."""
+    kind = kind_of_data(bags.x, bags.x.device)
+    by = default_by(kind, method, bags, batch_size)
+    rows = default_batch_size(kind, bags, by) if batch_size is None else batch_size
+    if epochs is None:
+        epochs = default_epochs(kind, bags, batch_size, by)
+    if epochs < 1:
+        raise SettingsError(f"epochs is {epochs}; pass at least 1")
+    if student_epochs is None:
+        student_epochs = default_student_epochs(kind, bags, rows, by)
+    return TrainingPlan(
+        kind=kind,
+        by=by,
+        batch_size=rows,
+        horizontal_flip=horizontal_flip,
+        method=method,
+        method_options=default_method_options(kind, method),
+        epochs=epochs,
+        learning_rate=learning_rate,
+        generator_learning_rate=generator_learning_rate(kind),
+        view=default_view(kind, method, horizontal_flip),
+        student_epochs=student_epochs,
+        student_learning_rate=student_learning_rate,
+        warmup_epochs=default_warmup_epochs(kind, student_epochs),
+        mixup=default_mixup(kind),
+        ema=default_ema(kind),
+        student_view=default_view(kind, "plot", horizontal_flip),
+    )
+
+
+def plan_teacher_optimization(
+    plan: TrainingPlan, model: MakeNetwork, network: nn.Module, bags: Bags
+) -> Optimization:
+    """The optimization of the teacher `network`, which `model` has made, for bags with known proportions."""
+    settings = default_optimization(
+        plan.kind,
+        plan.method,
+        muon=suits_muon(model, network),
+        steps=plan.epochs * len(bags.x) / plan.batch_size,
+        bag_size=usual_bag_size(bags),
+    )
+    return settings if plan.learning_rate is None else replace(settings, learning_rate=plan.learning_rate)
+
+
+def plan_student_optimization(
+    plan: TrainingPlan, model: MakeNetwork, student: nn.Module, bags: Bags
+) -> Optimization:
+    """The optimization of the student, which `model` has made."""
+    settings = default_student_optimization(
+        plan.kind,
+        muon=suits_muon(model, student),
+        steps=plan.student_epochs * len(bags.x) / plan.batch_size,
+    )
+    if plan.student_learning_rate is None:
+        return settings
+    return replace(settings, learning_rate=plan.student_learning_rate)
 
 
 # --- checks

@@ -30,10 +30,10 @@ from apportion.errors import RunError
 from apportion.losses import cross_entropy
 from apportion.methods import LLPGAN, ROT, TwoViews
 from apportion.methods.plot import LabelHistory, Loss
-from apportion.methods.protocol import Learner, LossTerms, check_known_proportions
+from apportion.methods.protocol import Learner, LossTerms
+from apportion.optim import Schedule
 from apportion.pipeline import EpochState
 from apportion.pseudo_labels import Labeler, SoftLabels, hard_labels
-from apportion.training import Schedule
 
 MAX, SUM = dist.ReduceOp.MAX, dist.ReduceOp.SUM
 
@@ -367,7 +367,7 @@ class DistributedPipeline:
         if getattr(learner, "memory", None) is not None:
             raise RunError("a memory of predictions needs those of all rows; use one process, or no memory")
         _check_whole_bags(by)
-        check_known_proportions(bags)
+        pipeline.check_known_proportions(bags)
         own = ProcessBags(bags, self.group, batch_size, epochs, _epochs_done(resume))
         states = pipeline.first_stage(
             WeightedLearner(learner, own),

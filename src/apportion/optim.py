@@ -8,6 +8,7 @@ optimizer and schedule a stage gets is decided in `defaults`, or by the recipe o
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch.optim import SGD, Adam, Optimizer
 
 from apportion._device import has_bfloat16
 from apportion.errors import SettingsError
+
+Schedule = Callable[[float], float]  # progress (0 to 1) -> fraction of the peak learning rate
 
 # --- schedules
 
@@ -77,6 +80,35 @@ SCHEDULES: dict[str, Callable[..., float]] = {
 # --- optimizers
 
 OPTIMIZERS = ("adam", "sgd", "muon")
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How the networks of a stage are optimized."""
+
+    optimizer: str
+    learning_rate: float  # peak
+    schedule: Schedule
+    weight_decay: float = 0.0
+    momentum: float = 0.9  # β₁ of Adam
+    clip: float | None = None  # largest norm of a gradient
+
+
+def make_optimizers(
+    networks: Sequence[nn.Module], settings: Optimization, adam_learning_rate: float = 3e-4
+) -> list[Optimizer]:
+    """One optimizer per network: `settings` for the first, the classifier, and Adam (β₁ = 0.5) for others."""
+    classifier, *generators = networks
+    optimizer = make_optimizer(
+        classifier,
+        settings.optimizer,
+        settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        momentum=settings.momentum,
+        clip=settings.clip,
+    )
+    others = [make_optimizer(each, "adam", adam_learning_rate, momentum=0.5) for each in generators]
+    return [optimizer, *others]
 
 
 def make_optimizer(

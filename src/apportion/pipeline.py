@@ -10,29 +10,34 @@ of the caller's `for` statement.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from apportion import defaults
 from apportion._device import compile_for, usual_batch_lengths
 from apportion._random import reseed
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
-from apportion.defaults import TrainingPlan, make_optimizers
-from apportion.errors import SettingsError
+from apportion.defaults import (
+    TrainingPlan,
+    plan_student_optimization,
+    plan_teacher_optimization,
+    plan_training,
+)
+from apportion.errors import DataError, SettingsError
 from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
 from apportion.methods import make_learner
-from apportion.methods.network_checks import MakeNetwork, check_network, check_shares_no_weights
+from apportion.methods.new_network import MakeNetwork, new_network
 from apportion.methods.plot import PLOT, LabelHistory, Loss, prediction_change
-from apportion.methods.protocol import Learner, check_known_proportions
+from apportion.methods.protocol import Learner
+from apportion.optim import Schedule, make_optimizers
 from apportion.pseudo_labels import Labeler, hard_labels, relaxed_proportions
-from apportion.training import Epoch, Schedule, View, train
+from apportion.training import Epoch, View, train
 from apportion.transport._inputs import ArrayLike
 
 
@@ -275,84 +280,66 @@ def fit_two_stages(
     EpochState
         After every epoch of both stages.
     """
-    plan = defaults.plan_training(bags, method, batch_size, epochs, student_epochs)
-    learner = yield from _fit_teacher(bags, model, plan, method, learning_rate, horizontal_flip, seed)
+    plan = plan_training(
+        bags,
+        method,
+        epochs=epochs,
+        student_epochs=student_epochs,
+        learning_rate=learning_rate,
+        student_learning_rate=student_learning_rate,
+        batch_size=batch_size,
+        horizontal_flip=horizontal_flip,
+    )
+    learner = yield from _fit_teacher(bags, model, plan, seed)
     if label is None:
         return
     log_probs = predict_log_proba(learner.classifier, bags.x, as_floats, plan.batch_size)
-    yield from _fit_student(log_probs, bags, model, plan, label, student_learning_rate, horizontal_flip, seed)
+    yield from _fit_student(log_probs, bags, model, plan, label, seed)
 
 
 def _fit_teacher(
-    bags: Bags,
-    model: MakeNetwork,
-    plan: TrainingPlan,
-    method: str,
-    learning_rate: float | None,
-    horizontal_flip: bool,
-    seed: int,
+    bags: Bags, model: MakeNetwork, plan: TrainingPlan, seed: int
 ) -> Generator[EpochState, None, Learner]:
-    """The first stage with its defaults; returns the trained learner."""
+    """The first stage, on the bags whose proportions are known; returns the trained learner."""
     known = bags.known()
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     # two_views runs several forward passes per step, so its parts are compiled instead of the network
-    to_device, compile_part = compile_for(bags.x.device, lengths, parts=method == "two_views")
+    to_device, compile_part = compile_for(bags.x.device, lengths, parts=plan.method == "two_views")
     reseed(seed, "first", "weights")
-    network = _new_network(model, known, to_device, plan.batch_size, horizontal_flip)
-    settings = defaults.default_optimization(
-        plan.kind,
-        method,
-        muon=defaults.suits_muon(model, network),
-        steps=plan.epochs * len(known.x) / plan.batch_size,
-        bag_size=defaults.usual_bag_size(known),
-    )
-    if learning_rate is not None:
-        settings = replace(settings, learning_rate=learning_rate)
+    network = new_network(model, known, to_device, plan.batch_size, plan.horizontal_flip)
+    settings = plan_teacher_optimization(plan, model, network, known)
     learner = make_learner(
-        method,
+        plan.method,
         network,
         known,
         by=plan.by,
-        options=defaults.default_method_options(plan.kind, method),
+        options=plan.method_options,
         to_device=to_device,
         compile_part=compile_part,
     )
     yield from first_stage(
         learner,
         known,
-        make_optimizers(learner.networks(), settings, defaults.generator_learning_rate(plan.kind)),
+        make_optimizers(learner.networks(), settings, plan.generator_learning_rate),
         epochs=plan.epochs,
         schedule=settings.schedule,
         seed=seed,
         batch_size=plan.batch_size,
         by=plan.by,
-        augment=compile_part(defaults.default_view(plan.kind, method, horizontal_flip)),
+        augment=compile_part(plan.view),
     )
     return learner
 
 
 def _fit_student(
-    log_probs: Tensor,
-    bags: Bags,
-    model: MakeNetwork,
-    plan: TrainingPlan,
-    label: Labeler,
-    learning_rate: float | None,
-    horizontal_flip: bool,
-    seed: int,
+    log_probs: Tensor, bags: Bags, model: MakeNetwork, plan: TrainingPlan, label: Labeler, seed: int
 ) -> Iterator[EpochState]:
-    """The second stage with its defaults, for a new network."""
+    """The second stage, for a new network."""
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     to_device, _ = compile_for(bags.x.device, lengths, parts=False)
     reseed(seed, "second", "weights")
-    student = _new_network(model, bags.known(), to_device, plan.batch_size, horizontal_flip)
-    settings = defaults.default_student_optimization(
-        plan.kind,
-        muon=defaults.suits_muon(model, student),
-        steps=plan.student_epochs * len(bags.x) / plan.batch_size,
-    )
-    if learning_rate is not None:
-        settings = replace(settings, learning_rate=learning_rate)
+    student = new_network(model, bags.known(), to_device, plan.batch_size, plan.horizontal_flip)
+    settings = plan_student_optimization(plan, model, student, bags)
     return second_stage(
         log_probs,
         student,
@@ -362,31 +349,14 @@ def _fit_student(
         schedule=settings.schedule,
         seed=seed,
         label=label,
-        mixup=defaults.default_mixup(plan.kind),
-        warmup_epochs=defaults.default_warmup_epochs(plan.kind, plan.student_epochs),
-        ema=defaults.default_ema(plan.kind),
+        mixup=plan.mixup,
+        warmup_epochs=plan.warmup_epochs,
+        ema=plan.ema,
         batch_size=plan.batch_size,
         by=plan.by,
-        augment=defaults.default_view(plan.kind, "plot", horizontal_flip),
+        augment=plan.student_view,
         prepare=as_floats,
     )
-
-
-def _new_network(
-    model: MakeNetwork,
-    known: Bags,
-    to_device: Callable[[nn.Module], nn.Module],
-    batch_size: int,
-    horizontal_flip: bool,
-) -> nn.Module:
-    """A network for these bags, on its device, after checking that it can learn from them."""
-    shape = known.x.shape[1:]
-    network = to_device(model(shape, known.n_classes))
-    if not defaults.is_built_in(model):
-        check_shares_no_weights(network, model, shape, known.n_classes)
-    check_network(network, as_floats(known.x[:1]), known.n_classes, batch_size, horizontal_flip)
-    defaults.set_initial_bias(network, defaults.initial_proportions(known))
-    return network
 
 
 def _moving_average(average: Tensor, predicted: Tensor, momentum: float) -> Tensor:
@@ -394,6 +364,14 @@ def _moving_average(average: Tensor, predicted: Tensor, momentum: float) -> Tens
         return predicted
     # the user's `log_probs` may contain -inf, from which an average would never recover
     return torch.lerp(predicted, average.clamp_min(-100.0).to(predicted), momentum)
+
+
+def check_known_proportions(bags: Bags) -> None:
+    """Raise DataError for a bag with unknown proportions, whose loss would make all weights NaN."""
+    for i in bags.proportions.isnan().any(1).nonzero().flatten().tolist():
+        raise DataError(
+            f"{bags.name(i)} has no proportions for a first stage to learn from; use bags.known()"
+        )
 
 
 def _restore(

@@ -8,19 +8,18 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from apportion._random import reseed
 from apportion.bags.bags import Bags
 from apportion.errors import TrainingError
-from apportion.methods.protocol import Learner, LossTerms, check_networks, loss_terms
-from apportion.optim import set_learning_rate
+from apportion.methods.protocol import Learner, LossTerms
+from apportion.optim import Schedule, set_learning_rate
 
-Schedule = Callable[[float], float]  # progress (0 to 1) -> fraction of the peak learning rate
 View = Callable[[Tensor], Tensor]  # raw instances, on their device -> what the network takes
 
 
@@ -83,6 +82,38 @@ def train(
         epoch = Epoch(number, epochs, dict(zip(sums, means, strict=True)), time.perf_counter() - started)
         check_finite(epoch, stage)
         yield epoch
+
+
+def check_networks(learner: Learner, optimizers: Sequence[Optimizer]) -> list[nn.Module]:
+    """The learner's networks, after checking that each has an optimizer that trains it."""
+    if isinstance(optimizers, Optimizer):
+        raise TypeError(f"optimizers is one {type(optimizers).__name__}; pass a list, [optimizer]")
+    networks = learner.networks()
+    if len(optimizers) != len(networks):
+        raise ValueError(
+            f"there are {len(optimizers)} optimizers for {len(networks)} networks; pass a list with one for "
+            "each of learner.networks()"
+        )
+    for i, (network, optimizer) in enumerate(zip(networks, optimizers, strict=True)):
+        own = {id(weight) for weight in network.parameters()}
+        trained = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        if own and own.isdisjoint(trained):
+            raise ValueError(
+                f"optimizer {i} has no parameter of network {i}, a {type(network).__name__}, which would not "
+                "learn; make it from that network's parameters"
+            )
+    return networks
+
+
+def loss_terms(learner: Learner, batch: Any, progress: float) -> Iterator[LossTerms]:
+    """`learner.losses`, after checking that it yields dicts and does not return one."""
+    terms = learner.losses(batch, progress)
+    if terms is None or isinstance(terms, dict):
+        raise TypeError(
+            f"losses of {type(learner).__name__} returns {type(terms).__name__}; yield one dict of terms per "
+            "network instead"
+        )
+    return terms
 
 
 def check_finite(epoch: Epoch, stage: str) -> None:

@@ -30,7 +30,6 @@ from apportion._device import (
 )
 from apportion._random import reseed
 from apportion.augment import PAIRS
-from apportion.defaults import Optimization, make_optimizers
 from apportion.distributed import (
     DistributedPipeline,
     ProcessGroup,
@@ -56,10 +55,9 @@ from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
 from apportion.methods import ROT, make_learner
 from apportion.methods.plot import Loss, bag_weights
 from apportion.networks import NETWORKS
-from apportion.optim import SCHEDULES, halving
+from apportion.optim import SCHEDULES, Optimization, Schedule, halving, make_optimizers
 from apportion.pipeline import EpochState
 from apportion.pseudo_labels import Labeler, SoftLabels, argmax_labels, hard_labels, make_labeler, soft_labels
-from apportion.training import Schedule
 
 
 def run(

@@ -16,16 +16,12 @@ A new first stage is a class with a `classifier`, `networks()` and `losses()`. T
 `testing.check_method` runs the tests that every method has to pass.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-
-from apportion.bags.bags import Bags
-from apportion.errors import DataError
 
 # Scalars by name, already weighted. The loss is their sum, so what is logged is what is optimized.
 LossTerms = dict[str, Tensor]
@@ -49,46 +45,6 @@ class Learner(Protocol):
         to 1 over the stage.
         """
         ...
-
-
-def check_networks(learner: Learner, optimizers: Sequence[Optimizer]) -> list[nn.Module]:
-    """The learner's networks, after checking that each has an optimizer that trains it."""
-    if isinstance(optimizers, Optimizer):
-        raise TypeError(f"optimizers is one {type(optimizers).__name__}; pass a list, [optimizer]")
-    networks = learner.networks()
-    if len(optimizers) != len(networks):
-        raise ValueError(
-            f"there are {len(optimizers)} optimizers for {len(networks)} networks; pass a list with one for "
-            "each of learner.networks()"
-        )
-    for i, (network, optimizer) in enumerate(zip(networks, optimizers, strict=True)):
-        own = {id(weight) for weight in network.parameters()}
-        trained = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-        if own and own.isdisjoint(trained):
-            raise ValueError(
-                f"optimizer {i} has no parameter of network {i}, a {type(network).__name__}, which would not "
-                "learn; make it from that network's parameters"
-            )
-    return networks
-
-
-def check_known_proportions(bags: Bags) -> None:
-    """Raise DataError for a bag with unknown proportions, whose loss would make all weights NaN."""
-    for i in bags.proportions.isnan().any(1).nonzero().flatten().tolist():
-        raise DataError(
-            f"{bags.name(i)} has no proportions for a first stage to learn from; use bags.known()"
-        )
-
-
-def loss_terms(learner: Learner, batch: Any, progress: float) -> Iterator[LossTerms]:
-    """`learner.losses`, after checking that it yields dicts and does not return one."""
-    terms = learner.losses(batch, progress)
-    if terms is None or isinstance(terms, dict):
-        raise TypeError(
-            f"losses of {type(learner).__name__} returns {type(terms).__name__}; yield one dict of terms per "
-            "network instead"
-        )
-    return terms
 
 
 @contextmanager

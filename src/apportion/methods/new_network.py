@@ -1,17 +1,77 @@
-"""Checks of users' own networks, made before any training."""
+"""A new network for a stage: on its device, checked, and with its first bias.
+
+A user's own network is checked here, before any training.
+"""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from apportion._device import plain_network
+from apportion.bags.arrays import as_floats
+from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
 from apportion.methods.protocol import frozen_batch_norm
+from apportion.networks import NETWORKS
 from apportion.networks.flip import FlipAveraged
 
 # (shape of an instance, number of classes) -> network
 MakeNetwork = Callable[[Sequence[int], int], nn.Module]
+
+
+def new_network(
+    make_network: MakeNetwork,
+    bags: Bags,
+    to_device: Callable[[nn.Module], nn.Module],
+    batch_size: int,
+    horizontal_flip: bool,
+) -> nn.Module:
+    """A network for these bags, on its device, after checking that it can learn from them."""
+    shape = bags.x.shape[1:]
+    x = as_floats(bags.x[:1])
+    proportions = initial_proportions(bags)
+    network = to_device(make_network(shape, bags.n_classes))
+    if not is_built_in(make_network):
+        check_shares_no_weights(network, make_network, shape, bags.n_classes)
+    check_network(network, x, bags.n_classes, batch_size, horizontal_flip)
+    set_initial_bias(network, proportions)
+    return network
+
+
+def is_built_in(make_network: MakeNetwork) -> bool:
+    """Whether the function makes one of the networks in `apportion.networks`."""
+    function = make_network.func if isinstance(make_network, partial) else make_network
+    return function in NETWORKS.values()
+
+
+# --- initial bias
+
+
+def initial_proportions(bags: Bags) -> Tensor:
+    """Class proportions of all rows, (k,). A class without rows counts as half a row."""
+    return bags.overall.clamp_min(0.5 / len(bags.x))
+
+
+def set_initial_bias(network: nn.Module, proportions: Tensor) -> None:
+    """Make the first predictions equal these proportions (k,) if a class has less than a fifth of 1/k.
+
+    A network that starts with a high probability for a rare class first learns to predict it nowhere, and
+    only later where it occurs. Without rare classes, training on large bags is faster from equal proportions
+    (docs/log.md, Adult).
+    """
+    k = len(proportions)
+    if float(proportions.min()) >= 0.2 / k:
+        return
+    plain = plain_network(network)
+    head = plain[-1] if isinstance(plain, nn.Sequential) and len(plain) else plain
+    if isinstance(head, nn.Linear) and head.bias is not None:
+        with torch.no_grad():
+            head.bias.add_((k * proportions).log().to(head.bias))
+
+
+# --- checks
 
 
 def check_network(

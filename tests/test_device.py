@@ -13,7 +13,6 @@ from apportion._device import (
     catch_out_of_memory,
     compile_for,
     compile_part,
-    copy_network_to,
     cuda_works,
     deterministic_algorithms,
     find_device,
@@ -244,14 +243,6 @@ def test_training_says_what_to_change_if_the_device_is_too_small(monkeypatch):
     monkeypatch.setattr("apportion.bags.bags.Bags.to", lambda self, device: next(out_of_memory()))
     with pytest.raises(SettingsError):  # of instances that do not fit, before any training
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)
-
-
-def test_a_network_is_copied_to_another_device_and_stays_where_it_is():
-    network = mlp((2,), 2)
-    copy = copy_network_to(network, torch.device("meta"))
-    assert {p.device.type for p in copy.parameters()} == {"meta"}
-    assert {p.device.type for p in network.parameters()} == {"cpu"}
-    assert copy_network_to(network, CPU) is network
 
 
 # --- compiled networks

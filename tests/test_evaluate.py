@@ -15,12 +15,14 @@ from apportion.evaluate import (
     bag_correlation,
     calibration,
     confusion,
+    copy_network_to,
     entropy,
     max_proportion_gap,
     predict_log_proba,
     predict_log_proba_on,
     proportion_error,
 )
+from apportion.networks import mlp
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -193,3 +195,11 @@ def test_instances_go_to_the_device_a_batch_at_a_time():
     x = torch.zeros(2500, 2).as_subclass(Watched)
     predict_log_proba_on(torch.device("cpu"), nn.Linear(2, 2), x)
     assert copied == [1024, 1024, 452]
+
+
+def test_a_network_is_copied_to_another_device_and_stays_where_it_is():
+    network = mlp((2,), 2)
+    copy = copy_network_to(network, torch.device("meta"))
+    assert {p.device.type for p in copy.parameters()} == {"meta"}
+    assert {p.device.type for p in network.parameters()} == {"cpu"}
+    assert copy_network_to(network, torch.device("cpu")) is network

@@ -7,7 +7,6 @@ On the CPU they run in channels-last layout. Features that a device does not sup
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
 from shutil import which
@@ -119,11 +118,6 @@ def catch_out_of_memory(x: Tensor, device: torch.device) -> Iterator[None]:
 
 
 # --- copies between host and device
-
-
-def copy_network_to(network: nn.Module, device: torch.device) -> nn.Module:
-    """A copy of a CPU network on a device; on the CPU the network itself."""
-    return network if device.type == "cpu" else deepcopy(network).to(device)
 
 
 def send_to_device(value: Tensor, device: torch.device) -> Tensor:

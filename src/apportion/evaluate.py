@@ -1,11 +1,12 @@
 """Predictions, and measures that compare them with labels and with known proportions."""
 
 import warnings
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
 
-from apportion._device import copy_network_to, is_out_of_memory
+from apportion._device import is_out_of_memory
 from apportion.bags.bags import exact_bag_means
 from apportion.errors import ApportionWarning, DataError
 from apportion.training import View
@@ -59,6 +60,11 @@ def predict_log_proba_on(
         )
         warnings.warn(message, ApportionWarning, stacklevel=2)
         return predict_log_proba(classifier, x, lambda part: prepare(part.cpu()))
+
+
+def copy_network_to(network: nn.Module, device: torch.device) -> nn.Module:
+    """A copy of a CPU network on a device; on the CPU the network itself."""
+    return network if device.type == "cpu" else deepcopy(network).to(device)
 
 
 def _values_per_instance(shape: torch.Size) -> int:

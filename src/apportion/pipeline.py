@@ -33,12 +33,12 @@ from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
 from apportion.methods import make_learner
 from apportion.methods.new_network import MakeNetwork, new_network
-from apportion.methods.plot import PLOT, LabelHistory, Loss, prediction_change
+from apportion.methods.plot import PLOT, LabelHistory, Loss, moving_average, prediction_change
 from apportion.methods.protocol import Learner
 from apportion.optim import Schedule, make_optimizers
 from apportion.pseudo_labels import Labeler, hard_labels, relaxed_proportions
 from apportion.training import Epoch, View, train
-from apportion.transport._inputs import ArrayLike
+from apportion.transport import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def second_stage(
         if epoch.number >= warmup_epochs:
             predicted = predict_log_proba(student, bags.x, prepare, batch_size)
             momentum = ema * schedule(epoch.number / epochs)
-            average = _moving_average(average, predicted, momentum)
+            average = moving_average(average, predicted, momentum)
             labels.add(make_labels(average))
             if stop is not None:
                 change = prediction_change(predicted, previous, bags.sizes)
@@ -305,6 +305,7 @@ def _fit_teacher(
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     # two_views runs several forward passes per step, so its parts are compiled instead of the network
     to_device, compile_part = compile_for(bags.x.device, lengths, parts=plan.method == "two_views")
+    view = compile_part(plan.view)
     reseed(seed, "first", "weights")
     network = new_network(model, known, to_device, plan.batch_size, plan.horizontal_flip)
     settings = plan_teacher_optimization(plan, model, network, known)
@@ -326,7 +327,7 @@ def _fit_teacher(
         seed=seed,
         batch_size=plan.batch_size,
         by=plan.by,
-        augment=compile_part(plan.view),
+        augment=view,
     )
     return learner
 
@@ -357,13 +358,6 @@ def _fit_student(
         augment=plan.student_view,
         prepare=as_floats,
     )
-
-
-def _moving_average(average: Tensor, predicted: Tensor, momentum: float) -> Tensor:
-    if not momentum:
-        return predicted
-    # the user's `log_probs` may contain -inf, from which an average would never recover
-    return torch.lerp(predicted, average.clamp_min(-100.0).to(predicted), momentum)
 
 
 def check_known_proportions(bags: Bags) -> None:

@@ -100,3 +100,11 @@ def prediction_change(log_probs: Tensor, previous: Tensor | None, sizes: Tensor)
     before = torch.full_like(log_probs, 1 / log_probs.shape[1]) if previous is None else previous.exp()
     scale = torch.repeat_interleave(1 / sizes.to(log_probs), sizes.to(log_probs.device)).unsqueeze(1)
     return float((scale * (log_probs.exp() - before)).norm())
+
+
+def moving_average(average: Tensor, predicted: Tensor, momentum: float) -> Tensor:
+    """`momentum` times the average of log-probabilities, plus the rest of the latest ones."""
+    if not momentum:
+        return predicted
+    # the user's `log_probs` may contain -inf, from which an average would never recover
+    return torch.lerp(predicted, average.clamp_min(-100.0).to(predicted), momentum)

@@ -10,7 +10,6 @@ predicted by a first stage that did not see it: no label is looked at.
 
 import argparse
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,7 @@ from apportion.bags.bags import Bags
 from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult
 from apportion.methods.count_likelihood import count_log_likelihood
-from apportion.networks import mlp
-from apportion.pipeline import fit_two_stages
-from apportion.selection.crossfit import out_of_fold_log_proba
+from apportion.selection.crossfit import cross_fit
 
 SCALE, STEP = 2.0, 0.05  # of the Laplace noise on counts, of the rounding
 
@@ -65,8 +62,12 @@ def likeliest(epochs: list[int], bags: Bags, method: str, seed: int) -> int:
         return epochs[0]
     scores = {}
     for number in epochs:
-        fit = partial(fit_two_stages, model=mlp, method=method, label=None, epochs=number, seed=seed)
-        log_probs = out_of_fold_log_proba(bags, fit, seed=seed)
+        model = ProportionClassifier("mlp", method, None, epochs=number, random_state=seed)
+        out = np.empty((len(bags.x), bags.n_classes))
+        table = dict(zip(bags.ids, bags.proportions.numpy(), strict=True))
+        for _ in cross_fit(model, bags.x.numpy(), bags, table, out, seed=seed):
+            pass
+        log_probs = torch.from_numpy(out).log()
         scores[number] = float(count_log_likelihood(log_probs, bags.sizes, bags.proportions).mean())
     print(f"{seed} likelihood by epochs: {scores}", flush=True)
     return max(scores, key=scores.__getitem__)

@@ -26,7 +26,6 @@ from apportion._device import (
 from apportion._random import reseed, stream
 from apportion.augment import views
 from apportion.bags.bags import Bags
-from apportion.bags.simulate import make_bags
 from apportion.cli import tables
 from apportion.cli.options import TrainingOptions
 from apportion.errors import SettingsError
@@ -34,7 +33,6 @@ from apportion.evaluate import predict_log_proba_on
 from apportion.methods.protocol import frozen, frozen_batch_norm
 from apportion.networks import conv13, mlp
 from apportion.optim import orthogonalize
-from apportion.selection.crossfit import out_of_fold_log_proba
 
 # importing torch's compiler warns about torch's own use of torch.jit
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -234,12 +232,9 @@ def out_of_memory(*args, **named):
 
 def test_training_says_what_to_change_if_the_device_is_too_small(monkeypatch):
     x, y, bags = pictures()
-    made, _ = make_bags(torch.from_numpy(x), torch.from_numpy(y), 4, 2, stream(0))
     monkeypatch.setattr("apportion.estimator.fit_two_stages", out_of_memory)
     with pytest.raises(SettingsError):
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)
-    with pytest.raises(SettingsError):
-        out_of_fold_log_proba(made, out_of_memory, folds=2)
     monkeypatch.setattr("apportion.bags.bags.Bags.to", lambda self, device: next(out_of_memory()))
     with pytest.raises(SettingsError):  # of instances that do not fit, before any training
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)

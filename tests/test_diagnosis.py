@@ -2,8 +2,7 @@
 
 import math
 from dataclasses import replace
-from functools import partial
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,26 @@ import polars as pl
 import pytest
 import torch
 from scipy.stats import t as student
+from sklearn import clone
 from sklearn.linear_model import LogisticRegression
 
-from apportion import diagnose
+from apportion import ProportionClassifier, Proportions, diagnose, diagnose_predictions
 from apportion.bags.bags import Bags, bag_means
 from apportion.bags.denoise import denoise
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import blobs, digits, moons
 from apportion.errors import DataError, SettingsError
-from apportion.networks import mlp
-from apportion.pipeline import fit_two_stages
-from apportion.selection.crossfit import out_of_fold_log_proba
+from apportion.selection.bag_differences import (
+    features_for_tests,
+    find_differences,
+    p_value_of_chance,
+    p_value_of_classes,
+    p_value_of_proportions,
+)
+from apportion.selection.crossfit import assign_folds, cross_fit
 from apportion.selection.diagnosis import (
     Diagnosis,
+    accuracy_bounds,
     accuracy_interval,
     bag_permutations,
     bag_spread,
@@ -292,10 +298,10 @@ def test_a_cross_validated_correlation_counts_half_its_odds_and_a_perfect_one_is
     log_probs = sure(mistaken(hidden, torch.full((3, 3), 0.55 / 3) + 0.45 * torch.eye(3)), 3)
     rows = np.asarray(bags.ids)[np.repeat(np.arange(30), bags.sizes.numpy())]
     plain, crossed = (
-        diagnose(
-            log_probs.exp(), rows, dict(zip(bags.ids, bags.proportions, strict=True)), cross_validated=each
+        diagnose_predictions(
+            log_probs.exp(), rows, dict(zip(bags.ids, bags.proportions, strict=True)), origin=each
         )
-        for each in (False, True)
+        for each in ("held_out", "cross_validated")
     )
     assert crossed.correlation == plain.correlation > 0.1
     assert crossed.critical_correlation == pytest.approx(inflate_correlation(plain.critical_correlation))
@@ -339,19 +345,25 @@ FINE = Diagnosis(
     supported=True, reasons=(), spread=1.0, spread_tolerance=0.3, correlation=0.9, critical_correlation=0.4,
     p_value=0.0005, accuracy=0.9, accuracy_low=0.8, accuracy_high=0.95, largest_class=0.5, agreement=0.9,
     entropy=0.5, bag_errors=torch.zeros(6), classes=torch.zeros(60), margins=torch.zeros(60),
+    accuracy_min=0.2, accuracy_max=0.97, accuracy_if_unrelated=0.5,
+    differences="chance", p_chance=0.5, p_classes=0.5,
 )  # fmt: skip
 VERDICTS: dict[str, tuple[dict[str, Any], bool, list[str]]] = {
-    "fine": ({}, True, ["better than chance"]),
-    "at the level": ({"p_value": 0.002}, True, ["better than chance"]),
-    "chance": ({"p_value": 0.41}, False, ["no better than chance (permutation test, p = 0.41"]),
-    "all alike": ({"spread": 0.0}, False, ["same proportions"]),
-    "five bags": ({"bag_errors": torch.zeros(5)}, False, ["5 bags are too few"]),
-    "no accuracy": ({"accuracy": math.nan}, False, ["cannot be estimated"]),
-    "more alike than random": ({"spread": 0.6}, True, ["better than chance", "more alike than random"]),
-    "differ for a reason": ({"spread": 5.0}, True, ["better than chance", "differ more than random"]),
-    "noisy": ({"spread": 0.6, "noisy": True}, True, ["better than chance", "noisy"]),
-    "largest class": ({"accuracy_low": 0.5}, True, ["better than chance", "largest class"]),
-}
+    "fine": ({}, True, ["better than chance", "no more than random"]),
+    "at the level": ({"p_value": 0.002}, True, ["better than chance", "no more than random"]),
+    "chance": ({"p_value": 0.41}, False, ["(permutation test, p = 0.41", "20.0 and 97.0 %"]),
+    "all alike": ({"spread": 0.0}, False, ["same proportions", "20.0 and 97.0 %"]),
+    "five bags": ({"bag_errors": torch.zeros(5)}, False, ["5 bags are too few", "20.0 and 97.0 %"]),
+    "no accuracy": ({"accuracy": math.nan}, False, ["cannot be estimated", "20.0 and 97.0 %"]),
+    "training bags": ({"origin": "training"}, False, ["trained on these bags", "20.0 and 97.0 %"]),
+    "more alike than random": ({"spread": 0.6}, True, ["better than", "no more than random", "more alike"]),
+    "differ in classes": ({"differences": "classes"}, True, ["better than", "by their class alone"]),
+    "differ for a reason": (
+        {"differences": "more", "accuracy": math.nan}, True, ["better", "no estimate", "20.0 and 97.0 %"],
+    ),
+    "noisy": ({"spread": 0.6, "noisy": True}, True, ["better than chance", "no more than random", "noisy"]),
+    "largest class": ({"accuracy_low": 0.5}, True, ["better than", "no more than random", "largest class"]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "supported", "phrases"), VERDICTS.values(), ids=VERDICTS)
@@ -364,22 +376,16 @@ def test_the_verdict_follows_from_the_figures(changes, supported, phrases):
     assert reasons[0].startswith("No answer") != supported
 
 
-def test_bags_that_differ_for_a_reason_come_with_a_warning():
-    y = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 2000, True, generator=seeded())
-    for groups, n_reasons in (("random", 1), ("dirichlet", 2)):
-        bags, hidden = bagged(y, 20, 3, groups=groups)
-        assert len(diagnose_bags(sure(mistaken(hidden, CONFUSION), 3), bags).reasons) == n_reasons
-
-
 def test_predictions_that_follow_the_bag_and_not_the_row_have_no_accuracy():
     """Every row has the majority class of its bag: predicted proportions are steeper than the known ones."""
     share = np.linspace(0.3, 0.7, 40)
     bags, table = np.repeat(np.arange(40), 50), np.column_stack([1 - share, share])
-    found = diagnose(table[bags], bags, table)
-    assert not found.supported
+    found = diagnose_predictions(table[bags], bags, table, origin="held_out")
+    assert found.differences == "more"
     assert found.p_value == 1 / 2000
     assert math.isnan(found.accuracy)
-    assert (found.accuracy_low, found.accuracy_high) == (0.0, 1.0)
+    least = np.where(share > 0.5, share, 1 - share).mean()  # all rows of a bag have one predicted class
+    assert (found.accuracy_low, found.accuracy_high) == pytest.approx((least, least))
 
 
 def test_denoised_proportions_say_nothing_about_how_bags_differ():
@@ -396,7 +402,7 @@ def test_denoised_proportions_say_nothing_about_how_bags_differ():
     assert noisy.supported
     assert noisy.noisy
     assert plain.spread == noisy.spread < 1 - plain.spread_tolerance
-    assert plain.reasons[1] != noisy.reasons[1]
+    assert plain.reasons[-1] != noisy.reasons[-1]
 
 
 def test_too_few_permutations_are_refused():
@@ -422,22 +428,37 @@ def test_the_largest_class_is_that_of_rows_and_p_counts_the_order_that_was_found
 
 
 SETS = {"moons": lambda: moons(0, 600), "blobs": lambda: blobs(1, 800), "digits": lambda: digits(0)}
-FIT = partial(fit_two_stages, model=mlp, label=None, epochs=40, batch_size=128, learning_rate=5e-3, seed=0)
+FIT = ProportionClassifier("mlp", "dllp", None, epochs=40, batch_size=128, learning_rate=5e-3, random_state=0)
+
+
+def cross_fitted(bags: Bags, folds: int) -> tuple[torch.Tensor, Diagnosis]:
+    out = np.empty((len(bags.x), bags.n_classes))
+    for _ in cross_fit(
+        FIT, bags.x.numpy(), bags, dict(zip(bags.ids, bags.proportions, strict=True)), out, folds=folds
+    ):
+        pass
+    return torch.from_numpy(out), diagnose_bags(
+        torch.from_numpy(out).log(),
+        bags,
+        features=features_for_tests(bags.x),
+        origin="cross_validated",
+        fold_of_bag=assign_folds(bags, folds, 0),
+    )
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_informative_bags_are_supported_and_permuted_proportions_are_not(name):
     data = SETS[name]()
     bags, hidden = make_bags(data.x, data.y, 16, data.n_classes, seeded())
-    log_probs = out_of_fold_log_proba(bags, FIT, folds=2)
-    found = diagnose_bags(log_probs, bags, cross_validated=True)
+    probabilities, found = cross_fitted(bags, 2)
     assert found.supported
-    truth = float((log_probs.argmax(1) == hidden).double().mean())
-    assert found.accuracy_low <= truth <= found.accuracy_high
+    assert found.differences == "chance"
+    truth = float((probabilities.argmax(1) == hidden).double().mean())
+    assert found.accuracy_low <= truth <= found.accuracy_high <= found.accuracy_max
     order = torch.randperm(len(bags.sizes), generator=seeded(2))
-    permuted = replace(bags, proportions=bags.proportions[order])
-    log_probs = out_of_fold_log_proba(permuted, FIT, folds=2)
-    assert not diagnose_bags(log_probs, permuted, cross_validated=True).supported
+    _, permuted = cross_fitted(replace(bags, proportions=bags.proportions[order]), 2)
+    assert not permuted.supported
+    assert math.isnan(permuted.accuracy)
 
 
 def test_predictions_that_never_name_a_small_class_do_not_beat_the_largest():
@@ -446,7 +467,8 @@ def test_predictions_that_never_name_a_small_class_do_not_beat_the_largest():
     timid = torch.where(hidden == 1, 0.4, 0.1).double()
     found = diagnose_bags(torch.stack([1 - timid, timid], 1).log(), bags)
     assert found.supported
-    assert found.accuracy_low <= found.largest_class
+    assert found.accuracy_low <= found.largest_class + 1e-6
+    assert len(found.reasons) == 3
 
 
 def test_agreement_entropy_and_errors_are_what_they_say():
@@ -468,10 +490,10 @@ def test_predictions_of_another_library_in_any_order_are_diagnosed():
     town = np.random.default_rng(0).integers(30, size=600)
     shares = {i: [(y[town == i] == c).mean() for c in (0, 1)] for i in range(30)}
     probabilities = LogisticRegression().fit(x, y).predict_proba(x)
-    found = diagnose(probabilities, town, shares)
+    found = diagnose_predictions(probabilities, town, shares, origin="held_out")
     assert found.supported
     order = np.random.default_rng(1).permutation(600)
-    again = diagnose(probabilities[order], town[order], shares)
+    again = diagnose_predictions(probabilities[order], town[order], shares, origin="held_out")
     assert again.accuracy == pytest.approx(found.accuracy)
     assert again.p_value == found.p_value
     torch.testing.assert_close(again.bag_errors, found.bag_errors)
@@ -491,9 +513,9 @@ def test_predictions_of_another_library_in_any_order_are_diagnosed():
 def test_what_are_no_probabilities_is_refused(change):
     probabilities = np.array([[0.25, 0.75], [0.75, 0.25]] * 4)
     ids, shares = [0, 0, 1, 1, 2, 2, 3, 3], {i: [i / 4, 1 - i / 4] for i in range(4)}
-    assert not diagnose(probabilities, ids, shares).supported
+    assert not diagnose_predictions(probabilities, ids, shares, origin="held_out").supported
     with pytest.raises(DataError):
-        diagnose(change(probabilities), ids, shares)
+        diagnose_predictions(change(probabilities), ids, shares, origin="held_out")
 
 
 def test_a_table_with_names_is_aligned_by_them_or_needs_the_classes_of_the_predictions():
@@ -503,12 +525,17 @@ def test_a_table_with_names_is_aligned_by_them_or_needs_the_classes_of_the_predi
     predictions = np.column_stack([1 - yes, yes])
     table = pd.DataFrame({"no": 1 - shares, "yes": shares})
     reversed_ = table[["yes", "no"]]
-    right = diagnose(predictions, town, table)
+    right = diagnose_predictions(predictions, town, table, origin="held_out")
     assert right.correlation > 0.95
     with pytest.raises(DataError):
-        diagnose(predictions, town, reversed_)
+        diagnose_predictions(predictions, town, reversed_, origin="held_out")
     for each in (reversed_, reversed_.T.to_dict()):
-        assert diagnose(predictions, town, each, classes=["no", "yes"]).correlation == right.correlation
+        assert (
+            diagnose_predictions(
+                predictions, town, each, classes=["no", "yes"], origin="held_out"
+            ).correlation
+            == right.correlation
+        )
 
 
 @pytest.mark.parametrize("library", [pd, pl], ids=["pandas", "polars"])
@@ -521,7 +548,9 @@ def test_predictions_with_names_are_aligned_by_them(library, order, classes):
     values = {"no": 1 - shares[ids], "yes": shares[ids]}
     predictions = library.DataFrame({name: values[name] for name in order})
     for known in (table, table[["yes", "no"]]):
-        assert diagnose(predictions, ids, known, classes=classes).correlation == pytest.approx(1)
+        assert diagnose_predictions(
+            predictions, ids, known, classes=classes, origin="held_out"
+        ).correlation == pytest.approx(1)
 
 
 def test_names_of_predictions_that_are_not_those_of_the_classes_are_refused():
@@ -529,9 +558,178 @@ def test_names_of_predictions_that_are_not_those_of_the_classes_are_refused():
     predictions = pd.DataFrame(np.full((4, 2), 0.5), columns=["no", "maybe"])
     for classes in ("random", ["no", "yes"]):
         with pytest.raises(DataError):
-            diagnose(predictions, ids, table, classes=classes)
+            diagnose_predictions(predictions, ids, table, classes=classes, origin="held_out")
     with pytest.raises(DataError):  # percentages
-        diagnose(np.full((4, 2), 0.5), ids, 100 * table.to_numpy(), classes=["no", "yes"])
+        diagnose_predictions(
+            np.full((4, 2), 0.5), ids, 100 * table.to_numpy(), classes=["no", "yes"], origin="held_out"
+        )
+
+
+# --- bounds of arithmetic, and bags that differ
+
+
+def test_bounds_of_the_accuracy_are_those_of_all_labelings_of_a_bag():
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        k, n = random.integers(2, 4), random.integers(1, 7)
+        predicted, y = random.integers(k, size=(2, n))
+        counts = [np.bincount(each, minlength=k) for each in (predicted, y)]
+        shares = [torch.from_numpy(each / n)[None].float() for each in counts]
+        bounds = accuracy_bounds(*shares, torch.tensor([n]))
+        accuracies = [(np.array(order) == predicted).mean() for order in permutations(y.tolist())]
+        assert (bounds.least, bounds.most) == pytest.approx((min(accuracies), max(accuracies)), abs=1e-12)
+        assert bounds.unrelated == pytest.approx(np.mean(accuracies))
+
+
+def reordered(y: np.ndarray, bag: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """The same labels in every bag, in the order of a score."""
+    y = y.copy()
+    for each in np.unique(bag):
+        rows = np.flatnonzero(bag == each)
+        y[rows[np.argsort(score[rows])]] = np.sort(y[rows])
+    return y
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_labels_of_rows_in_bags_made_by_a_column_are_outside_the_interval(seed):
+    """Totals cannot tell labels from others with the same totals, permuted or reversed inside the bags."""
+    random = np.random.default_rng(seed)
+    bag = np.repeat(np.arange(40), 40)
+    age = random.normal(random.normal(size=40)[bag], 1.0)
+    y = (random.random(1600) < 1 / (1 + np.exp(-2 * age))).astype(int)
+    p = 1 / (1 + np.exp(-2 * age))
+    table = {i: [1 - y[bag == i].mean(), y[bag == i].mean()] for i in range(40)}
+    found = diagnose_predictions(np.column_stack([1 - p, p]), bag, table, origin="held_out", features=age)
+    assert found.supported
+    assert found.differences == "more"
+    assert math.isnan(found.accuracy)
+    assert (found.accuracy_low, found.accuracy_high) == (found.accuracy_min, found.accuracy_max)
+    for score in (age, -age, random.random(1600)):
+        truth = ((p > 0.5) == reordered(y, bag, score)).mean()
+        assert found.accuracy_low - 1e-9 <= truth <= found.accuracy_high + 1e-9
+    assert truth == pytest.approx(found.accuracy_if_unrelated, abs=0.03)
+
+
+@pytest.mark.parametrize("groups", ["random", "dirichlet", "cluster"])
+def test_how_bags_differ_is_found(groups):
+    data = blobs(2, 2000)
+    bags, hidden = make_bags(data.x, data.y, 40, 4, seeded(), groups)
+    p = torch.from_numpy(LogisticRegression().fit(bags.x, hidden).predict_proba(bags.x))
+    found = find_differences(p, bags, features_for_tests(bags.x))
+    assert found.kind == {"random": "chance", "dirichlet": "classes", "cluster": "more"}[groups]
+
+
+def test_random_bags_are_called_different_as_rarely_as_the_level_says():
+    """Also if rare classes lie in bags of very unequal sizes, and if networks of folds differ."""
+    random, low = np.random.default_rng(0), np.zeros(3)
+    for _ in range(300):
+        sizes = torch.from_numpy(np.exp(random.normal(2.5, 1.2, 60)).round().clip(1).astype(np.int64))
+        n = int(sizes.sum())
+        rare = torch.from_numpy(random.random(n) < 0.03).double()
+        known = bag_means(torch.stack([1 - rare, rare], 1), sizes)
+        fold = torch.arange(60) % 4
+        values = torch.from_numpy(random.exponential(size=(n, 2))) + fold.repeat_interleave(sizes)[:, None]
+        p_values = (
+            p_value_of_proportions(known, sizes),
+            p_value_of_chance(values, sizes, fold),
+            p_value_of_classes(values, sizes, known, fold),
+        )
+        low += np.array(p_values) < 0.05
+    assert (low / 300 < 0.1).all()
+    assert (low / 300 > 0.01).all()
+
+
+def test_accuracies_are_not_underestimated_because_folds_know_the_other_folds():
+    """Each network expects the classes of its training bags, so that it errs against the held-out ones."""
+    random, off = np.random.default_rng(0), []
+    for _ in range(100):
+        y = random.random((24, 20)) < 0.5
+        fold = np.arange(24) % 4
+        others = np.array([y[fold != each].mean() for each in range(4)])
+        guess = random.random(y.shape) < np.where(y, 0.7, 0.3) + 3 * (others[fold] - 0.5)[:, None]
+        predicted, known = (torch.from_numpy(np.stack([1 - v.mean(1), v.mean(1)], 1)) for v in (guess, y))
+        sizes = torch.full((24,), 20)
+        both = [
+            estimate_accuracy(predicted, known, sizes, each)[0] for each in (None, torch.from_numpy(fold))
+        ]
+        off.append(np.array(both) - (guess == y).mean())
+    plain, by_fold = np.mean(off, axis=0)
+    assert plain < -0.04
+    assert abs(by_fold) < 0.02
+
+
+# --- diagnose: a model and bags
+
+
+def town_data(n: int = 900, m: int = 45, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(n, 2))
+    return x, np.arange(n) % m, (x[:, 0] + 0.3 * random.normal(size=n) > 0).astype(int)
+
+
+def shares_of(y: np.ndarray, bag: np.ndarray) -> dict[Any, list[float]]:
+    return {i: [1 - y[bag == i].mean(), y[bag == i].mean()] for i in np.unique(bag).tolist()}
+
+
+QUICK = ProportionClassifier(epochs=20, pseudo_labels=None, random_state=0)
+
+
+def test_every_form_of_bags_and_proportions_gives_the_same_diagnosis():
+    x, town, y = town_data()
+    shares = shares_of(y, town)
+    first = diagnose(QUICK, x, town, shares)
+    assert first.supported
+    assert first.origin == "cross_validated"
+    truth_of_rows = (first.classes.numpy() == y).mean()
+    assert truth_of_rows > 0.85  # in the order of X
+    assert first.accuracy_low < first.accuracy <= first.accuracy_high <= first.accuracy_max
+    array = diagnose(QUICK, x, town, np.array(list(shares.values())))
+    missing = {**shares, 0: None}
+    fewer = diagnose(QUICK, x, town, Proportions(missing, missing_bags="allow"))
+    assert array.accuracy == first.accuracy
+    assert len(fewer.bag_errors) == 44
+    assert not hasattr(QUICK, "model_")
+    frame = pl.DataFrame({"a": x[:, 0], "b": x[:, 1], "town": town})
+    from_column = diagnose(QUICK, frame, "town", shares)
+    from_ids = diagnose(QUICK, pd.DataFrame({"a": x[:, 0], "b": x[:, 1]}), town, shares)
+    assert from_column.accuracy == from_ids.accuracy
+    several = diagnose(QUICK, x, {"a": town, "b": town % 9}, {"a": shares, "b": shares_of(y, town % 9)})
+    assert several["a"].accuracy == first.accuracy
+    assert len(several["b"].bag_errors) == 9
+
+
+def test_shuffled_proportions_that_a_network_overfits_are_not_supported():
+    """What diagnosing predictions for training bags used to call fine."""
+    x, town, y = town_data(300, 30)
+    order = np.random.default_rng(0).permutation(30)
+    shares = shares_of(y, town)
+    shuffled = {i: shares[j] for i, j in enumerate(order.tolist())}
+    model = ProportionClassifier("mlp", "dllp", None, epochs=300, random_state=0).fit(
+        x, bags=town, proportions=shuffled
+    )
+    assert not diagnose(model, x, town, shuffled).supported
+    p = model.predict_proba(x)
+    overfit = diagnose_predictions(p, town, shuffled, origin="held_out")
+    assert overfit.supported  # said to be held out, which nobody can check
+    labeled = diagnose_predictions(p, town, shuffled, origin="training")
+    assert not labeled.supported
+    assert math.isnan(labeled.accuracy)
+    assert (labeled.accuracy_low, labeled.accuracy_high) == (labeled.accuracy_min, labeled.accuracy_max)
+    with pytest.raises(SettingsError):
+        diagnose_predictions(p, town, shuffled, origin="train")
+
+
+def test_a_model_is_diagnosed_itself_by_new_bags():
+    x, town, y = town_data()
+    model = clone(QUICK).fit(x, bags=town, proportions=shares_of(y, town))
+    new_x, new_town, new_y = town_data(seed=1)
+    found = diagnose(model, new_x, new_town + 100, shares_of(new_y, new_town + 100), new_bags=True)
+    assert found.origin == "held_out"
+    same = diagnose_predictions(
+        model.predict_proba(new_x), new_town, shares_of(new_y, new_town), origin="held_out", features=new_x
+    )
+    assert found.accuracy == pytest.approx(same.accuracy)
+    assert found.p_chance == pytest.approx(same.p_chance)
 
 
 # --- more oracles

@@ -11,14 +11,16 @@ import torch
 from conftest import learner_of, moon_bags, network, ragged, same_bits, weights_of
 from scipy.linalg import null_space
 from scipy.stats import multinomial, multivariate_normal
-from sklearn import config_context
+from sklearn import clone, config_context
 from sklearn.datasets import make_moons
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor, nn
 
-from apportion import BagCorrelation, BagScore
+from apportion import BagCorrelation, BagScore, ProportionClassifier
 from apportion._random import stream
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
@@ -29,8 +31,8 @@ from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.networks import mlp
 from apportion.optim import constant, make_optimizer
 from apportion.pipeline import EpochState, first_stage
-from apportion.selection import crossfit
 from apportion.selection.calibration import fit_temperature, scale_temperature
+from apportion.selection.crossfit import assign_folds, cross_fit
 from apportion.selection.epochs import EpochSelector, check_selection, hold_out, split_bags
 from apportion.selection.scores import SCORES
 from apportion.training import Epoch
@@ -432,45 +434,56 @@ def test_calibration_is_fitted_on_validation_bags_and_changes_no_class():
 # --- cross-fitting
 
 
-def test_no_bag_is_predicted_by_a_network_that_learned_from_it(monkeypatch):
+class Remembering:
+    """Remembers what it learned from and what it predicted, which follows the sum of a row."""
+
+    log: list[tuple[Any, ...]]
+
+    def __init__(self) -> None:
+        self.log = []
+
+    def __deepcopy__(self, memo: Any) -> "Remembering":
+        copy = Remembering()
+        copy.log = self.log
+        return copy
+
+    def fit(self, X: np.ndarray, *, bags: Any, proportions: Any) -> None:
+        self.log.append(({tuple(row) for row in X.tolist()}, set(bags), proportions))
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        self.log[-1] += ({tuple(row) for row in X.tolist()},)
+        p = 1 / (1 + np.exp(-X.sum(1)))
+        return np.column_stack([p, 1 - p])
+
+
+def test_no_bag_is_predicted_by_an_estimator_that_learned_from_it():
     bags, _ = moon_bags(200)
-    learned: list[set[Any]] = []
-    predicted: list[set[Any]] = []
-
-    def rows_of(x: Tensor) -> set[Any]:
-        return {tuple(row) for row in x.tolist()}
-
-    def fit(training: Bags) -> Any:
-        learned.append(rows_of(training.x))
-        for number in (1, 2):
-            yield epoch_state(network(seed=number), number)
-
-    def noted(network: nn.Module, x: Tensor, view: Any) -> Tensor:
-        predicted.append(rows_of(x))
-        return predict_log_proba(network, x, view)
-
-    monkeypatch.setattr(crossfit, "predict_log_proba", noted)
-    log_probs = crossfit.out_of_fold_log_proba(bags, fit, folds=3)
-    torch.testing.assert_close(
-        log_probs, predict_log_proba(network(seed=2), bags.x)
-    )  # of the last epoch, in order
-    assert [bool(a & b) for a, b in zip(learned, predicted, strict=True)] == [False] * 3
-    assert set.union(*predicted) == rows_of(bags.x)
-    for folds in (1, 11):
+    model = Remembering()
+    table = dict(zip(bags.ids, bags.proportions.numpy(), strict=True))
+    out = np.full((200, 2), np.nan)
+    assert [fold for fold, _ in cross_fit(model, bags.x.numpy(), bags, table, out, folds=3)] == [0, 1, 2]
+    predicted = [each[3] for each in model.log]
+    for learned, ids, proportions, rows in model.log:
+        assert not learned & rows
+        assert len(ids) < len(bags.ids)
+        assert proportions is table
+    assert set.union(*predicted) == {tuple(row) for row in bags.x.tolist()}
+    np.testing.assert_array_equal(out, Remembering.predict_proba(model, bags.x.numpy()))  # in order
+    for folds in (1, len(bags.ids) + 1):
         with pytest.raises(SettingsError):
-            crossfit.out_of_fold_log_proba(bags, fit, folds=folds)
+            assign_folds(bags, folds, 0)
 
 
-def test_long_cross_fitting_prints_its_progress_and_predicts_the_same(monkeypatch, capsys):
+def test_cross_fitting_trains_on_all_rows_and_steps_of_pipelines():
     bags, _ = moon_bags(200)
-
-    def fit(training: Bags) -> Any:
-        return iter([epoch_state(network(), number) for number in (1, 2)])
-
-    silent = crossfit.out_of_fold_log_proba(bags, fit, folds=2, verbose=True)
-    assert capsys.readouterr().out == ""  # it took no five seconds
-    monkeypatch.setattr(crossfit, "SECONDS_BETWEEN_LINES", -1.0)
-    assert torch.equal(crossfit.out_of_fold_log_proba(bags, fit, folds=2, verbose=True), silent)
-    assert capsys.readouterr().out == "".join(
-        f"network {i} of 2, first stage, epoch {number} of 100\n" for i in (1, 2) for number in (1, 2)
-    )
+    table = dict(zip(bags.ids, bags.proportions.numpy(), strict=True))
+    plain = ProportionClassifier(epochs=2, pseudo_labels=None, random_state=0)
+    choosing = clone(plain).set_params(validation_fraction=0.3, select_by="likelihood")
+    outs = []
+    for model in (plain, choosing, make_pipeline(FunctionTransformer(), plain)):
+        out = np.empty((200, 2))
+        for _ in cross_fit(model, bags.x.numpy(), bags, table, out, folds=2):
+            pass
+        outs.append(out)
+    np.testing.assert_array_equal(outs[0], outs[1])
+    np.testing.assert_array_equal(outs[0], outs[2])

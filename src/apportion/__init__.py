@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from apportion.errors import ApportionError, ApportionWarning
     from apportion.estimator import ProportionClassifier
     from apportion.saving import load, save
-    from apportion.selection.diagnosis import diagnose
+    from apportion.selection.diagnosis import diagnose, diagnose_predictions
     from apportion.selection.scores import BagCorrelation, BagScore
 
 _HOME = {
@@ -34,6 +34,7 @@ _HOME = {
     "TableEncoder": "encoding",
     "condition_on_proportions": "conditioning",
     "diagnose": "selection.diagnosis",
+    "diagnose_predictions": "selection.diagnosis",
     "BagScore": "selection.scores",
     "BagCorrelation": "selection.scores",
     "save": "saving",
@@ -53,6 +54,7 @@ __all__ = [
     "build_bags",
     "condition_on_proportions",
     "diagnose",
+    "diagnose_predictions",
     "expand_proportions",
     "load",
     "make_bags",

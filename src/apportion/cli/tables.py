@@ -155,7 +155,12 @@ def diagnose(
     new: Annotated[
         bool, typer.Option("--new", help="The model has not learned from the bags of TABLE.")
     ] = False,
-    folds: Annotated[int, typer.Option(min=2, help="Networks to train if no bags were held out.")] = 4,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Networks to train if no bags were held out. [default: 4; 2 above 1,000,000 rows]"
+        ),
+    ] = None,
     bags_out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the error of every bag.")
     ] = None,
@@ -188,24 +193,21 @@ def diagnose(
     from apportion.tables.diagnose import (  # fmt: skip
         bag_table,
         diagnose_probabilities,
-        fit_folds,
         judged_device,
         plan_diagnosis,
+        predict_bags,
         row_table,
     )
 
     classifier = load(model)
     classifier.set_params(device=judged_device(classifier, device))
     evaluation = plan_diagnosis(classifier, spec, new=new, folds=folds)
-    if evaluation.folds:
-        probabilities = np.empty((len(evaluation.bags.source), len(classifier.classes_)))
-        with Progress() as progress:
-            for fold, state in fit_folds(classifier, evaluation, probabilities):
-                name = f"network {fold + 1} of {evaluation.folds}, {state.stage} stage"
-                progress.update(name, state.epoch.number, state.epoch.total, "")
-    else:
-        probabilities = classifier.predict_proba(evaluation.X)
-    diagnosis = diagnose_probabilities(probabilities, evaluation)
+    probabilities = np.empty((len(evaluation.bags.source), len(classifier.classes_)))
+    with Progress() as progress:
+        for fold, state in predict_bags(classifier, evaluation, probabilities):
+            name = f"network {fold + 1} of {evaluation.folds}, {state.stage} stage"
+            progress.update(name, state.epoch.number, state.epoch.total, "")
+    diagnosis = diagnose_probabilities(classifier, probabilities, evaluation)
     for line in report_lines(diagnosis, evaluation.judged_on):
         show(line)
     if bags_out is not None:
@@ -227,8 +229,11 @@ def report_lines(found: "Diagnosis", judged_on: str) -> list[str]:
         f"spread of the proportions: {found.spread:.3g} times that of random bags ({_compare_spread(found)})",
         f"bag correlation: {found.correlation:.3f}, significant from {found.critical_correlation:.3f} "
         f"(permutation test, p = {found.p_value:.4f})",
-        f"estimated accuracy: {_estimate(found)}; always predicting the largest class: "
-        f"{100 * found.largest_class:.1f} %",
+        f"accuracy of single rows, estimated: {_estimate(found)}",
+        f"accuracy of single rows, bounds of arithmetic: {100 * found.accuracy_min:.1f} to "
+        f"{100 * found.accuracy_max:.1f} %{', up to the noise' if found.noisy else ''}; "
+        f"if unrelated inside bags: {100 * found.accuracy_if_unrelated:.1f} %; "
+        f"always predicting the largest class: {100 * found.largest_class:.1f} %",
         f"proportion error: {float(errors.mean()):.3f} on average, {middle:.3f} in the median bag, more than "
         f"{worst:.3f} in one of twenty",
         f"labels by optimal transport agree with the most probable class: {100 * found.agreement:.1f} %",
@@ -242,7 +247,7 @@ def _estimate(found: "Diagnosis") -> str:
 
     wide = found.accuracy_high - found.accuracy_low >= MAX_INTERVAL
     if math.isnan(found.accuracy) or (wide and not found.noisy):
-        return "cannot be estimated from these bags"
+        return "not possible from these bags"
     interval = f"{100 * found.accuracy_low:.1f} to {100 * found.accuracy_high:.1f} %"
     if found.noisy:
         interval = "no interval, since the proportions are noisy"

@@ -1,77 +1,122 @@
-"""Out-of-fold predictions: every bag is predicted by a network that was trained without it."""
+"""Cross-fitting: every bag is predicted by an estimator that was trained without it."""
 
-import sys
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from narwhals.dependencies import is_pandas_dataframe, is_polars_dataframe, is_polars_lazyframe
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline
 
-from apportion._device import catch_out_of_memory
-from apportion._random import preserve_random_state, stream
-from apportion.bags.arrays import as_floats
+from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
-from apportion.evaluate import predict_log_proba
-from apportion.pipeline import EpochState
 
-SECONDS_BETWEEN_LINES = 5.0
+LARGE = 1_000_000  # rows; half of them are enough to learn from
+FOLDS = 4
+FOLDS_IF_LARGE = 2
 
 
-def out_of_fold_log_proba(
+def cross_fit(
+    model: Any,
+    X: Any,
     bags: Bags,
-    fit: Callable[[Bags], Iterator[EpochState]],
-    folds: int = 4,
+    proportions: Any,
+    out: np.ndarray,
+    *,
+    folds: int | None = None,
     seed: int = 0,
-    verbose: bool = False,
-) -> Tensor:
-    """Predict every bag with a network that was trained on other bags.
+) -> Iterator[tuple[int, Any]]:
+    """Predict every bag with a copy of an estimator that was trained on other bags.
 
     Parameters
     ----------
+    model : estimator
+        With `fit(X, bags=..., proportions=...)` and `predict_proba`, or a pipeline that ends in one. It is
+        copied, and not changed.
+    X : array, data frame or list of N instances
+        In the order of the rows of `bags`.
     bags : Bags
-        With known proportions.
-    fit : function
-        Trains a network on some of the bags, such as `partial(fit_two_stages, model=..., label=...)`.
-    folds : int, default=4
-        Number of parts of the bags. Each part is predicted by a network that learned from the others.
+        With known proportions; `x` is not used.
+    proportions : table or Proportions
+        What `fit` learns from, with the names of the bags. It may have more bags.
+    out : array (N, k)
+        Is filled with the predicted probabilities.
+    folds : int, optional
+        Number of parts of the bags. Each part is predicted by a copy that learned from the others. None:
+        four, or two for more than a million rows.
     seed : int, default=0
         Determines which bags are in which part.
-    verbose : bool, default=False
-        Print a line every few seconds.
 
-    Returns
-    -------
-    Tensor of shape (N, k)
-        Log-probabilities in the order of `bags.x`, on the CPU.
+    Yields
+    ------
+    (fold, state)
+        After every epoch of an estimator with `iter_fit`; otherwise once per fold, with None.
     """
+    fold_of_bag = assign_folds(bags, folds, seed)
+    fold_of_row = torch.repeat_interleave(fold_of_bag, bags.sizes).numpy()
+    ids = row_ids(bags)
+    for fold in range(int(fold_of_bag.max()) + 1):
+        train = np.flatnonzero(fold_of_row != fold)
+        rest = np.flatnonzero(fold_of_row == fold)
+        part = copy_unfitted(model)
+        for state in _fit(part, take_instances(X, train), ids[train], proportions):
+            yield fold, state
+        out[rest] = part.predict_proba(take_instances(X, rest))
+
+
+def assign_folds(bags: Bags, folds: int | None, seed: int) -> torch.Tensor:
+    """(m,) the fold of every bag. None: four folds, or two for more than a million rows."""
     m = len(bags.sizes)
+    if folds is None:
+        folds = min(m, FOLDS if int(bags.sizes.sum()) <= LARGE else FOLDS_IF_LARGE)
     if not 2 <= folds <= m:
         raise SettingsError(f"folds is {folds}, and there are {m} bags; pass a number from 2 to {m}")
     fold_of_bag = torch.empty(m, dtype=torch.int64)
     fold_of_bag[torch.randperm(m, generator=stream(seed, "folds"))] = torch.arange(m) % folds
-    fold_of_row = torch.repeat_interleave(fold_of_bag, bags.sizes)
-    log_probs = torch.empty(len(bags.x), bags.n_classes)
-    with preserve_random_state(bags.x.device), catch_out_of_memory(bags.x, bags.x.device):
-        for fold in range(folds):
-            states = fit(bags.select((fold_of_bag != fold).nonzero().flatten()))
-            if verbose:
-                states = _print_progress(states, f"network {fold + 1} of {folds}")
-            last = deque(states, maxlen=1).pop()
-            rows = fold_of_row == fold
-            x = bags.x[rows.to(bags.x.device)]
-            log_probs[rows] = predict_log_proba(last.learner.classifier, x, as_floats).cpu()
-    return log_probs
+    return fold_of_bag
 
 
-def _print_progress(states: Iterator[EpochState], name: str) -> Iterator[EpochState]:
-    """Yield the states, and print the progress every few seconds; short trainings print nothing."""
-    printed = time.monotonic()
-    for state in states:
-        if time.monotonic() - printed > SECONDS_BETWEEN_LINES:
-            number, total = state.epoch.number, state.epoch.total
-            sys.stdout.write(f"{name}, {state.stage} stage, epoch {number} of {total}\n")
-            sys.stdout.flush()
-            printed = time.monotonic()
-        yield state
+def copy_unfitted(model: Any) -> Any:
+    """An unfitted copy that learns from all rows: no bags held out for the choice of an epoch."""
+    part = clone(model) if hasattr(model, "get_params") else copy.deepcopy(model)
+    last = part.steps[-1][1] if isinstance(part, Pipeline) else part
+    if hasattr(last, "get_params"):
+        plain = {"validation_fraction": 0.0, "select_by": None, "calibrate": False}
+        known = last.get_params(deep=False)
+        last.set_params(**{name: value for name, value in plain.items() if name in known})
+    return part
+
+
+def _fit(model: Any, X: Any, ids: np.ndarray, table: Any) -> Iterator[Any]:
+    """Fit an estimator; yields the states of its training if it shows them, otherwise None once."""
+    if hasattr(model, "iter_fit"):
+        yield from model.iter_fit(X, bags=ids, proportions=table)
+        return
+    prefix = f"{model.steps[-1][0]}__" if isinstance(model, Pipeline) else ""
+    model.fit(X, **{f"{prefix}bags": ids, f"{prefix}proportions": table})
+    yield None
+
+
+def row_ids(bags: Bags) -> np.ndarray:
+    """(N,) the bag id of every row, as Python objects."""
+    names = np.empty(len(bags.sizes), dtype=object)
+    names[:] = list(bags.ids)
+    return np.repeat(names, bags.sizes.numpy())
+
+
+def take_instances(X: Any, rows: np.ndarray) -> Any:
+    """Some rows of instances in any form that `fit` accepts."""
+    if is_polars_lazyframe(X):
+        X = X.collect()
+    if is_polars_dataframe(X) or isinstance(X, np.ndarray):
+        return X[rows]
+    if is_pandas_dataframe(X):
+        return X.iloc[rows]
+    if isinstance(X, torch.Tensor):
+        return X[torch.from_numpy(rows)]
+    if hasattr(X, "tocsr"):
+        return X.tocsr()[rows]
+    return [X[i] for i in rows.tolist()]

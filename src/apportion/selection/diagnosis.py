@@ -1,26 +1,43 @@
 """Is a model any good? What held-out bags say about its predictions, without a single label.
 
-`diagnose` answers three questions. Do predicted and known proportions of held-out bags correlate more than
-by chance (a permutation test)? How many rows are predicted correctly (a regression over bags)? How certain
-is the label of each row (the dual prices of optimal transport)? docs/diagnose.md explains the figures and
-validates them on data with labels.
+`diagnose` answers four questions. Are the proportions of held-out bags predicted better than by chance (a
+permutation test)? Between which bounds is the accuracy for certain (arithmetic)? Can it be estimated (only if
+bags differ by chance, or in their classes alone), and how large is it then (a regression over bags)? How
+certain is the label of each row (the dual prices of optimal transport)? docs/diagnose.md explains the figures
+and validates them on data with labels.
 """
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from scipy.special import stdtrit
 from torch import Tensor
 
+from apportion._random import as_seed
 from apportion.bags.bags import Bags, bag_means
+from apportion.bags.build import (
+    build_bags_without_features,
+    check_row_order,
+    name_grouping,
+    tables_of_groupings,
+    take_bag_columns,
+)
 from apportion.bags.predictions import bags_of_predictions
-from apportion.errors import DataError, SettingsError
+from apportion.bags.proportions import Proportions, as_proportions
+from apportion.errors import DataError, SettingsError, did_you_mean
 from apportion.evaluate import entropy
+from apportion.selection.bag_differences import (
+    Differences,
+    features_for_tests,
+    find_differences,
+    sample_rows,
+)
+from apportion.selection.crossfit import assign_folds, cross_fit, take_instances
 from apportion.transport import assign_with_duals, round_to_counts
 
 MIN_BAGS = 6  # fewer have too few permutations for a rare one
@@ -29,26 +46,41 @@ MIN_PERMUTATIONS = 499  # fewer cannot show a p-value as small as SIGNIFICANCE
 MAX_INTERVAL = 0.9  # an interval of the accuracy that is as wide as this says nothing
 JACKKNIFE_GROUPS = 200  # groups of bags at most, each left out once
 
+Origin = Literal["held_out", "cross_validated", "training"]
+
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What held-out bags say about predictions. `supported` is the verdict, `reasons` say why.
+    """What bags say about predictions. `supported` is the verdict, `reasons` say why.
 
     Attributes
     ----------
     supported : bool
-        False: the data cannot support an answer, or nothing shows that it can.
+        Whether the proportions of held-out bags are predicted better than by chance. False: the data cannot
+        support an answer, or nothing shows that it can.
     reasons : tuple of str
         The verdict in plain English, one sentence or more each.
+    accuracy : float
+        The estimated fraction of rows whose most probable class is correct. NaN if it cannot be estimated
+        from these bags, which is usual if they differ by more than chance, and if `supported` is False.
+    accuracy_low, accuracy_high : float
+        The 95 % interval of `accuracy`. Without an estimate, the bounds of arithmetic.
+    accuracy_min, accuracy_max : float
+        The bounds of arithmetic: with these predictions and these proportions, no labels of the rows give a
+        smaller or a larger accuracy. They hold whatever the data.
+    accuracy_if_unrelated : float
+        The accuracy if, inside every bag, predictions had nothing to do with the classes.
+    differences : {"chance", "classes", "more"}
+        How bags differ: by chance; in their proportions, while rows of a class look alike in all bags; or in
+        other ways too. Only the first two allow an estimate of the accuracy.
+    p_chance, p_classes : float
+        p-values of the first two.
     spread, spread_tolerance : float
         The variance of the bags' proportions over that of random bags of the same sizes: about 1 for random
         bags, 0 if all bags are alike. Random bags stay within 1 ± `spread_tolerance` (three deviations).
     correlation, critical_correlation, p_value : float
         The correlation of predicted and known proportions over bags, weighted by their inverse variances; the
         correlation that the permutation test requires; and its p-value.
-    accuracy, accuracy_low, accuracy_high : float
-        The estimated fraction of rows whose most probable class is correct, and its 95 % interval. NaN if it
-        cannot be estimated from these bags.
     largest_class : float
         The overall proportion of the largest class: the accuracy of always predicting it.
     agreement : float
@@ -62,54 +94,208 @@ class Diagnosis:
     margins : Tensor (N,)
         How certain each of these classes is; see `label_margins`.
     noisy : bool
-        The proportions were noisy and have been denoised: `spread` and the interval of `accuracy` do not
-        hold then.
+        The proportions were noisy and have been denoised: `spread`, the bounds and the interval of
+        `accuracy` do not hold then.
+    origin : {"held_out", "cross_validated", "training"}
+        Which bags the predictions are for: bags that were not learned from, bags that were left out in turn,
+        or, which says nothing about other data, the bags that were learned from.
     """
 
     supported: bool
     reasons: tuple[str, ...]
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    accuracy_min: float
+    accuracy_max: float
+    accuracy_if_unrelated: float
+    differences: Differences
+    p_chance: float
+    p_classes: float
     spread: float
     spread_tolerance: float
     correlation: float
     critical_correlation: float
     p_value: float
-    accuracy: float
-    accuracy_low: float
-    accuracy_high: float
     largest_class: float
     agreement: float
     entropy: float
-    bag_errors: Tensor
-    classes: Tensor
-    margins: Tensor
+    bag_errors: Tensor = field(repr=False)
+    classes: Tensor = field(repr=False)
+    margins: Tensor = field(repr=False)
     noisy: bool = False
+    origin: Origin = "held_out"
 
 
 def diagnose(
+    model: Any,
+    X: Any,
+    bags: Any,
+    proportions: Any,
+    *,
+    new_bags: bool = False,
+    folds: int | None = None,
+    random_state: Any = 0,
+    n_permutations: int = 1999,
+) -> "Diagnosis | dict[Hashable, Diagnosis]":
+    """Diagnose a model with bags that it has not learned from.
+
+    By default, copies of the model are trained on some of the bags, and each predicts the others. This takes
+    about as long as three fits.
+
+    Parameters
+    ----------
+    model : estimator
+        A `ProportionClassifier`, fitted or not, or any estimator with `fit(X, bags=..., proportions=...)` and
+        `predict_proba`. It is copied, and not changed.
+    X : data frame or array-like of shape (n_samples, ...)
+        The instances.
+    bags : array-like of shape (n_samples,), str or dict
+        The bag of each row, or the column of `X` that has it. `{grouping: either}` for several groupings:
+        each is diagnosed by itself, with models that learn from its bags alone.
+    proportions : table, Proportions or dict
+        The known proportions of the bags, in any form that `ProportionClassifier.fit` accepts. Bags without
+        proportions are left out.
+    new_bags : bool, default=False
+        The model was trained on none of these bags: it is diagnosed itself, and nothing is trained.
+    folds : int, optional
+        The number of models to train. None: four, or two for more than a million rows.
+    random_state : int, RandomState instance or None, default=0
+        Determines which bags are left out together.
+    n_permutations : int, default=1999
+        Random permutations of the test, at least 499.
+
+    Returns
+    -------
+    Diagnosis
+        Its rows are those of `X` whose bags have proportions, in the order of `X`. `{grouping: Diagnosis}`
+        for several groupings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from apportion import ProportionClassifier, diagnose
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(1000, 2))
+    >>> town = np.arange(1000) % 50
+    >>> yes = X[:, 0] + 0.5 * rng.normal(size=1000) > 0  # not known to anyone
+    >>> shares = {i: [1 - yes[town == i].mean(), yes[town == i].mean()] for i in range(50)}
+    >>> model = ProportionClassifier(epochs=30, pseudo_labels=None, random_state=0)
+    >>> diagnosis = diagnose(model, X, town, shares)
+    >>> diagnosis.supported, diagnosis.differences
+    (True, 'chance')
+    >>> diagnosis.accuracy_low < diagnosis.accuracy < diagnosis.accuracy_high <= diagnosis.accuracy_max
+    True
+    """
+    X, bags = take_bag_columns(X, bags)
+    check_row_order(X, bags)
+    options: dict[str, Any] = {"new_bags": new_bags, "folds": folds, "n_permutations": n_permutations}
+    options["seed"] = as_seed(random_state)
+    if not isinstance(bags, Mapping):
+        return _diagnose_grouping(model, X, bags, proportions, **options)
+    found: dict[Hashable, Diagnosis] = {}
+    for name, table in tables_of_groupings(bags, proportions).items():
+        try:
+            found[name] = _diagnose_grouping(model, X, bags[name], table, **options)
+        except DataError as error:
+            raise name_grouping(error, name) from None
+    return found
+
+
+def _diagnose_grouping(
+    model: Any,
+    X: Any,
+    ids: Any,
+    table: Any,
+    *,
+    new_bags: bool,
+    folds: int | None,
+    seed: int,
+    n_permutations: int,
+) -> Diagnosis:
+    n = X.shape[0] if hasattr(X, "shape") else len(X)
+    built = build_bags_without_features(n, bags=ids, proportions=table)
+    _check_learned_bags(model, built.bags, new_bags=new_bags)
+    bags = built.bags.known()
+    rows = bags.source.numpy()
+    X = take_instances(X, rows)
+    fold_of_bag = None
+    if new_bags:
+        probabilities = np.asarray(model.predict_proba(X))
+    else:
+        probabilities = np.empty((len(rows), len(built.classes)))
+        named = _name_bags(as_proportions(table), built.bags)
+        for _ in cross_fit(model, X, bags, named, probabilities, folds=folds, seed=seed):
+            pass
+        fold_of_bag = assign_folds(bags, folds, seed)
+    diagnosis = diagnose_bags(
+        torch.from_numpy(np.log(np.maximum(probabilities, 1e-38))),
+        bags,
+        features=features_for_tests(take_instances(X, sample_rows(len(rows)).numpy())),
+        origin="held_out" if new_bags else "cross_validated",
+        fold_of_bag=fold_of_bag,
+        n_permutations=n_permutations,
+        seed=seed,
+        noisy=bags.precision is not None,
+    )
+    return _in_order(diagnosis, bags)
+
+
+def _name_bags(table: Proportions, bags: Bags) -> Proportions:
+    """A table whose rows follow all bags as one that names them."""
+    if not isinstance(table.table, np.ndarray | Tensor | list | tuple):
+        return table
+    return replace(table, table=dict(zip(bags.ids, np.asarray(table.table), strict=True)))
+
+
+def _check_learned_bags(model: Any, bags: Bags, *, new_bags: bool) -> None:
+    """Raise DataError if most bags that are said to be new are among those that the model learned from."""
+    learned = getattr(model, "training_bags_", None)
+    if not new_bags or not learned:
+        return
+    seen = set(learned) & set(zip(bags.ids, bags.sizes.tolist(), strict=True))
+    if len(seen) > len(bags.ids) / 2:
+        bag = next(iter(seen))[0]
+        what = f"the model was trained on {len(seen)} of these bags, such as {bag!r}"
+        raise DataError(f"{what}; leave new_bags out, or leave their rows out", bag=bag)
+
+
+def _in_order(diagnosis: Diagnosis, bags: Bags) -> Diagnosis:
+    """The diagnosis with its rows in the user's order instead of that of the bags."""
+    order = bags.source.argsort()
+    return replace(diagnosis, classes=diagnosis.classes[order], margins=diagnosis.margins[order])
+
+
+def diagnose_predictions(
     probabilities: Any,
     bags: Any,
     proportions: Any,
     *,
+    origin: Origin,
+    features: Any = None,
     classes: Any = None,
-    cross_validated: bool = False,
     n_permutations: int = 1999,
 ) -> Diagnosis:
-    """Diagnose predictions of any classifier for rows in bags that it has not learned from.
+    """Diagnose predictions that any classifier has made.
 
     Parameters
     ----------
     probabilities : array-like (N, k) or data frame
-        The predicted probabilities of the rows, from held-out bags or from cross-validation by bag.
+        The predicted probabilities of the rows.
     bags : array-like (N,)
         The bag of each row.
     proportions : table or Proportions
         The known proportions of the bags, in any form that `ProportionClassifier.fit` accepts. All bags need
         them. `Proportions(std=...)` are denoised first.
+    origin : {"held_out", "cross_validated", "training"}
+        Where the predictions come from: from a model that learned from none of these bags; from
+        cross-validation by bag; or from a model that learned from these bags. The last is never supported,
+        since a network can overfit its training bags.
+    features : array-like (N, ...) or data frame, optional
+        What the predictions were made from. Differences between bags are more easily found with them.
     classes : sequence, optional
         The classes of the columns of `probabilities`, such as `model.classes_`. A table and a data frame of
         predictions are aligned by the names of their columns.
-    cross_validated : bool, default=False
-        The predictions come from cross-validation: a stricter permutation test is then needed.
     n_permutations : int, default=1999
         Random permutations of the test, at least 499.
 
@@ -120,77 +306,102 @@ def diagnose(
 
     Examples
     --------
-    Predictions that are right for nine rows of ten; `diagnose` does not see the labels `y`.
+    Predictions that are right for nine rows of ten; the labels `y` are not passed.
 
     >>> import numpy as np
-    >>> from apportion import diagnose
+    >>> from apportion import diagnose_predictions
     >>> rng = np.random.default_rng(0)
-    >>> bags = np.repeat(np.arange(40), 20)
-    >>> y = rng.random(800) < rng.random(40)[bags]
-    >>> proportions = np.stack([np.bincount(bags, ~y), np.bincount(bags, y)], axis=1) / 20
-    >>> p = np.where(rng.random(800) < 0.9, np.where(y, 0.9, 0.1), np.where(y, 0.1, 0.9))
-    >>> diagnosis = diagnose(np.column_stack([1 - p, p]), bags, proportions)
-    >>> diagnosis.supported, round(diagnosis.accuracy, 2)
+    >>> bags = np.repeat(np.arange(200), 10)
+    >>> y = rng.random(2000) < 0.5
+    >>> proportions = np.stack([np.bincount(bags, ~y), np.bincount(bags, y)], axis=1) / 10
+    >>> p = np.where(rng.random(2000) < 0.9, np.where(y, 0.9, 0.1), np.where(y, 0.1, 0.9))
+    >>> diagnosis = diagnose_predictions(np.column_stack([1 - p, p]), bags, proportions, origin="held_out")
+    >>> diagnosis.supported, round(diagnosis.accuracy, 1)
     (True, 0.9)
     """
+    if origin not in get_args(Origin):
+        choices = ", ".join(map(repr, get_args(Origin)))
+        raise SettingsError(
+            f"origin is {origin!r}{did_you_mean(origin, get_args(Origin))}; pass one of {choices}"
+        )
     built = bags_of_predictions(
         probabilities, bags, proportions, classes, unavailable=frozenset(["missing_bags"])
     ).bags
     for i in built.proportions.isnan().any(1).nonzero().flatten().tolist():
         raise DataError(f"{built.name(i)} has no proportions; leave its rows out", bag=built.ids[i])
-    log_probs = built.x.double().clamp_min(1e-38).log()
-    noisy = built.precision is not None
+    measured = None
+    if features is not None:
+        rows = built.source[sample_rows(len(built.source))]
+        measured = features_for_tests(take_instances(features, rows.numpy()))
     diagnosis = diagnose_bags(
-        log_probs, built, cross_validated=cross_validated, n_permutations=n_permutations, noisy=noisy
+        built.x.double().clamp_min(1e-38).log(),
+        built,
+        features=measured,
+        origin=origin,
+        n_permutations=n_permutations,
+        noisy=built.precision is not None,
     )
-    original_order = built.source.argsort()
-    return replace(
-        diagnosis, classes=diagnosis.classes[original_order], margins=diagnosis.margins[original_order]
-    )
+    return _in_order(diagnosis, built)
 
 
 def diagnose_bags(
     log_probs: Tensor,
     bags: Bags,
     *,
-    cross_validated: bool = False,
+    features: Tensor | None = None,
+    origin: Origin = "held_out",
+    fold_of_bag: Tensor | None = None,
     n_permutations: int = 1999,
     seed: int = 0,
     noisy: bool = False,
 ) -> Diagnosis:
-    """`diagnose` for log-probabilities (N, k) in the order of `Bags`.
+    """`diagnose_predictions` for log-probabilities (N, k) in the order of `Bags`.
 
-    `noisy`: the proportions of the bags have been denoised.
+    `features` (n, d) are those of `sample_rows(N)`. `fold_of_bag` (m,): which bags were predicted by the same
+    network. `noisy`: the proportions of the bags have been denoised.
     """
     if n_permutations < MIN_PERMUTATIONS:
         raise SettingsError(f"n_permutations is {n_permutations}; pass at least {MIN_PERMUTATIONS}")
     log_probs = log_probs.double()
     known = bags.proportions.double()
     sizes = bags.sizes
-    predicted = bag_means(log_probs.exp(), sizes)
+    probabilities = log_probs.exp()
+    predicted = bag_means(probabilities, sizes)
     top = log_probs.argmax(1)
-    hard = bag_means(F.one_hot(top, bags.n_classes).double(), sizes)
+    hard = class_shares(top, sizes, bags.n_classes)
     solution = assign_with_duals(log_probs, sizes, round_to_counts(bags.proportions, sizes))
     spread, spread_tolerance = bag_spread(known, sizes)
     correlation, null = permutation_test(predicted, known, sizes, n_permutations, seed)
     critical = float(null.quantile(1 - SIGNIFICANCE))
-    if cross_validated:
+    if origin == "cross_validated":
         critical = inflate_correlation(critical)
-    statistic = deflate_correlation(correlation) if cross_validated else correlation
+    statistic = deflate_correlation(correlation) if origin == "cross_validated" else correlation
     # Ties count. The tolerance is for the same products added in another order.
     n_reached = int((null >= statistic - 1e-9).sum())
-    accuracy, accuracy_low, accuracy_high = accuracy_interval(hard, known, sizes)
+    differences = find_differences(probabilities, bags, features, fold_of_bag=fold_of_bag, noisy=noisy)
+    bounds = accuracy_bounds(hard, known, sizes)
+    limits = (0.0, 1.0) if noisy else (bounds.least, bounds.most)
+    estimate = (math.nan, *limits)
+    if differences.kind != "more" and origin != "training":
+        estimate = accuracy_interval(hard, known, sizes, limits, fold_of_bag)
+    accuracy, accuracy_low, accuracy_high = estimate
     figures = Diagnosis(
         supported=False,
         reasons=(),
+        accuracy=accuracy,
+        accuracy_low=accuracy_low,
+        accuracy_high=accuracy_high,
+        accuracy_min=bounds.least,
+        accuracy_max=bounds.most,
+        accuracy_if_unrelated=bounds.unrelated,
+        differences=differences.kind,
+        p_chance=differences.p_chance,
+        p_classes=differences.p_classes,
         spread=spread,
         spread_tolerance=spread_tolerance,
         correlation=correlation,
         critical_correlation=critical,
         p_value=(1 + n_reached) / (1 + len(null)),
-        accuracy=accuracy,
-        accuracy_low=accuracy_low,
-        accuracy_high=accuracy_high,
         largest_class=float(bags.overall.max()),
         agreement=float((solution.classes == top).double().mean()),
         entropy=float(entropy(log_probs).mean() / math.log(bags.n_classes)),
@@ -198,9 +409,19 @@ def diagnose_bags(
         classes=solution.classes,
         margins=label_margins(log_probs, sizes, solution.classes, solution.prices),
         noisy=noisy,
+        origin=origin,
     )
     supported, reasons = verdict(figures)
+    if not supported:
+        figures = replace(figures, accuracy=math.nan, accuracy_low=limits[0], accuracy_high=limits[1])
     return replace(figures, supported=supported, reasons=reasons)
+
+
+def class_shares(classes: Tensor, sizes: Tensor, k: int) -> Tensor:
+    """(m, k) the share of each class among the rows of each bag; rows are sorted by bag."""
+    bag = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    counts = torch.bincount(bag * k + classes.cpu(), minlength=len(sizes) * k)
+    return counts.reshape(-1, k).double() / sizes.unsqueeze(1)
 
 
 # --- the verdict
@@ -210,31 +431,67 @@ def verdict(figures: Diagnosis) -> tuple[bool, tuple[str, ...]]:
     """Whether the figures support an answer, and the reasons in plain English."""
     refusal = _reason_for_no_answer(figures)
     if refusal is not None:
-        return False, (f"No answer: {refusal}",)
+        return False, (f"No answer: {refusal}", _describe_bounds(figures))
     reasons = [
         "Held-out bag proportions are predicted better than chance"
-        f" (permutation test, p = {figures.p_value:.2g})."
+        f" (permutation test, p = {figures.p_value:.2g}). This is about bags, not about single rows.",
+        _describe_differences(figures),
     ]
+    if figures.differences == "more":
+        reasons.append(_describe_bounds(figures))
+    elif figures.accuracy_low <= figures.largest_class + 1e-6:
+        reasons.append("The accuracy is not shown to exceed that of always predicting the largest class.")
     if figures.noisy:
-        reasons.append("The proportions are noisy: the spread and the interval of the accuracy do not hold.")
+        reasons.append(
+            "The proportions are noisy: the spread, the bounds and the interval of the accuracy do not hold."
+        )
     elif figures.spread < 1 - figures.spread_tolerance:
         reasons.append(
             "The bags are more alike than random bags of these sizes; bags that differ more, or more bags,"
             " would say more."
         )
-    if figures.spread > 1 + figures.spread_tolerance:
-        reasons.append(
-            "The bags differ more than random bags would; if rows of a bag resemble each other, the accuracy"
-            " is overestimated."
-        )
-    if figures.accuracy_low <= figures.largest_class:
-        reasons.append("The accuracy is not shown to exceed that of always predicting the largest class.")
     return True, tuple(reasons)
+
+
+def _describe_differences(figures: Diagnosis) -> str:
+    """What the differences between bags allow to say about single rows."""
+    if figures.differences == "chance":
+        return (
+            f"The bags differ no more than random ones (p = {figures.p_chance:.2g}), so the accuracy of"
+            " single rows can be estimated. The estimate is only right if rows did come into their bags by"
+            " chance."
+        )
+    if figures.differences == "classes":
+        return (
+            "The bags differ in how common the classes are, and rows of a class look alike in all bags"
+            f" (p = {figures.p_classes:.2g}), so the accuracy of single rows can be estimated. The estimate"
+            " is only right if rows came into their bags by their class alone."
+        )
+    return (
+        f"The bags differ in more than chance explains (p = {figures.p_chance:.2g}), and not in their classes"
+        " alone: rows of a bag resemble each other. Which of the rows of such a bag belong to which class"
+        " cannot be seen from totals, so there is no estimate of the accuracy of single rows, only bounds."
+    )
+
+
+def _describe_bounds(figures: Diagnosis) -> str:
+    """The bounds of arithmetic in words."""
+    return (
+        f"By arithmetic alone, between {100 * figures.accuracy_min:.1f} and"
+        f" {100 * figures.accuracy_max:.1f} % of the rows are classified correctly;"
+        f" {100 * figures.accuracy_if_unrelated:.1f} % if, inside every bag, predictions have nothing to do"
+        " with the classes."
+    )
 
 
 def _reason_for_no_answer(figures: Diagnosis) -> str | None:
     """Why there is no answer, or None if there is one."""
     n_bags = len(figures.bag_errors)
+    if figures.origin == "training":
+        return (
+            "the model was trained on these bags, and networks can overfit them. Pass the model itself to"
+            " `diagnose`, or predictions for bags that it has not learned from."
+        )
     if figures.spread < 1e-6:
         return "all bags have the same proportions, so nothing tells the classes apart."
     if n_bags < MIN_BAGS:
@@ -248,7 +505,7 @@ def _reason_for_no_answer(figures: Diagnosis) -> str | None:
             " epochs or a larger batch) or overfit (if it predicts its training bags far better: try fewer"
             " epochs, or select the epoch on validation bags)."
         )
-    if math.isnan(figures.accuracy):
+    if math.isnan(figures.accuracy) and figures.differences != "more":
         noise = ", or the noise of the proportions was misstated" if figures.noisy else ""
         return (
             "the accuracy cannot be estimated from these bags, because the estimate is above 100 %. Rows of"
@@ -256,6 +513,42 @@ def _reason_for_no_answer(figures: Diagnosis) -> str | None:
             f"{noise}."
         )
     return None
+
+
+# --- bounds of arithmetic
+
+
+class AccuracyBounds(NamedTuple):
+    """What the predicted and the known classes of every bag allow. Fractions of all rows."""
+
+    least: float
+    most: float
+    unrelated: float  # if predictions are independent of classes inside every bag
+
+
+def accuracy_bounds(predicted: Tensor, known: Tensor, sizes: Tensor) -> AccuracyBounds:
+    """Bounds of the accuracy from the shares (m, k) of predicted and of known classes in every bag.
+
+    At best, every bag has as many correct rows of a class as were predicted and as there are, whichever is
+    less. At worst, predictions miss wherever there are enough rows of other classes (Fréchet's bound).
+    """
+    predicted = _without_rounding(predicted, sizes)
+    known = _without_rounding(known, sizes)
+    weights = sizes.double() / float(sizes.sum())
+    most = torch.minimum(predicted, known).sum(1)
+    least = (predicted + known - 1).clamp_min(0).sum(1)
+    unrelated = (predicted * known).sum(1)
+    values = (float((weights * each).sum()) for each in (least, most, unrelated))
+    low, high, middle = (min(1.0, max(0.0, value)) for value in values)
+    return AccuracyBounds(low, high, min(high, max(low, middle)))
+
+
+def _without_rounding(shares: Tensor, sizes: Tensor) -> Tensor:
+    """Shares (m, k) as float64; shares of float32 are counts over sizes up to rounding."""
+    n = sizes.double().unsqueeze(1)
+    counts = shares.double() * n
+    whole = counts.round()
+    return torch.where((counts - whole).abs() <= 1e-6 * n + 1e-6, whole, counts) / n
 
 
 # --- how informative the bags are
@@ -349,15 +642,26 @@ def inflate_correlation(correlation: float) -> float:
 # --- the accuracy, estimated from bags
 
 
-def estimate_accuracy(predicted: Tensor, known: Tensor, sizes: Tensor) -> tuple[float, float]:
+def estimate_accuracy(
+    predicted: Tensor, known: Tensor, sizes: Tensor, fold_of_bag: Tensor | None = None
+) -> tuple[float, float]:
     """The estimated accuracy, and half its 95 % interval, from proportions (m, k) alone.
 
     `predicted` are the proportions of the most probable classes. If a class is confused in the same way in
     every bag, they are a linear function of the known proportions, whose slopes are the rates of confusion.
     The interval is that of a jackknife over bags, and wider where the bags show that confusion varies.
+
+    `fold_of_bag` (m,): bags were predicted in folds, by a network each, and are compared with those of their
+    fold. If a fold has more of a class, the other folds have less, so its network expects less: compared with
+    all bags, accuracies would be underestimated.
     """
     known = known.double()
     predicted = predicted.double()
+    freedom = 1.0
+    if fold_of_bag is not None and len(sizes) > int(fold_of_bag.max()) + 1:
+        known = _center_folds(known, sizes, fold_of_bag)
+        predicted = _center_folds(predicted, sizes, fold_of_bag)
+        freedom = (len(sizes) - 1) / (len(sizes) - len(fold_of_bag.unique()))
     n = sizes.double().unsqueeze(1)
     m, k = known.shape
     columns = torch.cat([torch.ones_like(n), known, predicted], 1)
@@ -370,21 +674,39 @@ def estimate_accuracy(predicted: Tensor, known: Tensor, sizes: Tensor) -> tuple[
         return accuracy, 1.0
     left_out = _accuracy_from_sums(total - sums, m)
     deviation = math.sqrt((groups - 1) / groups * float((left_out - left_out.mean()).square().sum()))
-    half_width = float(stdtrit(groups - 1, 0.975)) * deviation
+    half_width = float(stdtrit(groups - 1, 0.975)) * deviation * math.sqrt(freedom)
     return accuracy, math.hypot(half_width, varying_confusion(predicted, known, sizes))
 
 
-def accuracy_interval(predicted: Tensor, known: Tensor, sizes: Tensor) -> tuple[float, float, float]:
-    """The estimated accuracy and its 95 % interval, all within [0, 1]; or NaN, 0 and 1.
+def _center_folds(values: Tensor, sizes: Tensor, fold_of_bag: Tensor) -> Tensor:
+    """Proportions (m, k), moved so that every fold has the overall mean."""
+    n = sizes.double().unsqueeze(1)
+    overall = (n * values).sum(0) / n.sum()
+    moved = values.clone()
+    for fold in fold_of_bag.unique().tolist():
+        mine = fold_of_bag == fold
+        moved[mine] += overall - (n[mine] * values[mine]).sum(0) / n[mine].sum()
+    return moved
+
+
+def accuracy_interval(
+    predicted: Tensor,
+    known: Tensor,
+    sizes: Tensor,
+    limits: tuple[float, float] = (0.0, 1.0),
+    fold_of_bag: Tensor | None = None,
+) -> tuple[float, float, float]:
+    """The estimated accuracy and its 95 % interval, all within the limits; or NaN and the limits.
 
     An estimate far above one is not chance. Where rows of a bag resemble each other, their predictions
     follow the proportions of the bag, and more rows seem correct than there are.
     """
-    accuracy, half_width = estimate_accuracy(predicted, known, sizes)
+    least, most = limits
+    accuracy, half_width = estimate_accuracy(predicted, known, sizes, fold_of_bag)
     if accuracy > 1.1 or accuracy - 1 > max(0.01, 2 * half_width):
-        return math.nan, 0.0, 1.0
-    accuracy = min(1.0, max(0.0, accuracy))  # before its ends: an interval beyond one would have no width
-    return accuracy, max(0.0, accuracy - half_width), min(1.0, accuracy + half_width)
+        return math.nan, least, most
+    accuracy = min(most, max(least, accuracy))  # before its ends: an interval beyond would have no width
+    return accuracy, max(least, accuracy - half_width), min(most, accuracy + half_width)
 
 
 def varying_confusion(predicted: Tensor, known: Tensor, sizes: Tensor) -> float:

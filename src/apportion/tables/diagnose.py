@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from sklearn.base import clone
 
-from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.build import build_bags_without_features
 from apportion.bags.proportions import Proportions
@@ -17,6 +15,8 @@ from apportion.errors import SettingsError
 from apportion.estimator import ProportionClassifier
 from apportion.pipeline import EpochState
 from apportion.saving import About
+from apportion.selection.bag_differences import features_for_tests, sample_rows
+from apportion.selection.crossfit import assign_folds, cross_fit, take_instances
 from apportion.selection.diagnosis import MIN_BAGS, Diagnosis, diagnose_bags
 from apportion.selection.epochs import hold_out
 from apportion.tables.fit import fingerprint
@@ -38,7 +38,7 @@ class Evaluation:
 
 
 def plan_diagnosis(
-    classifier: ProportionClassifier, spec: TableSpec, *, new: bool = False, folds: int = 4
+    classifier: ProportionClassifier, spec: TableSpec, *, new: bool = False, folds: int | None = None
 ) -> Evaluation:
     """Choose the bags of a table that can judge a classifier: it must not have learned from them.
 
@@ -69,8 +69,7 @@ def plan_diagnosis(
             judged_on = f"{len(bags.sizes)} new bags"
         if judged_on:
             return Evaluation(_rows(classifier, source, bags.source), bags, proportions, judged_on)
-        if not 2 <= folds <= len(bags.sizes):
-            raise SettingsError(f"--folds is {folds} for {len(bags.sizes)} bags; pass 2 to {len(bags.sizes)}")
+        folds = int(assign_folds(bags, folds, 0).max()) + 1
         judged_on = f"{len(bags.sizes)} bags, each predicted by one of {folds} networks trained on other bags"
         without = _left_out(about, built.bags)
         if without:
@@ -100,39 +99,33 @@ def _left_out(about: About, bags: Bags) -> list[str]:
     return parts
 
 
-def fit_folds(
+def predict_bags(
     classifier: ProportionClassifier, evaluation: Evaluation, out: np.ndarray
 ) -> Iterator[tuple[int, EpochState]]:
-    """Predict every bag by a network that has learned from other bags; yields (fold, state) after each epoch.
-
-    `out` (n, k) is filled with probabilities in the order of the rows.
-    """
-    bags = evaluation.bags
-    m = len(bags.sizes)
-    seed = classifier.random_state or 0
-    fold_of_bag = torch.empty(m, dtype=torch.int64)
-    fold_of_bag[torch.randperm(m, generator=stream(seed, "folds"))] = torch.arange(m) % evaluation.folds
-    fold_of_row = torch.repeat_interleave(fold_of_bag, bags.sizes).numpy()
-    bag_of_row = torch.repeat_interleave(torch.arange(m), bags.sizes).tolist()
-    ids = np.empty(len(bag_of_row), dtype=object)
-    ids[:] = [bags.ids[i] for i in bag_of_row]
-    for fold in range(evaluation.folds):
-        train = fold_of_row != fold
-        network = clone(classifier).set_params(validation_fraction=0.0, select_by=None, calibrate=False)
-        X = evaluation.X.filter(train) if isinstance(evaluation.X, pl.DataFrame) else evaluation.X[train]
-        for state in network.iter_fit(X, bags=ids[train], proportions=evaluation.proportions):
-            yield fold, state
-        rest = evaluation.X.filter(~train) if isinstance(evaluation.X, pl.DataFrame) else evaluation.X[~train]
-        out[~train] = network.predict_proba(rest)
+    """Fill `out` (n, k) with the probabilities of the rows; yields (fold, state) of networks it trains."""
+    if not evaluation.folds:
+        out[:] = classifier.predict_proba(evaluation.X)
+        return
+    yield from cross_fit(
+        classifier, evaluation.X, evaluation.bags, evaluation.proportions, out,
+        folds=evaluation.folds, seed=classifier.random_state or 0,
+    )  # fmt: skip
 
 
-def diagnose_probabilities(probabilities: np.ndarray, evaluation: Evaluation) -> Diagnosis:
+def diagnose_probabilities(
+    classifier: ProportionClassifier, probabilities: np.ndarray, evaluation: Evaluation
+) -> Diagnosis:
     """The diagnosis of probabilities (n, k) of the rows of an evaluation."""
-    log_probs = torch.from_numpy(np.log(np.maximum(probabilities, 1e-38)))
+    fold_of_bag = None
+    if evaluation.folds:
+        fold_of_bag = assign_folds(evaluation.bags, evaluation.folds, classifier.random_state or 0)
+    rows = sample_rows(len(probabilities)).numpy()
     return diagnose_bags(
-        log_probs,
+        torch.from_numpy(np.log(np.maximum(probabilities, 1e-38))),
         evaluation.bags,
-        cross_validated=evaluation.folds > 0,
+        features=features_for_tests(take_instances(evaluation.X, rows)),
+        origin="cross_validated" if evaluation.folds else "held_out",
+        fold_of_bag=fold_of_bag,
         noisy=evaluation.proportions.std is not None,
     )
 

@@ -14,7 +14,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from apportion.encoding import BATCH, MAX_CATEGORIES, TableEncoder
+from apportion.encoding import BATCH, MAX_CATEGORIES, TableEncoder, bound_tails
 from apportion.errors import DataError
 
 pd = pytest.importorskip("pandas")
@@ -56,11 +56,26 @@ def test_numbers_equal_scikit_learn():
     new = np.array([np.nan, 7.5, -1e6])
     imputer, scaler = SimpleImputer(strategy="median", add_indicator=True), StandardScaler()
     expected = imputer.fit_transform(raw[:, None])
-    expected[:, :1] = scaler.fit_transform(expected[:, :1])
+    expected[:, :1] = bound_tails(scaler.fit_transform(expected[:, :1]))
     expected_new = imputer.transform(new[:, None])
-    expected_new[:, :1] = scaler.transform(expected_new[:, :1])
+    expected_new[:, :1] = bound_tails(scaler.transform(expected_new[:, :1]))
     np.testing.assert_allclose(encode(raw), expected, atol=1e-5)
     np.testing.assert_allclose(encode(raw, new), expected_new, rtol=1e-5)
+
+
+def test_tails_are_bounded_smoothly_and_keep_their_order():
+    z = np.array([-1e308, -50.0, -3.0, -0.1, 0.0, 0.1, 3.0, 50.0, 1e308])
+    bounded = bound_tails(z)
+    assert (np.diff(bounded) >= 0).all()
+    np.testing.assert_allclose(bounded, -bounded[::-1])
+    np.testing.assert_allclose(bounded[4:], [0, 0.1 / np.hypot(1, 0.1 / 3), 3 / 2**0.5, 2.9946, 3], rtol=1e-4)
+
+
+@pytest.mark.parametrize("values", [[0, 1], [0.0, 1.0], [1, 2], [-7.5, 100.0]])
+def test_numbers_with_two_values_become_zero_and_one(values):
+    raw = [*values, None, values[1], values[1]]
+    features = encode(pl.Series(raw), [*values, None])
+    assert features.tolist() == [[0, 0], [1, 0], [1, 1]]  # missing: the more frequent value, and a flag
 
 
 def test_categories_equal_scikit_learn_with_the_rare_ones_together():
@@ -177,6 +192,29 @@ def test_rows_are_written_to_their_places():
         np.testing.assert_array_equal(out[places], features)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int16, bool])
+def test_an_array_has_the_features_of_a_frame_of_numbers_bit_for_bit(dtype):
+    raw = np.random.default_rng(0).lognormal(2, 2, (5_000, 4)).astype(dtype)
+    raw[:, 1] = raw[:, 1] > 0
+    if raw.dtype.kind == "f":
+        raw[::7, 2] = np.nan
+    rows, places = np.arange(5_000) % 3 > 0, np.random.default_rng(1).permutation(5_000)
+    frame = pl.DataFrame(raw.astype(float), schema=["x0", "x1", "x2", "x3"])
+    one, other = TableEncoder().fit(raw, rows=rows), TableEncoder().fit(frame, rows=rows)
+    assert one.columns_ == other.columns_
+    assert one.get_feature_names_out().tolist() == other.get_feature_names_out().tolist()
+    expected = other.transform(frame)
+    np.testing.assert_array_equal(one.transform(raw), expected)
+    out = np.empty_like(expected)
+    one.transform(raw, out=out, places=places)
+    np.testing.assert_array_equal(out[places], expected)
+    copy = TableEncoder.from_json(json.loads(json.dumps(one.to_json())))
+    np.testing.assert_array_equal(copy.transform(raw), expected)
+    for wrong in (frame, raw[:, :3], raw[:, 0]):
+        with pytest.raises(DataError):
+            copy.transform(wrong)
+
+
 def test_other_columns_are_ignored_and_their_order_is_free():
     frame = pl.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]})
     encoder = TableEncoder().fit(frame)
@@ -214,7 +252,7 @@ def test_it_can_be_cloned_pickled_and_put_in_a_pipeline():
         ([True, False], [0, 1], "number for a boolean"),
         ([1.0, 2.0], [1.0, np.inf], "infinite, later"),
         ([1.0, -np.inf], None, "infinite, in fit"),
-        ([1e300, -1e300], None, "too large to be squared"),
+        ([1e300, -1e300, 0.0], None, "too large to be squared"),
         ([[1], [2]], None, "lists"),
         (pl.Series([None, None], dtype=pl.Float64), None, "no value at all"),
     ],
@@ -230,8 +268,11 @@ def test_missing_columns_and_other_objects_are_errors():
         encoder.transform(pl.DataFrame({"b": [1, 2]}))
     with pytest.raises(DataError, match="'c'"):
         TableEncoder(categorical=["c"]).fit(pl.DataFrame({"b": [1, 2]}))
+    for wrong in ([[1, 2]], np.array([["a"]]), np.zeros(3), np.zeros((3, 0))):
+        with pytest.raises(DataError):
+            TableEncoder().fit(wrong)
     with pytest.raises(DataError):
-        TableEncoder().fit([[1, 2]])
+        TableEncoder(categorical=["x0"]).fit(np.zeros((3, 1)))
     with pytest.raises(DataError):
         TableEncoder().fit(pl.DataFrame())
 
@@ -266,6 +307,7 @@ def test_the_state_goes_through_json():
         {"categories": ["a", "a"]},
         {"categories": [f"{i:02d}" for i in range(MAX_CATEGORIES + 1)]},
         {"indicator": 1},
+        {"bounded": "yes"},
         {"more": 0},
     ],
 )
@@ -276,7 +318,17 @@ def test_a_hostile_state_is_refused(change):
         TableEncoder.from_json(state)
 
 
-@pytest.mark.parametrize("state", [None, [], {}, {"categorical": [], "columns": []}, {"columns": [{}]}])
+@pytest.mark.parametrize("change", [{"named": 1}, {"categorical": "a"}, {"named": False, "more": 0}])
+def test_a_hostile_state_of_the_whole_is_refused(change):
+    state = TableEncoder().fit(pl.DataFrame({"a": ["x", "y"]})).to_json()
+    for other in (change, {"named": False}):  # the columns of an array are numbers
+        with pytest.raises(DataError):
+            TableEncoder.from_json(state | other)
+
+
+@pytest.mark.parametrize(
+    "state", [None, [], {}, {"categorical": [], "columns": [], "named": True}, {"columns": [{}]}]
+)
 def test_a_state_of_another_shape_is_refused(state):
     with pytest.raises(DataError):
         TableEncoder.from_json(state)

@@ -1,9 +1,9 @@
-"""TableEncoder: the columns of a pandas or polars frame as float32 features.
+"""TableEncoder: the columns of a table as float32 features.
 
-Numbers are standardized, categories become indicators, dates become a trend and a season, and missing values
-are filled and flagged. The features equal those of scikit-learn's `SimpleImputer`, `StandardScaler` and
-`OneHotEncoder` with fixed settings. Frames are read through narwhals, one column and one slice of rows at a
-time, so that no second copy of the table is held. A polars LazyFrame is streamed.
+Numbers are standardized and their tails are bounded, categories become indicators, dates become a trend and a
+season, and missing values are filled and flagged. Tables are pandas or polars frames, which are read through
+narwhals, or arrays of numbers. They are read one column and one slice of rows at a time, so that no second
+copy of the table is held. A polars LazyFrame is streamed.
 """
 
 import math
@@ -23,6 +23,8 @@ KINDS = ("number", "category", "boolean", "date")
 MAX_CATEGORIES = 32  # the most frequent have a feature of their own, all others share one
 SLICE = 1 << 14  # rows encoded at once: they stay in the processor's cache
 BATCH = 250_000  # rows read at once from a LazyFrame
+CELLS = 1 << 20  # numbers of an array encoded at once
+TAIL = 3.0  # standardized numbers stay between -3 and 3
 DAY = 86_400_000_000  # microseconds
 YEAR = 365.2425  # days
 
@@ -38,6 +40,7 @@ class Column:
     scale: float = 1.0
     categories: tuple[str, ...] = ()  # sorted; every other value is "other"
     indicator: bool = False  # whether one more feature says that the value is missing
+    bounded: bool = False  # whether the standardized numbers go through `bound_tails`
 
     @property
     def features(self) -> list[str]:
@@ -58,18 +61,24 @@ class Column:
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
-    """Encode the columns of a data frame as float32 features.
+    """Encode the columns of a data frame, or of an array of numbers, as float32 features.
 
     | column | features | learned by `fit` |
     |---|---|---|
-    | number | (value - mean) / standard deviation | median (fills missing values), mean, deviation |
+    | number | (value - mean) / standard deviation, tails bounded | median, mean, deviation |
+    | number with two values | 0 for the smaller, 1 for the larger | the more frequent value |
     | text, categorical | one per category: the 32 most frequent, and "other" | the categories |
-    | boolean | 0 or 1 | the more frequent value (fills missing values) |
+    | boolean | 0 or 1 | the more frequent value |
     | date, time | days since 1970, standardized; sine and cosine of the time of year | as for numbers |
 
-    A column with missing values in `fit` gets one more feature, "is missing". A category that `fit` has not
-    seen counts as "other". If `fit` saw fewer than 32 categories, nothing was learned about others, and an
-    unseen category gets the mean of the known ones instead.
+    Missing numbers, booleans and dates become the median or the more frequent value. A column with missing
+    values in `fit` gets one more feature, "is missing". A category that `fit` has not seen counts as "other".
+    If `fit` saw fewer than 32 categories, nothing was learned about others, and an unseen category gets the
+    mean of the known ones instead.
+
+    Tails are bounded smoothly: a standardized number z becomes z / sqrt(1 + (z / 3)²), which lies between -3
+    and 3 and is nearly z around the mean. A few very large incomes then neither compress all others nor
+    dominate a network.
 
     Parameters
     ----------
@@ -81,7 +90,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     columns_ : tuple of Column
         What was learned about each column.
     feature_names_in_ : ndarray of str
-        The names of the columns, in the order of `columns_`.
+        The names of the columns, in the order of `columns_`. Absent if `X` was an array.
     n_features_in_ : int
         The number of columns.
 
@@ -106,11 +115,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : pandas or polars DataFrame, or polars LazyFrame
+        X : pandas or polars DataFrame, polars LazyFrame, or array of numbers of shape (n_rows, n_columns)
         y : ignored
         rows : boolean array of shape (n_rows,), optional
             The rows to learn from. By default all.
         """
+        if isinstance(X, np.ndarray):
+            return self._fit_array(X, rows)
         frame = _as_frame(X)
         schema = frame.collect_schema()
         for name in self.categorical:
@@ -124,7 +135,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             columns.append(_fit_column(str(name), values, kind, rows))
         if not columns:
             raise DataError("the table has no column; pass at least one")
-        self._set_columns(columns)
+        self._set_columns(columns, named=True)
         return self
 
     def transform(
@@ -134,14 +145,16 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : pandas or polars DataFrame, or polars LazyFrame
-            Columns that `fit` has not seen are ignored.
+        X : pandas or polars DataFrame, polars LazyFrame, or array, as in `fit`
+            Columns of a frame that `fit` has not seen are ignored.
         out : float32 array of shape (n_rows, n_features), optional
             Where to write; by default a new array.
         places : integer array of shape (n_rows,), optional
             Row i of X becomes row `places[i]` of `out`. By default rows keep their order.
         """
         check_is_fitted(self)
+        if not self._named:
+            return self._transform_array(X, out, places)
         frame = _as_frame(X)
         names = {str(name): name for name in frame.collect_schema()}
         missing = [column.name for column in self.columns_ if column.name not in names]
@@ -154,11 +167,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         start = 0
         for part in _slices(selected):
             stop = start + len(part)
-            features = self._encode(part, start)
-            if places is None:
-                out[start:stop] = features
-            else:
-                out[places[start:stop]] = features
+            out[slice(start, stop) if places is None else places[start:stop]] = self._encode(part, start)
             start = stop
         if start != n_rows:  # polars may end a stream early when a thread that reads a file fails
             raise DataError(f"the table ended after {start} of {n_rows} rows; its file is damaged")
@@ -173,28 +182,84 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         """The fitted state as plain values for `json.dump`."""
         check_is_fitted(self)
         columns = [asdict(column) | {"categories": list(column.categories)} for column in self.columns_]
-        return {"categorical": list(self.categorical), "columns": columns}
+        return {"categorical": list(self.categorical), "columns": columns, "named": self._named}
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
         """The encoder whose state `to_json` returned. Every value is checked, as files may be hostile."""
-        if not isinstance(values, Mapping) or set(values) != {"categorical", "columns"}:
-            raise DataError("the state of an encoder has the keys 'categorical' and 'columns', and no others")
+        if not isinstance(values, Mapping) or set(values) != {"categorical", "columns", "named"}:
+            raise DataError("the state of an encoder has the keys 'categorical', 'columns' and 'named' only")
+        if not isinstance(values["named"], bool):
+            raise DataError("whether the columns of an encoder are named is a boolean")
         if not _are_texts(values["categorical"]):
             raise DataError("the categorical columns of an encoder are a list of texts")
         columns = values["columns"]
         if not isinstance(columns, list) or not columns:
             raise DataError("the columns of an encoder are a list with at least one entry")
         encoder = cls(tuple(values["categorical"]))
-        encoder._set_columns([_column_from_json(value) for value in columns])
-        if len(set(encoder.feature_names_in_)) < len(columns):
+        encoder._set_columns([_column_from_json(value) for value in columns], named=values["named"])
+        if len({column.name for column in encoder.columns_}) < len(columns):
             raise DataError("the columns of an encoder have different names")
+        if not values["named"] and any(column.kind != "number" for column in encoder.columns_):
+            raise DataError("the columns of an array are numbers")
         return encoder
 
-    def _set_columns(self, columns: Sequence[Column]) -> None:
+    def _set_columns(self, columns: Sequence[Column], *, named: bool) -> None:
         self.columns_ = tuple(columns)
-        self.feature_names_in_ = np.array([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
+        if named:
+            self.feature_names_in_ = np.array([column.name for column in columns], dtype=object)
+        elif "feature_names_in_" in vars(self):
+            del self.feature_names_in_
+
+    @property
+    def _named(self) -> bool:
+        """Whether `fit` had a frame, whose columns have names, and not an array."""
+        return "feature_names_in_" in vars(self)
+
+    def _fit_array(self, X: np.ndarray, rows: np.ndarray | None) -> Self:
+        _check_numbers(X)
+        if len(self.categorical):
+            hint = "pass a data frame, and name its columns"
+            raise DataError(f"X is an array, whose columns have no names to call categorical; {hint}")
+        columns = []
+        for j in range(X.shape[1]):
+            values = X[:, j].astype(np.float64)
+            columns.append(_fit_numbers(f"x{j}", "number", values if rows is None else values[rows]))
+        self._set_columns(columns, named=False)
+        return self
+
+    def _transform_array(self, X: Any, out: np.ndarray | None, places: np.ndarray | None) -> np.ndarray:
+        if not isinstance(X, np.ndarray):
+            raise DataError(f"X is a {type(X).__name__}, but the encoder was fitted on an array; pass one")
+        _check_numbers(X)
+        if X.shape[1] != self.n_features_in_:
+            raise DataError(
+                f"X has {X.shape[1]} columns, but the encoder was fitted on {self.n_features_in_}"
+            )
+        fill, mean, scale = (
+            np.array([getattr(column, name) for column in self.columns_])
+            for name in ("fill", "mean", "scale")
+        )
+        bounded = np.array([column.bounded for column in self.columns_])
+        indicator = np.flatnonzero([column.indicator for column in self.columns_])
+        widths = np.array([len(column.features) for column in self.columns_])
+        first = widths.cumsum() - widths
+        if out is None:
+            out = np.empty((len(X), int(widths.sum())), np.float32)
+        step = max(1, min(SLICE, CELLS // X.shape[1]))
+        for start in range(0, len(X), step):
+            floats = X[start : start + step].astype(np.float64)
+            if np.isinf(floats).any():
+                row, j = np.argwhere(np.isinf(floats))[0]
+                raise _infinite(f"x{j}", start + row, floats[row, j])
+            missing = np.isnan(floats)
+            standardized = (np.where(missing, fill, floats) - mean) / scale
+            features = np.empty((len(floats), out.shape[1]), np.float32)
+            features[:, first] = np.where(bounded, bound_tails(standardized), standardized)
+            features[:, first[indicator] + 1] = missing[:, indicator]
+            out[slice(start, start + step) if places is None else places[start : start + step]] = features
+        return out
 
     def _encode(self, part: nw.DataFrame, start: int) -> np.ndarray:
         """Features of a slice, whose first row is row `start` of the table."""
@@ -221,6 +286,17 @@ def kind_of(dtype: Any) -> str | None:
     if dtype in (nw.String, nw.Categorical, nw.Enum):
         return "category"
     return None
+
+
+def bound_tails(standardized: np.ndarray) -> np.ndarray:
+    """z / sqrt(1 + (z / TAIL)²): between -TAIL and TAIL, and nearly z around zero."""
+    return standardized / np.hypot(1.0, standardized / TAIL)
+
+
+def _check_numbers(X: np.ndarray) -> None:
+    if X.ndim != 2 or X.dtype.kind not in "biuf" or X.shape[1] == 0:
+        what = f"X is an array of shape {X.shape} and type {X.dtype}"
+        raise DataError(f"{what}; pass numbers of shape (n_rows, n_columns), or a data frame")
 
 
 def _as_frame(X: Any) -> nw.DataFrame | nw.LazyFrame:
@@ -271,8 +347,11 @@ def _fit_column(name: str, values: nw.Series, kind: str | None, rows: np.ndarray
     if kind == "category":
         return _fit_categories(name, values, rows)
     floats = _as_floats(name, values, kind)
-    if rows is not None:
-        floats = floats[rows]
+    return _fit_numbers(name, kind, floats if rows is None else floats[rows])
+
+
+def _fit_numbers(name: str, kind: str, floats: np.ndarray) -> Column:
+    """What is learned from numbers, booleans or dates: float64, NaN where a value is missing."""
     missing = np.isnan(floats)
     present = floats[~missing] if missing.any() else floats
     if not len(present):
@@ -282,6 +361,10 @@ def _fit_column(name: str, values: nw.Series, kind: str | None, rows: np.ndarray
         raise DataError(f"column {name!r} has the value {floats[row]}; leave infinite numbers out, or empty")
     if kind == "boolean":
         return Column(name, kind, fill=float(present.mean() > 0.5), indicator=bool(missing.any()))
+    low, high = float(present.min()), float(present.max())
+    if kind == "number" and low < high < np.inf and ((present == low) | (present == high)).all():
+        fill = high if (present == high).mean() > 0.5 else low
+        return Column(name, kind, fill, low, high - low, indicator=bool(missing.any()))
     fill = float(np.median(present))
     if missing.any():
         floats = np.where(missing, fill, floats)
@@ -290,7 +373,8 @@ def _fit_column(name: str, values: nw.Series, kind: str | None, rows: np.ndarray
     if not np.isfinite([mean, scale]).all():
         raise DataError(f"column {name!r} has numbers too large to be squared and summed; divide them")
     constant = scale <= 10 * np.finfo(np.float64).eps * abs(mean)  # one value, up to rounding
-    return Column(name, kind, fill, mean, 1.0 if constant else scale, indicator=bool(missing.any()))
+    indicator, bounded = bool(missing.any()), kind == "number"
+    return Column(name, kind, fill, mean, 1.0 if constant else scale, (), indicator, bounded)
 
 
 def _fit_categories(name: str, values: nw.Series, rows: np.ndarray | None) -> Column:
@@ -345,17 +429,22 @@ def _encode_numbers(column: Column, values: nw.Series, features: np.ndarray, sta
     floats = _as_floats(column.name, values, column.kind, start)
     if np.isinf(floats).any():
         row = int(np.flatnonzero(np.isinf(floats))[0])
-        what = f"column {column.name!r}, row {start + row}, has the value {floats[row]}"
-        raise DataError(f"{what}; give a finite number, or leave it empty")
+        raise _infinite(column.name, start + row, floats[row])
     missing = np.isnan(floats)
     with np.errstate(over="ignore"):  # beyond float32; the row then has no probabilities, which is an error
-        features[:, 0] = (np.where(missing, column.fill, floats) - column.mean) / column.scale
+        standardized = (np.where(missing, column.fill, floats) - column.mean) / column.scale
+        features[:, 0] = bound_tails(standardized) if column.bounded else standardized
     if column.kind == "date":
         angle = np.where(missing, 0.0, floats) * (2 * np.pi / YEAR)
         features[:, 1] = np.where(missing, 0.0, np.sin(angle))
         features[:, 2] = np.where(missing, 0.0, np.cos(angle))
     if column.indicator:
         features[:, -1] = missing
+
+
+def _infinite(name: str, row: int, value: float) -> DataError:
+    hint = "give a finite number, or leave it empty"
+    return DataError(f"column {name!r}, row {row}, has the value {value}; {hint}", value=value)
 
 
 def _column_from_json(value: Any) -> Column:
@@ -370,10 +459,13 @@ def _column_from_json(value: Any) -> Column:
         raise DataError(f"column {name!r} has fill, mean and scale that are not numbers with scale > 0")
     if not _are_texts(categories) or categories != sorted(set(categories)):
         raise DataError(f"column {name!r} has categories that are not a sorted list of different texts")
-    if len(categories) > MAX_CATEGORIES or not isinstance(value["indicator"], bool):
-        raise DataError(f"column {name!r} has too many categories, or an indicator that is not a boolean")
+    if len(categories) > MAX_CATEGORIES:
+        raise DataError(f"column {name!r} has more than {MAX_CATEGORIES} categories")
+    if not isinstance(value["indicator"], bool) or not isinstance(value["bounded"], bool):
+        raise DataError(f"column {name!r} has an indicator or bounded that is not a boolean")
     fill, mean, scale = (float(number) for number in numbers)
-    return Column(name, value["kind"], fill, mean, scale, tuple(categories), value["indicator"])
+    tail = tuple(categories), value["indicator"], value["bounded"]
+    return Column(name, value["kind"], fill, mean, scale, *tail)
 
 
 def _is_number(value: Any) -> bool:

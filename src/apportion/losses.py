@@ -2,10 +2,11 @@
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from apportion.bags.bags import bag_means
+from apportion.bags.bags import bag_means, bag_sums
 from apportion.errors import SettingsError
 
 LOG_ZERO = math.log(1e-4)  # log 0 in the code of Wang et al.; the text of their paper says -4
@@ -13,12 +14,14 @@ LOG_ZERO = math.log(1e-4)  # log 0 in the code of Wang et al.; the text of their
 SCE_WEIGHTS = {"mnist": (0.01, 1.0), "cifar10": (0.1, 1.0), "cifar100": (6.0, 0.1), "eq9": (1.0, 1.0)}
 
 
-def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, undrawn: float = 0.0) -> Tensor:
+def proportion_loss(
+    logits: Tensor, sizes: Tensor, proportions: Tensor, undrawn: float = 0.0, weight: Tensor | None = None
+) -> Tensor:
     """Cross-entropy of known (m, k) and predicted bag proportions, mean over rows.
 
     It differs from the KL divergence of DLLP by the entropy of the known proportions, a constant. The
     probabilities of a bag are averaged before the logarithm, never after. `undrawn` is the fraction of a bag
-    that was not drawn, as in `BagBatch`.
+    that was not drawn, and `weight` (n,) the weights of the rows, as in `BagBatch`.
     """
     if logits.shape[1:] != proportions.shape[1:]:
         raise SettingsError(
@@ -26,19 +29,27 @@ def proportion_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, undrawn:
             "its last layer must return one logit per class"
         )
     probabilities = logits.float().softmax(1)
-    predicted = bag_means(probabilities, sizes)
+    predicted = bag_means(probabilities, sizes, weight)
     if undrawn:
+        drawn = sizes if weight is None else effective_sizes(weight, sizes)
         predicted = sampling_corrected_mean(
-            predicted, bag_means(probabilities.square(), sizes), sizes, undrawn
+            predicted, bag_means(probabilities.square(), sizes, weight), drawn, undrawn
         )
     # clamped at the smallest normal float32: a confident wrong prediction must keep its gradient
     losses = -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1)
-    return mean_over_rows(losses, sizes)  # P26 in docs/paper.md
+    return mean_over_rows(losses, sizes, weight)  # P26 in docs/paper.md
 
 
-def mean_over_rows(values: Tensor, sizes: Tensor) -> Tensor:
-    """The mean over all rows of one value per bag (b,): bags are weighted by their sizes."""
-    return (values * sizes).sum() / sizes.sum()
+def mean_over_rows(values: Tensor, sizes: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The mean over all rows of one value per bag (b,): bags count as their rows, with the rows' weights."""
+    mass = sizes if weight is None else bag_sums(weight.to(values).unsqueeze(1), sizes).squeeze(1)
+    return (values * mass).sum() / mass.sum()
+
+
+def effective_sizes(weight: Tensor, sizes: Tensor) -> Tensor:
+    """The number of equal rows whose mean is as uncertain as the weighted mean of a bag, (b,)."""
+    sums = bag_sums(torch.stack([weight, weight.square()], 1).float(), sizes)
+    return sums[:, 0].square() / sums[:, 1]
 
 
 def sampling_corrected_mean(mean: Tensor, mean_square: Tensor, sizes: Tensor, undrawn: float) -> Tensor:

@@ -26,6 +26,7 @@ class BagBatch:
     proportions: Tensor  # (b, k)
     row: Tensor  # (n,) index into Bags.x
     undrawn: float = 0.0  # fraction of a bag larger than the batch that was not drawn
+    weight: Tensor | None = None  # (n,) the weight of each row; None: all are equal
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class RowBatch:
     x: Tensor  # (n, ...)
     row: Tensor  # (n,) index into Bags.x
     bag: Tensor  # (n,) index into Bags.sizes and Bags.proportions
+    weight: Tensor | None = None  # (n,) the weight of each row; None: all are equal
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class Bags:
     # Infinite: labels match the proportions exactly. None: they do in all bags.
     precision: Tensor | None = None
     pure: Tensor | None = None  # (m,) bool, on the CPU: bags made of rows with a known label
+    # (N,) float32, positive: how much each row counts in its bag, such as the people it stands for. A row of
+    # weight 3 is three equal rows. None: all rows count the same.
+    weight: Tensor | None = None
 
     def __post_init__(self) -> None:
         m, n = len(self.sizes), len(self.x)
@@ -59,6 +64,8 @@ class Bags:
                 f"{m} sizes, {len(self.proportions)} rows of proportions, {len(self.ids)} ids, {n} instances "
                 f"and {len(self.source)} source rows do not match; use build_bags or make_bags"
             )
+        if self.weight is not None and len(self.weight) != n:
+            raise DataError(f"weight has {len(self.weight)} entries, but there are {n} rows; pass one per row")
         for name in ("grouping", "precision", "pure"):
             value = getattr(self, name)
             if value is not None and len(value) != m:
@@ -79,7 +86,15 @@ class Bags:
     @property
     def overall(self) -> Tensor:
         """Class proportions of all rows, (k,), float64 on the CPU."""
-        return (self.sizes.unsqueeze(1) * self.proportions.cpu().double()).sum(0) / len(self.x)
+        mass = self.mass
+        return (mass.unsqueeze(1) * self.proportions.cpu().double()).sum(0) / mass.sum()
+
+    @property
+    def mass(self) -> Tensor:
+        """The sum of the weights of each bag, (m,), float64 on the CPU: its size if rows have no weights."""
+        if self.weight is None:
+            return self.sizes.double()
+        return bag_sums(self.weight.cpu().double().unsqueeze(1), self.sizes).squeeze(1)
 
     def name(self, i: int) -> str:
         """Bag `i` as it is called in messages: "bag 'b7'", or "bag 'b7' of grouping 'age'"."""
@@ -89,7 +104,8 @@ class Bags:
 
     def to(self, device: torch.device | str) -> "Bags":
         """The same bags with instances and proportions on `device`."""
-        return replace(self, x=self.x.to(device), proportions=self.proportions.to(device))
+        weight = None if self.weight is None else self.weight.to(device)
+        return replace(self, x=self.x.to(device), proportions=self.proportions.to(device), weight=weight)
 
     def select(self, which: Tensor) -> "Bags":
         """The bags with these indices (CPU), in this order."""
@@ -104,6 +120,7 @@ class Bags:
             grouping=None if self.grouping is None else [self.grouping[i] for i in index],
             precision=None if self.precision is None else self.precision[which],
             pure=None if self.pure is None else self.pure[which],
+            weight=batch.weight,
         )
 
     def known(self) -> "Bags":
@@ -116,7 +133,9 @@ class Bags:
         sizes = self.sizes[which]
         device = self.x.device
         row = self._row_indices(which, sizes).to(device)
-        return BagBatch(self.x[row], sizes.to(device), self.proportions[which.to(device)], row)
+        weight = None if self.weight is None else self.weight[row]
+        proportions = self.proportions[which.to(device)]
+        return BagBatch(self.x[row], sizes.to(device), proportions, row, weight=weight)
 
     @overload
     def batches(self, batch_size: int, generator: torch.Generator) -> Iterator[BagBatch]: ...
@@ -164,7 +183,8 @@ class Bags:
         for i in range(len(n_bags)):
             x = self.x.index_select(0, rows[i])  # faster than indexing with []
             proportions = self.proportions.index_select(0, bags[i])
-            yield BagBatch(x, sizes[i], proportions, rows[i], float(undrawn[i].max()))
+            weight = None if self.weight is None else self.weight.index_select(0, rows[i])
+            yield BagBatch(x, sizes[i], proportions, rows[i], float(undrawn[i].max()), weight)
 
     def _row_batches(self, batch_size: int, generator: torch.Generator) -> Iterator[RowBatch]:
         order = torch.randperm(len(self.x), generator=generator)
@@ -172,7 +192,8 @@ class Bags:
         bag = torch.repeat_interleave(self.sizes)[order]
         device = self.x.device
         for row, bag_of_row in zip(order.to(device).split(n_rows), bag.to(device).split(n_rows), strict=True):
-            yield RowBatch(self.x.index_select(0, row), row, bag_of_row)
+            weight = None if self.weight is None else self.weight.index_select(0, row)
+            yield RowBatch(self.x.index_select(0, row), row, bag_of_row, weight)
 
     def _row_indices(self, which: Tensor, drawn: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Row indices of the bags `which`, end to end; `drawn` at random from a bag that has more."""
@@ -205,23 +226,36 @@ def _plan_batches(sizes: Tensor, batch_size: int) -> tuple[list[int], list[int]]
     return n_bags, n_rows
 
 
-def bag_means(values: Tensor, sizes: Tensor) -> Tensor:
-    """The mean of `values` (n, k) over the rows of each bag, (b, k); bags lie end to end."""
+def bag_means(values: Tensor, sizes: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The mean of `values` (n, k) over the rows of each bag, (b, k); bags lie end to end.
+
+    With `weight` (n,), the weighted mean.
+    """
+    if weight is not None:
+        weight = weight.to(values).unsqueeze(1)
+        return bag_sums(values * weight, sizes) / bag_sums(weight, sizes)
     if values.device.type == "cpu":
         return torch.segment_reduce(values, "mean", lengths=sizes)
-    return index_add_bag_means(values, sizes)
+    return index_add_bag_sums(values, sizes) / sizes.unsqueeze(1)
 
 
-def index_add_bag_means(values: Tensor, sizes: Tensor) -> Tensor:
-    """`bag_means` for devices whose segment_reduce is slow (one thread per bag on CUDA) or missing (MPS)."""
+def bag_sums(values: Tensor, sizes: Tensor) -> Tensor:
+    """The sum of `values` (n, k) over the rows of each bag, (b, k)."""
+    if values.device.type == "cpu":
+        return torch.segment_reduce(values, "sum", lengths=sizes)
+    return index_add_bag_sums(values, sizes)
+
+
+def index_add_bag_sums(values: Tensor, sizes: Tensor) -> Tensor:
+    """`bag_sums` for devices whose segment_reduce is slow (one thread per bag on CUDA) or missing (MPS)."""
     bag = torch.repeat_interleave(sizes, output_size=len(values))
-    return values.new_zeros(len(sizes), values.shape[1]).index_add_(0, bag, values) / sizes.unsqueeze(1)
+    return values.new_zeros(len(sizes), values.shape[1]).index_add_(0, bag, values)
 
 
-def exact_bag_means(values: Tensor, sizes: Tensor) -> Tensor:
+def exact_bag_means(values: Tensor, sizes: Tensor, weight: Tensor | None = None) -> Tensor:
     """`bag_means` in float64 where the device has it: float32 sums of a huge bag lose digits."""
     values = values if values.device.type == "mps" else values.double()
-    return bag_means(values, sizes.to(values.device))
+    return bag_means(values, sizes.to(values.device), weight)
 
 
 def bag_slices(sizes: Tensor, n_rows: int = 1 << 20) -> Iterator[tuple[slice, slice]]:

@@ -8,13 +8,21 @@ are pure functions of arrays. docs/transport.md explains how the solvers work an
 
 from apportion.transport._inputs import ArrayLike
 from apportion.transport._rounding import round_to_counts
-from apportion.transport._solve import Assignment, Plan, assign, assign_with_duals, entropic_plan
+from apportion.transport._solve import (
+    Assignment,
+    Plan,
+    assign,
+    assign_weighted,
+    assign_with_duals,
+    entropic_plan,
+)
 
 __all__ = [
     "ArrayLike",
     "Assignment",
     "Plan",
     "assign",
+    "assign_weighted",
     "assign_with_duals",
     "entropic_plan",
     "round_to_counts",

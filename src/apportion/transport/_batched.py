@@ -1,4 +1,4 @@
-"""`entropic_plan` on a GPU: the method of `_newton.py` for many padded bags at once.
+"""`entropic_plan` on a GPU, or with row weights: the method of `_newton.py` for many padded bags at once.
 
 Padding exists in this file only: padded rows have weight zero in every sum and are not returned.
 """
@@ -9,19 +9,29 @@ import torch
 from torch import Tensor
 
 CELLS = 1 << 24  # padded scores solved at once: 128 MiB of float64, of which about six copies are alive
+HOST_CELLS = 1 << 18  # on the CPU, which gains nothing from more
 RANGE, LOOSE, RIDGE, LONGEST = 40.0, 0.02, 1.0, 8.0  # as in _newton.py, which explains them
 
 
 def solve(
-    scores: Tensor, sizes: Tensor, proportions: Tensor, scale: float, rho: Tensor, tol: float, most: int
-) -> tuple[Tensor, Tensor, int]:
-    """Plan (N, k), errors (m,) and iterations, on the device of the scores; names as in _newton.py.
+    scores: Tensor,
+    sizes: Tensor,
+    proportions: Tensor,
+    scale: float,
+    rho: Tensor,
+    tol: float,
+    most: int,
+    row_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor, int, Tensor]:
+    """Plan (N, k), errors (m,), iterations and potentials (m, k), on the device of the scores.
 
-    `rho` (m,) is on the device, sizes (m,) on the host. Bags are solved in groups; the host waits for the
-    device once per group.
+    Names are those of _newton.py. `rho` (m,) and `row_weight` (N,) are on the device, sizes (m,) on the host.
+    Bags are solved in groups; the host waits for the device once per group.
     """
     device = scores.device
     mass = torch.empty_like(scores)
+    potentials = torch.empty(len(sizes), scores.shape[1], dtype=torch.float64, device=device)
+    cells = HOST_CELLS if device.type == "cpu" else CELLS
     slowest = at = 0
     errors = torch.empty(len(sizes), dtype=torch.float64, device=device)
     # bags of similar size are solved together, so that there is little padding
@@ -30,24 +40,25 @@ def solve(
     with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
         while at < len(sizes):
             longest = int(lengths[at])
-            group = slice(at, at + max(1, CELLS // (longest * scores.shape[1])))
+            group = slice(at, at + max(1, cells // (longest * scores.shape[1])))
             which, start, length = (part[group].to(device) for part in (order, starts, lengths))
             place = torch.arange(longest, device=device)
             real = place < length[:, None]  # (b, n)
             padded = start[:, None] + place.minimum(length[:, None] - 1)
-            weight = real / length[:, None].double()
+            weight = real.double() if row_weight is None else real * row_weight[padded].double()
+            weight /= weight.sum(1, keepdim=True)
             x = scores[padded].double()  # (b, n, k)
             given = proportions[which], scale, rho[which].unsqueeze(1)
-            plan, errors[which], steps = solve_group(x, weight, *given, tol, most)
+            plan, potentials[which], errors[which], steps = solve_group(x, weight, *given, tol, most)
             mass[padded[real]] = plan[real].to(mass.dtype)
             slowest, at = max(slowest, steps), group.stop
-    return mass, errors, slowest
+    return mass, errors, slowest, potentials
 
 
 def solve_group(
     x: Tensor, weight: Tensor, share: Tensor, scale: float, rho: Tensor, tol: float, most: int
-) -> tuple[Tensor, Tensor, int]:
-    """Plan (b, n, k), errors (b,) and iterations of bags of equal padded size; stages as in _newton.py."""
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Plan (b, n, k), potentials, errors (b,) and iterations of bags of equal padded size, in stages."""
     x = x.masked_fill((share == 0)[:, None], -math.inf)
     top, low = x.amax(2), x.masked_fill(x == -math.inf, math.inf).amin(2)
     spread = scale * ((top - low) * weight).sum(1).max().item()
@@ -59,7 +70,7 @@ def solve_group(
         plan, g, error, taken = stage(x * (scale * part), weight, share, g, rho / part, goal, most - steps)
         steps += taken
         if ahead == 0:
-            return plan, error, steps
+            return plan, g, error, steps
         g, ahead = 4 * g, ahead - 1
 
 

@@ -82,6 +82,34 @@ def check_counts(counts: ArrayLike, starts: np.ndarray, n_classes: int) -> np.nd
     return result
 
 
+def check_weight(weight: ArrayLike, n_rows: int) -> np.ndarray:
+    """(N,) float64, positive."""
+    values = as_array(weight).astype(np.float64)
+    if values.shape != (n_rows,):
+        raise DataError(f"weight has shape {values.shape}; pass ({n_rows},), one weight per row")
+    bad = np.flatnonzero(~((values > 0) & (values < math.inf)))
+    if bad.size:
+        value = float(values[bad[0]])
+        raise DataError(f"weight is {value} in row {bad[0]}; pass positive numbers", value=value)
+    return values
+
+
+def check_masses(mass: ArrayLike, starts: np.ndarray, weight: np.ndarray, n_classes: int) -> np.ndarray:
+    """(m, k) float64 masses that sum to the weights of the bags; rounding is divided out."""
+    values = as_array(mass).astype(np.float64)
+    shape = (len(starts) - 1, n_classes)
+    if values.shape != shape:
+        raise DataError(f"mass has shape {values.shape}; pass {shape}")
+    total = np.add.reduceat(weight, starts[:-1]) if len(starts) > 1 else np.zeros(0)
+    sums = values.sum(1)
+    wrong = np.flatnonzero(~((values >= 0).all(1) & (np.abs(sums - total) <= 1e-4 * total)))
+    if wrong.size:
+        b = int(wrong[0])
+        what = f"bag {b} has masses {values[b]}, but rows of weight {total[b]:.6g}"
+        raise DataError(f"{what}; pass masses of 0 or more that sum to it", bag=b)
+    return values * (total / sums)[:, None]
+
+
 def check_prices(prices: ArrayLike | None, shape: tuple[int, ...]) -> np.ndarray:
     """(m, k) float64, a copy for the solver to write to; zeros if none are given."""
     values = np.zeros(shape) if prices is None else as_array(prices)

@@ -19,10 +19,12 @@ from apportion.transport._inputs import (
     ArrayLike,
     bag_starts,
     check_counts,
+    check_masses,
     check_prices,
     check_proportions,
     check_scores,
     check_settings,
+    check_weight,
     damping,
     tensor_like,
 )
@@ -143,6 +145,69 @@ def solve_exact(
     return tensor_like(classes, log_probs), tensor_like(costs, log_probs), tensor_like(gaps, log_probs)
 
 
+# --- the best labels of weighted rows
+
+START_REG = 0.002  # of the entropic plan whose prices `solve_weighted` starts from
+FEW_ROWS = 1000  # rows of a bag that need no such start
+
+
+def assign_weighted(log_probs: ArrayLike, sizes: ArrayLike, mass: ArrayLike, weight: ArrayLike) -> Tensor:
+    """The most probable labels of weighted rows that give every class its mass in every bag.
+
+    As `assign`, for rows that stand for several: a row of weight 3 is three equal rows. Maximizes the sum of
+    ``weight[i] * labels[i] @ log_probs[i]`` subject to the masses of the classes. In a bag, at most k - 1
+    rows are split between classes; all other labels are one-hot.
+
+    Parameters
+    ----------
+    log_probs : array-like (N, k)
+        Log-probabilities or logits, rows sorted by bag. Minus infinity forbids a class.
+    sizes : array-like (m,)
+        Rows of each bag.
+    mass : array-like (m, k)
+        Mass of each class; the masses of a bag sum to the weights of its rows.
+    weight : array-like (N,)
+        Positive weights of the rows.
+
+    Returns
+    -------
+    Tensor (N, k), float64, on the device of `log_probs`
+        Labels, which sum to one in every row.
+
+    Examples
+    --------
+    >>> assign_weighted([[0.0, -5.0], [0.0, -1.0], [-3.0, 0.0]], [3], [[3.0, 3.0]], [2.0, 2.0, 2.0])
+    tensor([[1.0000, 0.0000],
+            [0.5000, 0.5000],
+            [0.0000, 1.0000]], dtype=torch.float64)
+    """
+    from apportion.transport import _weighted as weighted
+
+    scores = check_scores(log_probs).astype(np.float64)
+    starts = bag_starts(sizes, len(scores))
+    weights = check_weight(weight, len(scores))
+    wanted = check_masses(mass, starts, weights, scores.shape[1])
+    start = np.zeros(wanted.shape)
+    if np.diff(starts).max(initial=0) > FEW_ROWS:
+        # at a small reg a plan is nearly an assignment: at its prices, few rows have to move
+        finite = torch.from_numpy(np.maximum(scores, -1e4))
+        shares = wanted / wanted.sum(1, keepdims=True)
+        potentials = solve_on_device(finite, sizes, shares, START_REG, math.inf, 1e-3, 50, weights)[3]
+        start = START_REG * potentials.numpy()
+    labels = np.empty_like(scores)
+    announce_compilation(weighted.solve_bags, "weighted", seconds=10)
+
+    def work(first: int, last: int) -> tuple[int, int]:
+        memory = weighted.allocate(scores.shape[1])
+        return weighted.solve_bags(scores, starts, weights, wanted, start, first, last, labels, memory)
+
+    for bag, status in map_chunks(work, starts):
+        if status != weighted.OK:
+            raise infeasible_bag(bag, status == weighted.NOT_A_NUMBER, scores, starts, wanted)
+    labels /= weights[:, None]
+    return tensor_like(labels, log_probs)
+
+
 # --- the best soft labels
 
 
@@ -153,6 +218,7 @@ def entropic_plan(
     *,
     reg: float,
     precision: float | ArrayLike = math.inf,
+    weight: ArrayLike | None = None,
     tol: float = 1e-6,
     max_iterations: int = 200,
 ) -> Plan:
@@ -178,6 +244,9 @@ def entropic_plan(
     precision : float or array-like (m,), default=inf
         If finite, the constraint is replaced by ``n * precision * KL(mean of Q | proportions)``: noisy
         proportions are matched only in part (unbalanced transport). Toward 0 they are ignored.
+    weight : array-like (N,), optional
+        Positive weights of the rows, which multiply their terms in the objective and in the mean. A row of
+        weight 3 is three equal rows.
     tol : float, default=1e-6
         The error at which a bag is solved.
     max_iterations : int, default=200
@@ -197,7 +266,7 @@ def entropic_plan(
     tensor([[0.6200, 0.3800],
             [0.3800, 0.6200]], dtype=torch.float64)
     """
-    return Plan(*solve_entropic(log_probs, sizes, proportions, reg, precision, tol, max_iterations))
+    return Plan(*solve_entropic(log_probs, sizes, proportions, reg, precision, tol, max_iterations, weight))
 
 
 def solve_entropic(
@@ -208,11 +277,17 @@ def solve_entropic(
     precision: float | ArrayLike,
     tol: float,
     max_iterations: int,
+    weight: ArrayLike | None = None,
 ) -> tuple[Tensor, Tensor, int]:
     """Mass (N, k), errors (m,) and the iterations of the slowest bag, on the device of log_probs."""
     check_settings(reg, tol, max_iterations)
+    settings = (reg, precision, tol, max_iterations)
     if isinstance(log_probs, Tensor) and log_probs.is_cuda:  # MPS has no float64, so the CPU solves for it
-        return solve_on_device(log_probs.detach(), sizes, proportions, reg, precision, tol, max_iterations)
+        return solve_on_device(log_probs.detach(), sizes, proportions, *settings, weight)[:3]
+    if weight is not None:
+        scores = torch.from_numpy(check_scores(log_probs))
+        mass, error, iterations, _ = solve_on_device(scores, sizes, proportions, *settings, weight)
+        return tensor_like(mass.numpy(), log_probs), tensor_like(error.numpy(), log_probs), iterations
     from apportion.transport import _newton as newton
 
     scores = check_scores(log_probs)
@@ -243,8 +318,9 @@ def solve_on_device(
     precision: float | ArrayLike,
     tol: float,
     max_iterations: int,
-) -> tuple[Tensor, Tensor, int]:
-    """`solve_entropic` with the batched solver, on the device of the tensor."""
+    weight: ArrayLike | None = None,
+) -> tuple[Tensor, Tensor, int, Tensor]:
+    """`solve_entropic` with the batched solver, on the device of the tensor; also the potentials (m, k)."""
     from apportion.transport import _batched as batched
 
     scores = log_probs if log_probs.dtype == torch.float64 else log_probs.float()
@@ -260,7 +336,8 @@ def solve_on_device(
             b = int(bag[rows.nonzero()[0, 0]])
             raise infeasible_bag(b, not_a_number, check_scores(scores), starts, table)
     rho = torch.from_numpy(damping(reg, precision, len(table))).to(scores.device)
-    return batched.solve(scores, lengths, shares, 1 / reg, rho, tol, max_iterations)
+    rows = None if weight is None else torch.from_numpy(check_weight(weight, len(scores))).to(scores.device)
+    return batched.solve(scores, lengths, shares, 1 / reg, rho, tol, max_iterations, rows)
 
 
 # --- errors

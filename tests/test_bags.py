@@ -18,8 +18,9 @@ from apportion.bags.bags import (
     RowBatch,
     bag_means,
     bag_slices,
+    bag_sums,
     exact_bag_means,
-    index_add_bag_means,
+    index_add_bag_sums,
 )
 from apportion.errors import DataError, SettingsError
 
@@ -37,6 +38,7 @@ def annotated() -> Bags:
         grouping=["town", "town", "age", "age"],
         precision=torch.tensor([math.inf, 1.0, 2.0, 3.0], dtype=torch.float64),
         pure=torch.tensor([True, False, False, False]),
+        weight=torch.arange(1.0, 11),
     )
 
 
@@ -45,10 +47,10 @@ def annotated() -> Bags:
 
 def test_what_a_learner_receives_has_no_label_field():
     assert {f.name for f in fields(Bags)} == {
-        "x", "sizes", "proportions", "source", "ids", "grouping", "precision", "pure",
+        "x", "sizes", "proportions", "source", "ids", "grouping", "precision", "pure", "weight",
     }  # fmt: skip
-    assert {f.name for f in fields(BagBatch)} == {"x", "sizes", "proportions", "row", "undrawn"}
-    assert {f.name for f in fields(RowBatch)} == {"x", "row", "bag"}
+    assert {f.name for f in fields(BagBatch)} == {"x", "sizes", "proportions", "row", "undrawn", "weight"}
+    assert {f.name for f in fields(RowBatch)} == {"x", "row", "bag", "weight"}
     with pytest.raises(FrozenInstanceError):
         ragged().x = torch.zeros(6, 2)
 
@@ -250,13 +252,16 @@ def test_row_batches_mix_bags_and_a_single_last_row_joins_the_batch_before():
 # --- means
 
 
-@pytest.mark.parametrize("means", [bag_means, index_add_bag_means])
-def test_bag_means_equal_an_explicit_loop_and_so_do_their_gradients(means):
+@pytest.mark.parametrize("sums", [bag_sums, index_add_bag_sums])
+def test_bag_sums_and_means_equal_an_explicit_loop_and_so_do_their_gradients(sums):
     sizes, values = [1, 4, 2], torch.randn(7, 3, generator=stream(0), dtype=torch.float64)
-    got = means(values, torch.tensor(sizes))
-    for mean, rows in zip(got, values.split(sizes), strict=True):
-        torch.testing.assert_close(mean, sum(rows) / len(rows))
-    assert torch.autograd.gradcheck(lambda v: means(v, torch.tensor(sizes)), values.requires_grad_())
+    for reduce, over in ((sums, sum), (bag_means, lambda rows: sum(rows) / len(rows))):
+        got = reduce(values.detach(), torch.tensor(sizes))
+        for result, rows in zip(got, values.detach().split(sizes), strict=True):
+            torch.testing.assert_close(result, over(rows))
+        assert torch.autograd.gradcheck(
+            lambda v, reduce=reduce: reduce(v, torch.tensor(sizes)), values.requires_grad_()
+        )
 
 
 def test_devices_other_than_the_cpu_add_up_rows():

@@ -146,7 +146,6 @@ def test_bags_without_proportions_keep_their_predictions(people, model):  # noqa
         ({"owner": pl.lit("perhaps")}, ()),
         ({"born": pl.lit("soon")}, ()),
         ({"predicted": pl.lit("left")}, ()),
-        ({"up": pl.lit(1e300)}, ()),
         ({}, ("--shares", "left,right")),  # without --bag
         ({}, ("--bag", "tovn", "--counts", "town-counts.csv")),
     ],

@@ -192,10 +192,22 @@ def test_rows_are_written_to_their_places():
         np.testing.assert_array_equal(out[places], features)
 
 
+def test_whole_numbers_with_few_values_also_get_an_indicator_each():
+    raw = [3, 1, 2, 2, None]
+    encoder = TableEncoder().fit(pl.DataFrame({"a": raw}))
+    assert encoder.get_feature_names_out().tolist() == ["a", "a = 1", "a = 2", "a = 3", "a is missing"]
+    features = encoder.transform(pl.DataFrame({"a": [1, 3, 7, None]}))
+    assert features[:, 1:].tolist() == [[1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
+    assert features[3, 0] == encode(raw)[2, 0]  # the median
+    for many in (np.arange(11), np.arange(5) + 0.5, np.r_[np.arange(5), 0.5]):
+        assert encode(many).shape == (len(many), 1)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int16, bool])
 def test_an_array_has_the_features_of_a_frame_of_numbers_bit_for_bit(dtype):
     raw = np.random.default_rng(0).lognormal(2, 2, (5_000, 4)).astype(dtype)
     raw[:, 1] = raw[:, 1] > 0
+    raw[:, 3] = np.arange(5_000) % 4
     if raw.dtype.kind == "f":
         raw[::7, 2] = np.nan
     rows, places = np.arange(5_000) % 3 > 0, np.random.default_rng(1).permutation(5_000)
@@ -308,6 +320,13 @@ def test_the_state_goes_through_json():
         {"categories": [f"{i:02d}" for i in range(MAX_CATEGORIES + 1)]},
         {"indicator": 1},
         {"bounded": "yes"},
+        {"levels": "12"},
+        {"levels": [1, "2"]},
+        {"levels": [2.0, 1.0]},
+        {"levels": [0.5]},
+        {"levels": [float("nan")]},
+        {"levels": list(range(11))},
+        {"kind": "boolean", "levels": [1]},
         {"more": 0},
     ],
 )

@@ -2,7 +2,6 @@
 
 import math
 import pickle
-import warnings
 from functools import partial
 from typing import Any
 
@@ -49,6 +48,11 @@ def quick(**settings: Any) -> ProportionClassifier:
 def good(**settings: Any) -> ProportionClassifier:
     """Enough training for two moons, in a second or two."""
     return quick(model="mlp", epochs=50, student_epochs=10, learning_rate=5e-3, **settings)
+
+
+def own_small(shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """The same network as a function of the user's own, which takes arrays as they are."""
+    return SMALL(shape, n_classes)
 
 
 def weights(classifier: Any) -> list[torch.Tensor]:
@@ -338,7 +342,7 @@ def test_a_frame_is_its_encoded_columns():
     rows = FRAME.drop(columns="town")
     encoded = TableEncoder().fit_transform(rows)
     model = quick().fit(FRAME, bags="town", proportions=NAMED)
-    plain = quick().fit(encoded, bags=TOWNS, proportions=NAMED)
+    plain = quick(model=own_small).fit(encoded, bags=TOWNS, proportions=NAMED)
     assert same(model, plain)
     expected = plain.predict_proba(encoded)
     np.testing.assert_array_equal(model.predict_proba(FRAME), expected)
@@ -352,7 +356,7 @@ def test_frames_in_several_groupings_are_encoded_once():
         "town": NAMED, "group": tables["age"],
     })  # fmt: skip
     encoded = TableEncoder().fit_transform(FRAME.drop(columns="town"))
-    plain = quick().fit(encoded, bags={"town": TOWNS, "age": age}, proportions=tables)
+    plain = quick(model=own_small).fit(encoded, bags={"town": TOWNS, "age": age}, proportions=tables)
     assert same(named, plain)
     assert "group" not in named.feature_names_in_
 
@@ -406,19 +410,48 @@ def test_bags_that_do_not_differ_are_refused(bags):
 # --- features
 
 
-@pytest.mark.parametrize("factors", [(1e-6, 1e-6), (1e-3, 1e-3), (1.0, 100.0), (1.0, 1e6)])
-def test_features_of_a_scale_from_which_no_network_learns_are_warned_of(factors):
-    with pytest.warns(ApportionWarning, match="root mean square"):
-        quick(model="mlp").fit(X * factors, TRUTH, bags=TOWNS)
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint8])
+def test_rows_of_numbers_are_encoded_like_a_frame_of_them(dtype):
+    x = (10 * (X - X.min(0)) + 0.5).astype(dtype)
+    model = quick().fit(x, TRUTH, bags=TOWNS)
+    frame = quick().fit(pd.DataFrame(x, columns=["x0", "x1"]), TRUTH, bags=TOWNS)
+    assert same(model, frame)
+    assert model.encoder_.columns_ == frame.encoder_.columns_
+    assert model.n_features_in_ == 2
+    np.testing.assert_array_equal(model.predict_proba(x), model.predict_proba(x.tolist()))
 
 
-def test_features_of_a_usual_scale_for_other_models_and_in_frames_are_not():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for x in (X, 20 * X, X / 100):
-            quick(model="mlp").fit(x, TRUTH, bags=TOWNS)
-        quick().fit(1e6 * X, TRUTH, bags=TOWNS)
-        quick(model="mlp").fit(pd.DataFrame(1e6 * X, columns=["a", "b"]), TRUTH, bags=TOWNS)
+def test_the_scale_of_features_does_not_matter():
+    expected = quick().fit(X, TRUTH, bags=TOWNS).predict_proba(X)
+    for factor in (2.0**-30, 2.0**30):
+        np.testing.assert_allclose(
+            quick().fit(factor * X, TRUTH, bags=TOWNS).predict_proba(factor * X), expected, atol=1e-5
+        )
+
+
+def test_a_network_of_the_users_own_takes_arrays_as_they_are():
+    class Codes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(9, 4)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(x.long()).mean(1))
+
+    codes = np.random.default_rng(0).integers(0, 9, (240, 3))
+    model = quick(model=lambda shape, k: Codes()).fit(codes, TRUTH, bags=TOWNS)
+    assert model.encoder_ is None
+    assert np.isfinite(model.predict_proba(codes)).all()
+    with pytest.raises(ValueError, match="NaN"):
+        quick(model=lambda shape, k: Codes()).fit(np.full((240, 3), np.nan), TRUTH, bags=TOWNS)
+
+
+def test_missing_numbers_in_an_array_are_a_feature():
+    x = np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X)
+    model = quick().fit(x, TRUTH, bags=TOWNS)
+    assert model.instance_shape_ == (4,)
+    assert np.isfinite(model.predict_proba(x)).all()
 
 
 @pytest.mark.parametrize(
@@ -431,7 +464,7 @@ def test_features_of_a_usual_scale_for_other_models_and_in_frames_are_not():
         ["b/a.PNG"] * 240,
         pd.Series(list(X)),
         pl.Series(X.tolist()),
-        np.where(np.arange(240) == 7, np.nan, X.T).T,
+        np.where(np.arange(240) == 7, np.inf, X.T).T,
         np.ma.masked_array(X, np.arange(480).reshape(240, 2) == 14),
         X[:, 0],
     ],
@@ -443,7 +476,7 @@ def test_features_of_a_usual_scale_for_other_models_and_in_frames_are_not():
         "files",
         "vectors",
         "polars vectors",
-        "nan",
+        "infinite",
         "masked",
         "flat_then_linear",
     ],

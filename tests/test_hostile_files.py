@@ -183,10 +183,3 @@ def test_damage_that_shows_only_when_rows_are_read_is_an_error_of_ours(read_peop
 def test_numbers_too_large_to_be_standardized_are_refused(read_people, tmp_path):
     (tmp_path / "it.csv").write_bytes(b"bag,n\na,1e308\na,-1e308\nb,1e308\nb,0\n")
     assert "'n'" in read_people()
-
-
-def test_a_row_whose_prediction_overflows_is_named():
-    pytest.importorskip("polars")
-    _, read, error = READERS["predicted"]
-    with pytest.raises(error, match="row 2"):
-        read(b"bag,n,c\na,1,x\na,1e300,y\n")

@@ -29,7 +29,7 @@ def test_onnx_gives_the_same_probabilities_for_any_number_of_rows(tmp_path):
     export_onnx(model, tmp_path / "new" / "m.onnx")
     assert os.listdir(tmp_path / "new") == ["m.onnx"]
     for n in (1, 7):
-        found = probabilities(tmp_path / "new" / "m.onnx", x[:n])
+        found = probabilities(tmp_path / "new" / "m.onnx", model.encoder_.transform(x[:n]))
         np.testing.assert_allclose(found, model.predict_proba(x[:n]), atol=1e-4)
     metadata = runtime.InferenceSession(tmp_path / "new" / "m.onnx").get_modelmeta().custom_metadata_map
     assert json.loads(metadata["classes"]) == ["left", "right"]

@@ -297,7 +297,7 @@ def test_the_batched_solver_agrees_with_the_compiled_one(reg: float, precision: 
     proportions[3, 2] = 0
     proportions /= proportions.sum(1, keepdim=True)
     plan = entropic_plan(log_probs, sizes, proportions, reg=reg, precision=precision, tol=1e-9)
-    mass, error, _ = solve_on_device(log_probs, sizes, proportions, reg, precision, 1e-9, 200)
+    mass, error, *_ = solve_on_device(log_probs, sizes, proportions, reg, precision, 1e-9, 200)
     assert error.max() <= 1e-9
     torch.testing.assert_close(mass, plan.mass, rtol=0, atol=1e-6)
 
@@ -310,7 +310,7 @@ def test_the_batched_solver_has_the_constants_of_the_compiled_one(name: str):
 def test_the_batched_solver_works_in_full_precision_under_autocast():
     log_probs, sizes, proportions = problem(RAGGED, 5)
     with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
-        _, error, _ = solve_on_device(log_probs.float(), sizes, proportions, 0.1, math.inf, 1e-6, 200)
+        _, error, *_ = solve_on_device(log_probs.float(), sizes, proportions, 0.1, math.inf, 1e-6, 200)
     assert error.max() <= 1e-6
 
 
@@ -681,7 +681,7 @@ def test_a_precision_per_bag_is_that_of_the_bag_alone(on_device):
     shares = torch.rand(3, 4, generator=stream(4), dtype=torch.float64)
     shares = shares / shares.sum(1, keepdim=True)
     solve = solve_on_device if on_device else solve_entropic
-    mass, errors, _ = solve(log_probs, sizes, shares, 0.5, precision, 1e-9, 200)
+    mass, errors, *_ = solve(log_probs, sizes, shares, 0.5, precision, 1e-9, 200)
     assert float(errors.max()) < 1e-9
     for i, (part, own) in enumerate(
         zip(log_probs.split(sizes.tolist()), mass.split(sizes.tolist()), strict=True)

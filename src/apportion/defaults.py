@@ -271,6 +271,15 @@ def suits_muon(make_network: MakeNetwork, network: nn.Module) -> bool:
     return is_built_in(make_network) and 0 < convolutions <= norms
 
 
+def encodes_arrays(model: Any) -> bool:
+    """Whether rows of numbers are encoded by `TableEncoder` for this model.
+
+    They are, unless the model is a function of the user's: its network may take raw numbers, such as codes
+    for an embedding.
+    """
+    return not callable(model) or is_built_in(model)
+
+
 # --- the student and views
 
 

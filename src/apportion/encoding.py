@@ -24,6 +24,7 @@ MAX_CATEGORIES = 32  # the most frequent have a feature of their own, all others
 SLICE = 1 << 14  # rows encoded at once: they stay in the processor's cache
 BATCH = 250_000  # rows read at once from a LazyFrame
 CELLS = 1 << 20  # numbers of an array encoded at once
+MAX_LEVELS = 10  # different values up to which whole numbers may be codes
 TAIL = 3.0  # standardized numbers stay between -3 and 3
 DAY = 86_400_000_000  # microseconds
 YEAR = 365.2425  # days
@@ -41,6 +42,7 @@ class Column:
     categories: tuple[str, ...] = ()  # sorted; every other value is "other"
     indicator: bool = False  # whether one more feature says that the value is missing
     bounded: bool = False  # whether the standardized numbers go through `bound_tails`
+    levels: tuple[float, ...] = ()  # whole numbers that have an indicator each
 
     @property
     def features(self) -> list[str]:
@@ -50,6 +52,7 @@ class Column:
             names += [f"{self.name}: sine of the year", f"{self.name}: cosine of the year"]
         if self.kind == "category":
             names = [f"{self.name} = {category}" for category in (*self.categories, "other")]
+        names += [f"{self.name} = {level:.0f}" for level in self.levels]
         if self.indicator:
             names.append(f"{self.name} is missing")
         return names
@@ -66,6 +69,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     | column | features | learned by `fit` |
     |---|---|---|
     | number | (value - mean) / standard deviation, tails bounded | median, mean, deviation |
+    | whole number with 3 to 10 values | as a number, and one indicator per value | the values |
     | number with two values | 0 for the smaller, 1 for the larger | the more frequent value |
     | text, categorical | one per category: the 32 most frequent, and "other" | the categories |
     | boolean | 0 or 1 | the more frequent value |
@@ -75,6 +79,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     values in `fit` gets one more feature, "is missing". A category that `fit` has not seen counts as "other".
     If `fit` saw fewer than 32 categories, nothing was learned about others, and an unseen category gets the
     mean of the known ones instead.
+
+    Whole numbers with few values may be codes, whose order means nothing, or counts: both features are there.
+    Numbers with more values that are codes, such as postcodes, should be texts or named in `categorical`.
 
     Tails are bounded smoothly: a standardized number z becomes z / sqrt(1 + (z / 3)²), which lies between -3
     and 3 and is nearly z around the mean. A few very large incomes then neither compress all others nor
@@ -153,7 +160,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             Row i of X becomes row `places[i]` of `out`. By default rows keep their order.
         """
         check_is_fitted(self)
-        if not self._named:
+        if not self.named:
             return self._transform_array(X, out, places)
         frame = _as_frame(X)
         names = {str(name): name for name in frame.collect_schema()}
@@ -181,8 +188,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def to_json(self) -> dict[str, Any]:
         """The fitted state as plain values for `json.dump`."""
         check_is_fitted(self)
-        columns = [asdict(column) | {"categories": list(column.categories)} for column in self.columns_]
-        return {"categorical": list(self.categorical), "columns": columns, "named": self._named}
+        columns = [
+            asdict(column) | {"categories": list(column.categories), "levels": list(column.levels)}
+            for column in self.columns_
+        ]
+        return {"categorical": list(self.categorical), "columns": columns, "named": self.named}
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
@@ -213,7 +223,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             del self.feature_names_in_
 
     @property
-    def _named(self) -> bool:
+    def named(self) -> bool:
         """Whether `fit` had a frame, whose columns have names, and not an array."""
         return "feature_names_in_" in vars(self)
 
@@ -243,6 +253,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         )
         bounded = np.array([column.bounded for column in self.columns_])
         indicator = np.flatnonzero([column.indicator for column in self.columns_])
+        with_levels = np.flatnonzero([len(column.levels) for column in self.columns_])
         widths = np.array([len(column.features) for column in self.columns_])
         first = widths.cumsum() - widths
         if out is None:
@@ -257,7 +268,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             standardized = (np.where(missing, fill, floats) - mean) / scale
             features = np.empty((len(floats), out.shape[1]), np.float32)
             features[:, first] = np.where(bounded, bound_tails(standardized), standardized)
-            features[:, first[indicator] + 1] = missing[:, indicator]
+            features[:, first[indicator] + widths[indicator] - 1] = missing[:, indicator]
+            for j in with_levels:
+                levels = self.columns_[j].levels
+                stop = first[j] + 1 + len(levels)
+                features[:, first[j] + 1 : stop] = floats[:, j, None] == levels
             out[slice(start, start + step) if places is None else places[start : start + step]] = features
         return out
 
@@ -373,8 +388,22 @@ def _fit_numbers(name: str, kind: str, floats: np.ndarray) -> Column:
     if not np.isfinite([mean, scale]).all():
         raise DataError(f"column {name!r} has numbers too large to be squared and summed; divide them")
     constant = scale <= 10 * np.finfo(np.float64).eps * abs(mean)  # one value, up to rounding
-    indicator, bounded = bool(missing.any()), kind == "number"
-    return Column(name, kind, fill, mean, 1.0 if constant else scale, (), indicator, bounded)
+    scale = 1.0 if constant else scale
+    if kind == "date":
+        return Column(name, kind, fill, mean, scale, indicator=bool(missing.any()))
+    levels = () if constant else _few_whole_values(present)
+    return Column(name, kind, fill, mean, scale, (), bool(missing.any()), bounded=True, levels=levels)
+
+
+def _few_whole_values(present: np.ndarray) -> tuple[float, ...]:
+    """The different values, sorted, if they are whole and at most MAX_LEVELS; otherwise none."""
+    for part in (present[:1000], present):  # most columns of other numbers are recognized by their first rows
+        if (part % 1 != 0).any():
+            return ()
+        values = np.unique(part)
+        if len(values) > MAX_LEVELS:
+            return ()
+    return tuple(values.tolist())
 
 
 def _fit_categories(name: str, values: nw.Series, rows: np.ndarray | None) -> Column:
@@ -434,6 +463,8 @@ def _encode_numbers(column: Column, values: nw.Series, features: np.ndarray, sta
     with np.errstate(over="ignore"):  # beyond float32; the row then has no probabilities, which is an error
         standardized = (np.where(missing, column.fill, floats) - column.mean) / column.scale
         features[:, 0] = bound_tails(standardized) if column.bounded else standardized
+    if column.levels:
+        features[:, 1 : 1 + len(column.levels)] = floats[:, None] == column.levels
     if column.kind == "date":
         angle = np.where(missing, 0.0, floats) * (2 * np.pi / YEAR)
         features[:, 1] = np.where(missing, 0.0, np.sin(angle))
@@ -463,8 +494,15 @@ def _column_from_json(value: Any) -> Column:
         raise DataError(f"column {name!r} has more than {MAX_CATEGORIES} categories")
     if not isinstance(value["indicator"], bool) or not isinstance(value["bounded"], bool):
         raise DataError(f"column {name!r} has an indicator or bounded that is not a boolean")
+    levels = value["levels"]
+    if not isinstance(levels, list) or not all(_is_number(level) for level in levels):
+        raise DataError(f"column {name!r} has levels that are not a list of numbers")
+    if len(levels) > MAX_LEVELS or levels != sorted(set(levels)) or any(level % 1 for level in levels):
+        raise DataError(f"column {name!r} has levels that are not up to {MAX_LEVELS} sorted whole numbers")
+    if levels and value["kind"] != "number":
+        raise DataError(f"column {name!r} has levels, but is not a number")
     fill, mean, scale = (float(number) for number in numbers)
-    tail = tuple(categories), value["indicator"], value["bounded"]
+    tail = tuple(categories), value["indicator"], value["bounded"], tuple(map(float, levels))
     return Column(name, value["kind"], fill, mean, scale, *tail)
 
 

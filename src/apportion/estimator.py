@@ -30,10 +30,9 @@ from apportion.bags.instances import (
     shape_of,
     split_features,
     take_bag_columns,
-    warn_of_scale,
 )
 from apportion.bags.problems import check_bags_differ, raise_problem
-from apportion.defaults import check_settings, resolve_auto
+from apportion.defaults import check_settings, encodes_arrays, resolve_auto
 from apportion.errors import ApportionWarning
 from apportion.evaluate import bag_correlation, predict_log_proba_on
 from apportion.networks import NETWORKS
@@ -52,9 +51,10 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     A network (the teacher) learns from the proportions of the bags. Its predictions are then turned into
     labels that match the proportions of every bag, and a second network (the student) learns from these.
 
-    Rows in a data frame (pandas or polars) are encoded: numbers are standardized, texts become categories,
-    dates and missing values are handled, see `TableEncoder`. Rows in an array are used as they are: scale
-    them. Images are arrays of bytes (n, channels, height, width); channels may also be last.
+    Rows are encoded, see `TableEncoder`: numbers are standardized, so nothing has to be scaled; in a data
+    frame (pandas or polars), texts become categories, and dates and missing values are handled. Only for a
+    network of your own are the rows of an array used as they are. Images are arrays of bytes
+    (n, channels, height, width); channels may also be last.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     validation_bags_ : list
         Ids of the bags that were not learned from.
     encoder_ : TableEncoder or None
-        The encoder of the columns, if `X` was a data frame.
+        The encoder of the columns. None for images, and for arrays with a network of your own.
     n_features_in_ : int
         Number of features (columns) seen during `fit`.
     feature_names_in_ : ndarray of str
@@ -254,7 +254,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         columns = bag_column_names(bags)
         X, bags = take_bag_columns(X, bags)
         check_row_order(X, bags)
-        instances, y = check_instances(self, X, y, needs_y=proportions is None)
+        encode = encodes_arrays(self.model)
+        instances, y = check_instances(self, X, y, needs_y=proportions is None, encode=encode)
         n_rows = count_rows(instances)
         built = build_bags_without_features(
             n_rows, y, bags=bags, proportions=proportions, known_labels=known_labels, X=X
@@ -272,9 +273,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         device = resolve_device(self.device, x)
         settings = resolve_auto(self.get_params(deep=False), x, device)
         check_settings(settings)
-        check_shape(x, self.model, settings["model"])
-        if settings["model"] == "mlp" and self.encoder_ is None:
-            warn_of_scale(x, getattr(self, "feature_names_in_", None))
+        check_shape(instances if isinstance(instances, np.ndarray) else x, self.model, settings["model"])
 
         self.classes_ = built.classes
         self.history_ = []
@@ -304,6 +303,11 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             self.bag_scores_ = _score_bags(log_probs.cpu(), parts)
         self.validation_bags_ = [] if len(parts) == 1 else list(parts[1].ids)
         self.model_ = model
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = encodes_arrays(self.model)
+        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in vars(self)

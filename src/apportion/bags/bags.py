@@ -65,7 +65,9 @@ class Bags:
                 f"and {len(self.source)} source rows do not match; use build_bags or make_bags"
             )
         if self.weight is not None and len(self.weight) != n:
-            raise DataError(f"weight has {len(self.weight)} entries, but there are {n} rows; pass one per row")
+            raise DataError(
+                f"weight has {len(self.weight)} entries, but there are {n} rows; pass one per row"
+            )
         for name in ("grouping", "precision", "pure"):
             value = getattr(self, name)
             if value is not None and len(value) != m:

@@ -3,7 +3,6 @@
 `check_instances` is for `fit`, `check_instances_like_fit` for what is predicted later.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -32,11 +31,11 @@ from apportion.bags.arrays import (
 )
 from apportion.bags.bags import Bags
 from apportion.encoding import TableEncoder
-from apportion.errors import ApportionWarning, DataError, did_you_mean
+from apportion.errors import DataError, did_you_mean
 
-LARGEST_FEATURE = 30.0  # an mlp learns badly if a feature's root mean square is larger (docs/log.md)
-SMALLEST_FEATURE = 0.003  # or if those of all features are smaller
 ARRAYS: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # images stay bytes
+# rows of numbers that are encoded: in their own type, since a float32 has only seven digits
+NUMBERS: dict[str, Any] = {"dtype": "numeric", "ensure_all_finite": "allow-nan"}
 
 # --- data frames and bags
 
@@ -125,10 +124,11 @@ def check_row_order(
 # --- instances for fit
 
 
-def check_instances(estimator: Any, X: Any, y: Any, *, needs_y: bool) -> tuple[Any, Any]:
-    """Instances as a tensor or a data frame, and y.
+def check_instances(estimator: Any, X: Any, y: Any, *, needs_y: bool, encode: bool) -> tuple[Any, Any]:
+    """Instances as a data frame, an array of rows of numbers or a tensor, and y.
 
-    As in scikit-learn, the estimator keeps the number of features, and the names of a frame's columns.
+    A tensor is used as it is; frames and, with `encode`, rows of numbers are encoded. As in scikit-learn, the
+    estimator keeps the number of features, and the names of a frame's columns.
     """
     if needs_y and y is None:
         hint = "pass the bags and their proportions, or labels"
@@ -139,11 +139,20 @@ def check_instances(estimator: Any, X: Any, y: Any, *, needs_y: bool) -> tuple[A
     y = _check_y(y)
     X = move_channels_first(stack_images(X))
     refuse_texts_and_sparse(X)
+    encode = encode and not _has_many_axes(X)
+    settings = NUMBERS if encode else ARRAYS
     if y is None or len(shape_of(y)) > 1:
-        X = validate_data(estimator, X, **ARRAYS)
+        X = validate_data(estimator, X, **settings)
     else:
-        X, y = validate_data(estimator, X, y, **ARRAYS)
-    return as_tensor(X), y
+        X, y = validate_data(estimator, X, y, **settings)
+    return X if encode else as_tensor(X), y
+
+
+def _has_many_axes(X: Any) -> bool:
+    """Whether instances are not rows, but images, series, …"""
+    if hasattr(X, "ndim"):
+        return X.ndim > 2
+    return isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) > 1
 
 
 def _check_y(y: Any) -> Any:
@@ -180,7 +189,7 @@ def _record_columns(estimator: Any, frame: Any) -> None:
     estimator.feature_names_in_ = np.asarray(names, dtype=object)
 
 
-def check_shape(x: Tensor, requested: Any, model: str | Callable[..., nn.Module]) -> None:
+def check_shape(x: Any, requested: Any, model: str | Callable[..., nn.Module]) -> None:
     """Raise DataError for instances of a shape that the network cannot take."""
     images = "images are bytes (n, channels, height, width)"
     hint = ""
@@ -201,20 +210,6 @@ def check_shape(x: Tensor, requested: Any, model: str | Callable[..., nn.Module]
         raise DataError(f"X has instances of shape {tuple(x.shape[1:])}; {hint}", value=tuple(x.shape[1:]))
 
 
-def warn_of_scale(x: Tensor, names: Any = None) -> None:
-    """Warn of a feature so large that it dominates the others, and of features too small to learn from."""
-    if x.dtype == torch.uint8:
-        return
-    sizes = np.sqrt(np.einsum("ij,ij->j", x.numpy(), x.numpy(), dtype=np.float64) / len(x))
-    if SMALLEST_FEATURE <= sizes.max() <= LARGEST_FEATURE:
-        return
-    j = int(sizes.argmax())
-    which = f"feature {j} of X" if names is None else f"feature {names[j]!r} of X"
-    what = f"{which} has the largest root mean square, {sizes[j]:.3g}, a scale at which networks learn badly"
-    hint = "scale the features, such as with make_pipeline(StandardScaler(), ProportionClassifier())"
-    warnings.warn(f"{what}; {hint}", ApportionWarning, stacklevel=4)
-
-
 # --- features in the order of the bags
 
 
@@ -225,10 +220,10 @@ def count_rows(instances: Any) -> int:
 
 
 def encode_features(instances: Any, parts: list[Bags], n_rows: int) -> tuple[Tensor, TableEncoder | None]:
-    """Features of the rows of all parts, in their order, and the encoder of a data frame.
+    """Features of the rows of all parts, in their order, and the encoder of a table.
 
-    Features of a frame are written straight to the places of their rows. The encoder is fitted on the rows
-    of the first part, those that are learned from.
+    Features are written straight to the places of their rows. The encoder is fitted on the rows of the first
+    part, those that are learned from. A tensor is not encoded.
     """
     source = torch.cat([part.source for part in parts]) if len(parts) > 1 else parts[0].source
     if isinstance(instances, Tensor):
@@ -273,8 +268,11 @@ def split_features(parts: list[Bags], x: Tensor) -> tuple[Bags, Bags | None]:
 
 
 def check_instances_like_fit(estimator: Any, X: Any) -> Any:
-    """Instances as a tensor, or as a data frame if the estimator was fitted on one."""
+    """Instances as a data frame, an array or a tensor, as the estimator was fitted on."""
     X = _drop_bag_columns(X, estimator.bag_columns_)
+    if estimator.encoder_ is not None and not estimator.encoder_.named:
+        refuse_texts_and_sparse(X)
+        return validate_data(estimator, X, reset=False, **NUMBERS)
     if estimator.encoder_ is not None:
         frame = X if is_frame(X) else _frame_like_fit(estimator, X)
         _compare_columns(estimator, frame)

@@ -80,7 +80,8 @@ def read_for(classifier: ProportionClassifier, table: Path, missing: Sequence[st
     """A table as the classifier's own was read. Values that it cannot take are an error with all of them."""
     about = about_of(classifier)
     image = image_column_of(classifier)
-    if image is None and classifier.encoder_ is None:
+    encoder = classifier.encoder_
+    if image is None and (encoder is None or not encoder.named):
         raise ModelError("the model takes arrays, not tables; use apportion.load and predict_proba")
     columns = columns_of(classifier)
     names = [column.name for column in columns] if image is None else [image.name]

@@ -1,11 +1,11 @@
 """Compiled kernel of `assign_weighted`: shortest augmenting paths over the classes of each bag.
 
-A row is a supply of its weight and a class a demand for its mass. Every row starts in the class of its highest
-score + price, which is optimal for the masses that the classes then happen to have. Mass is moved from classes
-with too much to classes with too little, always along the cheapest path between classes, so that the labels stay
-optimal for their own masses. A move ends when a row, a surplus or a deficit is used up, so few rows are split: an
-optimal vertex of a transport problem with k classes splits at most k - 1. Good prices (those of an entropic plan)
-leave few moves.
+A row is a supply of its weight and a class a demand for its mass. Every row starts in the class of its
+highest score + price, which is optimal for the masses that the classes then happen to have. Mass is moved
+from classes with too much to classes with too little, always along the cheapest path between classes, so that
+the labels stay optimal for their own masses. A move ends when a row, a surplus or a deficit is used up, so
+few rows are split: an optimal vertex of a transport problem with k classes splits at most k - 1. Good prices,
+such as those of an entropic plan, leave few moves.
 
 All of it is in one file, as in `_exact.py`.
 """

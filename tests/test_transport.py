@@ -14,12 +14,19 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numba.core.caching import CacheImpl
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import linear_sum_assignment, linprog
 from torch import Tensor
 
 from apportion._random import stream
 from apportion.errors import ApportionWarning, DataError, SettingsError
-from apportion.transport import Plan, assign, assign_with_duals, entropic_plan, round_to_counts
+from apportion.transport import (
+    Plan,
+    assign,
+    assign_weighted,
+    assign_with_duals,
+    entropic_plan,
+    round_to_counts,
+)
 from apportion.transport import _batched as batched
 from apportion.transport import _newton as newton
 from apportion.transport._exact import jit_kept
@@ -690,3 +697,73 @@ def test_a_precision_per_bag_is_that_of_the_bag_alone(on_device):
             part, sizes[i : i + 1], shares[i : i + 1], reg=0.5, precision=float(precision[i]), tol=1e-9
         )
         torch.testing.assert_close(own, alone.mass, atol=1e-7, rtol=0)
+
+
+# --- weighted rows
+
+
+def weighted_problem(k: int, seed: int = 0) -> tuple[np.ndarray, ...]:
+    """Log-probabilities, sizes, masses and weights of 30 bags, one of a single class."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 25, 30)
+    scores = np.log(random.dirichlet(np.full(k, 0.5), sizes.sum()) + 1e-12)
+    weight = random.gamma(1.0, 1.0, sizes.sum()) + 0.05
+    total = np.add.reduceat(weight, sizes.cumsum() - sizes)
+    mass = total[:, None] * random.dirichlet(np.ones(k), 30)
+    mass[3] = total[3] * np.eye(k)[1]
+    return scores, sizes, mass, weight
+
+
+@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("few", [1000, 0], ids=["cold", "warm"])
+def test_weighted_labels_are_optimal_have_the_masses_and_split_few_rows(monkeypatch, k, few):
+    monkeypatch.setattr("apportion.transport._solve.FEW_ROWS", few)
+    scores, sizes, mass, weight = weighted_problem(k)
+    labels = assign_weighted(scores, sizes, mass, weight).numpy()
+    np.testing.assert_allclose(labels.sum(1), 1)
+    ends = sizes.cumsum()
+    for own, w, s, m in zip(
+        np.split(labels, ends), np.split(weight, ends), np.split(scores, ends), mass, strict=False
+    ):
+        n = len(w)
+        np.testing.assert_allclose(w @ own, m, atol=1e-7 * w.sum())
+        assert ((own > 1e-9).sum(1) > 1).sum() <= k - 1
+        margins = np.vstack([np.kron(np.eye(n), np.ones(k)), np.kron(np.ones(n), np.eye(k))])
+        best = linprog(-s.ravel(), A_eq=margins, b_eq=np.r_[w, m])
+        assert (w[:, None] * own * s).sum() == pytest.approx(-best.fun, abs=1e-6)
+
+
+def test_weights_of_one_are_plain_assignment():
+    log_probs, sizes, _ = problem(RAGGED, 4)
+    counts = round_to_counts(problem(RAGGED, 4)[2], sizes)
+    labels = assign_weighted(log_probs, sizes, counts, torch.ones(len(log_probs)))
+    assert labels.argmax(1).tolist() == assign(log_probs, sizes, counts).tolist()
+    assert labels.max(1).values.min() == 1
+
+
+@pytest.mark.parametrize("precision", [math.inf, 2.0])
+def test_a_weighted_row_of_an_entropic_plan_is_several_equal_rows(precision):
+    log_probs, sizes, proportions = problem(RAGGED, 4)
+    weight = torch.randint(1, 5, (len(log_probs),), generator=stream(0))
+    plan = entropic_plan(log_probs, sizes, proportions, reg=0.5, precision=precision, weight=weight)
+    totals = torch.stack([part.sum() for part in weight.split(sizes.tolist())])
+    repeated = entropic_plan(
+        log_probs.repeat_interleave(weight, 0), totals, proportions, reg=0.5, precision=precision
+    )
+    torch.testing.assert_close(plan.mass.repeat_interleave(weight, 0), repeated.mass, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("mass", "weight"),
+    [
+        ([[1.0, 2.0]], [1.0, 0.0]),
+        ([[1.0, 2.0]], [1.0, math.nan]),
+        ([[1.0, 2.0]], [1.0, 1.0]),
+        ([[4.0, -1.0]], [1.0, 2.0]),
+        ([[1.0, 2.0]], [1.0, 1.0, 1.0]),
+        ([[3.0]], [1.0, 2.0]),
+    ],
+)
+def test_masses_and_weights_that_do_not_fit_are_errors(mass, weight):
+    with pytest.raises(DataError):
+        assign_weighted(np.zeros((2, 2)), [2], mass, weight)

@@ -305,7 +305,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self.model_ = model
 
     def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
         tags.input_tags.allow_nan = encodes_arrays(self.model)
         return tags
 

@@ -32,9 +32,8 @@ class Probabilities(nn.Module):
 def export_onnx(classifier: ProportionClassifier, path: str | Path) -> None:
     """Write one file: input `features` (n, ...), output `probabilities` (n, k), for any n.
 
-    The features are float32. If the classifier was fitted on a data frame, they are what its `encoder_`
-    makes of the rows; the file's metadata tells how, as JSON. If it was fitted on images, the input takes
-    their bytes.
+    The features are float32. If the classifier was fitted on rows, they are what its `encoder_` makes of
+    them, and the file's metadata tells how, as JSON. If it was fitted on images, the input takes their bytes.
     """
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
         raise ModelError("exporting needs onnx and onnxscript; pip install 'apportion[onnx]'")

@@ -289,9 +289,7 @@ def test_the_usual_size_of_bags_is_that_of_a_rows_bag_and_a_bag_is_never_trained
         (30, 256_000, 5), (100, 256_000, 10),
     ],
 )  # fmt: skip
-def test_tables_of_many_classes_are_learned_for_more_steps_until_rows_were_seen_twenty_times(
-    n_classes, rows, epochs
-):
+def test_tables_of_many_classes_are_learned_for_more_steps_up_to_twenty_epochs(n_classes, rows, epochs):
     bags = equal_bags(16, rows, n_classes)
     assert default_epochs("table", bags, 256, "bag") == epochs
     if n_classes % 2 == 0:  # the student: half the steps, for half as many classes

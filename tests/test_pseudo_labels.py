@@ -40,7 +40,7 @@ def class_masses(labels, sizes):
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(2, 5), st.integers(0, 100))
-def test_hard_labels_are_one_hot_and_meet_every_bags_counts(sizes, k, seed):
+def test_hard_labels_are_one_hot_and_have_the_counts_of_every_bag(sizes, k, seed):
     log_probs, sizes, shares = problem(sizes, k, seed)
     labels = hard_labels(log_probs, sizes, shares)
     assert set(labels.unique().tolist()) <= {0.0, 1.0}

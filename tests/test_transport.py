@@ -64,7 +64,7 @@ def two_threads() -> Iterator[Callable[[int], None]]:
 RAGGED = [1, 7, 2, 40, 16]
 
 
-def test_labels_meet_the_counts_of_every_bag():
+def test_labels_have_the_counts_of_every_bag():
     log_probs, sizes, proportions = problem(RAGGED, 5)
     counts = round_to_counts(proportions, sizes)
     classes = assign(log_probs, sizes, counts)
@@ -281,7 +281,7 @@ def test_thirty_iterations_are_enough(reg: float):
         assert plan.iterations <= 30
 
 
-def test_too_few_iterations_are_told_by_the_error():
+def test_after_too_few_iterations_the_error_is_large():
     log_probs, sizes, proportions = problem(RAGGED, 5)
     plan = entropic_plan(log_probs, sizes, proportions, reg=0.1, max_iterations=1)
     assert plan.iterations == 1

@@ -68,6 +68,13 @@ def printable_lines(text: object, limit: int = 10_000) -> str:
     return "\n".join(printable(line, limit) for line in str(text)[: limit + 1].split("\n"))
 
 
+def name_list(names: Sequence[Any], limit: int = 10) -> str:
+    """The first names, for a message."""
+    return ", ".join(printable(repr(name), 60) for name in names[:limit]) + (
+        ", …" if len(names) > limit else ""
+    )
+
+
 def check_number(
     value: object,
     what: str,

@@ -26,7 +26,7 @@ from apportion.bags.proportions import Aligned, Proportions
 from apportion.errors import DataError
 
 FEW = 3  # with at least this many bags, sums that fit are not a coincidence
-NEARLY_ALL = 0.95  # of the bags
+NEARLY_ALL = 0.95  # of the bags: a few typing errors must not hide what a column is
 MAX_STRAY_COLUMNS = 3  # the most columns to search for that are not classes, besides those above the total
 OVERALL_TOLERANCE = 0.01  # overall shares of two groupings may differ by this much, for example by rounding
 SAME = 1e-6  # shares that differ by less are equal
@@ -69,14 +69,14 @@ class Problem:
         for name, words in OPTIONS.items():
             hint = hint.replace(f"{{{name}}}", words[style == "cli"])
         if style == "cli":
-            classes = f"--classes {_csv_line(self.suggested_classes)}"
+            classes = f"--classes {option_list(self.suggested_classes)}"
         else:
             classes = f"Proportions(..., classes={list(self.suggested_classes)})"
         return hint.replace("{classes}", classes)
 
 
-def _csv_line(names: Iterable[Hashable]) -> str:
-    """Names between commas, quoted for CSV and for a shell."""
+def option_list(names: Iterable[Hashable]) -> str:
+    """Names as an option takes several: separated by commas, quoted where needed, ready for a shell."""
     line = StringIO()
     csv.writer(line, lineterminator="").writerow(names)
     return quote(line.getvalue())
@@ -311,7 +311,8 @@ def find_extra_columns(values: np.ndarray, sizes: np.ndarray | None = None) -> l
     """Indices of columns, such as turnout, a year or a population, without which nearly all sums are right.
 
     Shares (m, k) should sum to about 1 or 100, counts to the `sizes` of their bags. The result is the
-    smallest set of columns whose removal achieves this.
+    smallest set of columns whose removal achieves this. The limits below are judgments, not measurements:
+    they are to find every column of the tables in tests/test_problems.py and to accuse no class there.
     """
     complete = np.isfinite(values).all(1)
     values = values[complete]
@@ -330,11 +331,14 @@ def find_extra_columns(values: np.ndarray, sizes: np.ndarray | None = None) -> l
         wholes = [(np.full(m, unit), unit * low, unit * high) for unit in units for low, high in tolerances]
     candidates = []
     for whole, near, far in wholes:
-        large = np.flatnonzero((values > 1.1 * whole[:, None]).all(0)).tolist()  # no part of such a whole
-        rare = values[:, large].sum(1)
-        percentages = len(large) > 1 and 50 <= np.median(rare) <= 110  # of which some are not in the table
+        # more than the whole in every bag, beyond what rounding or noise adds to a class
+        large = np.flatnonzero((values > 1.1 * whole[:, None]).all(0)).tolist()
+        large_sum = values[:, large].sum(1)
+        # several columns that nearly sum to 100 are percentages, of which some are not in the table
+        percentages = len(large) > 1 and 50 <= np.median(large_sum) <= 110
         if not percentages and np.mean(np.abs(sums - whole) > far) >= 0.5:
-            candidates.append((large, sums - rare - whole, near))
+            candidates.append((large, sums - large_sum - whole, near))
+    # at most about 5,000 sets are tried; three columns of a few bags may add up by chance
     most = MAX_STRAY_COLUMNS if m >= 5 and k <= 30 else 2 if k <= 100 else 1
     for n_more in range(most + 1):
         for large, left, near in candidates:

@@ -21,7 +21,7 @@ from apportion.losses import SCE_WEIGHTS
 from apportion.methods import METHODS, ROW_METHODS
 from apportion.networks import NETWORKS
 from apportion.optim import OPTIMIZERS, SCHEDULES
-from apportion.pseudo_labels import PSEUDO_LABELS
+from apportion.pseudo_labels import PSEUDO_LABELS, RECIPE_REG
 
 Options = Mapping[str, Any]  # checked against the signature of the function that takes them
 
@@ -65,7 +65,7 @@ class SecondStage:
 
     epochs: int = 40
     labels: str = "hard"  # hard, soft, predicted (no transport) or argmax
-    reg: float = 0.1  # soft labels: 1/λ
+    reg: float = RECIPE_REG  # soft labels: 1/λ
     precision: float | None = None  # soft labels: weight of the proportions; None: met exactly
     loss: str = "ce"  # or sce, or sce with published weights: sce-mnist, sce-cifar10, sce-cifar100, sce-eq9
     alpha: float = 0.1  # sce: weight of the cross-entropy

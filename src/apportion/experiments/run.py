@@ -146,6 +146,7 @@ def train_stage(
     classifier = to_device(build_network(recipe.stage_network, shape, task.data.n_classes))
     if recipe.second is None:
         first = recipe.first
+        augment = compile_part(task.augment)
         learner = make_learner(
             first.method,
             classifier,
@@ -166,7 +167,7 @@ def train_stage(
             seed=recipe.seed,
             batch_size=batch_size,
             by=first.batches,
-            augment=compile_part(task.augment),
+            augment=augment,
             resume=resume,
         )
     second = recipe.second

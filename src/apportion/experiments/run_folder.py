@@ -97,11 +97,10 @@ def read_result(folder: Path) -> dict[str, Any]:
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
     path = folder / "log.jsonl"
-    lines = read_bytes(path, LOG_LIMIT, error=RunError).splitlines()
-    return [
-        parse_json(line, f"line {i} of {path}", LINE_SCHEMA, error=RunError)
-        for i, line in enumerate(lines, 1)
-    ]
+    lines = []
+    for i, line in enumerate(read_bytes(path, LOG_LIMIT, error=RunError).splitlines(), 1):
+        lines.append(parse_json(line, f"line {i} of {path}", LINE_SCHEMA, error=RunError))
+    return lines
 
 
 def read_log_probs(folder: Path) -> Tensor:

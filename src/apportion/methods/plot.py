@@ -41,7 +41,10 @@ class LabelHistory:
 
 
 class PLOT:
-    """The student. `weights` (N,) are row weights; `mixup` is the parameter of mixup's Beta distribution."""
+    """The student. `weights` (N,) are row weights; `mixup` is the parameter of mixup's Beta distribution.
+
+    Eq. (22) has no mixup, and so has this class by default; `defaults.default_mixup` decides for the estimator.
+    """
 
     def __init__(
         self,

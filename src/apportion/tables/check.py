@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from apportion._untrusted import name_list
 from apportion.bags.denoise import clean_proportions
 from apportion.bags.problems import (
     check_bags_differ,
@@ -33,7 +34,7 @@ from apportion.tables.features import (
 )
 from apportion.tables.images import ImageColumn, check_images
 from apportion.tables.read import clean_errors, first_texts, is_text_file, read_table
-from apportion.tables.spec import BagColumn, CheckReport, TableSpec, name_list
+from apportion.tables.spec import BagColumn, CheckReport, TableSpec
 
 NAMELESS = re.compile(r"|Unnamed: \d+|_duplicated_\d+|__index_level_\d+__")  # as pandas and polars write it
 
@@ -127,21 +128,23 @@ def _check_groupings(
     aligned = [each for each in found if each is not None]
     if report.groups or len(aligned) < len(found):
         return [], []
-    classes: dict[Hashable, Any] = {
-        bag.name: each.classes.tolist() for bag, each in zip(spec.bags, aligned, strict=True)
-    }
+    classes: dict[Hashable, Any] = {}
+    overall = {}
+    shares = []
+    for bag, each in zip(spec.bags, aligned, strict=True):
+        clean, _ = clean_proportions(each)
+        shares.append(clean)
+        classes[bag.name] = each.classes.tolist()
+        if bag.std is None:
+            overall[bag.name] = each.sizes @ clean / each.sizes.sum()
     for problem in check_same_classes(classes):
         report.add(problem)
         return [], []
     checked.aligned = dict(zip(spec.bag_names, aligned, strict=True))
     checked.classes = tuple(aligned[0].classes.tolist())
+    for problem in check_overall_shares(overall, checked.classes):
+        report.notes.append(problem.text("cli"))
     _check_known_labels(spec, checked)
-    shares = [clean_proportions(each)[0] for each in aligned]
-    overall = {}
-    for bag, each, numbers in zip(spec.bags, aligned, shares, strict=True):
-        if bag.std is None:
-            overall[bag.name] = each.sizes @ numbers / each.sizes.sum()
-    report.notes += [problem.text("cli") for problem in check_overall_shares(overall, checked.classes)]
     if learn:
         for problem in check_bags_differ(np.concatenate(shares)):
             report.add(problem)

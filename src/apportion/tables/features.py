@@ -12,10 +12,11 @@ from typing import Any
 
 import polars as pl
 
-from apportion._untrusted import printable
+from apportion._untrusted import name_list, printable
+from apportion.bags.problems import option_list
 from apportion.tables.images import SUFFIXES
 from apportion.tables.read import csv_dialect, first_texts, is_text_file
-from apportion.tables.spec import SHOWN, CheckReport, TableSpec, name_list, option_list
+from apportion.tables.spec import SHOWN, CheckReport, TableSpec
 
 ROW = "\0row"  # no user's column has this name
 PROBED_ROWS = 10_000  # decide for nearly all columns; only those left over are scanned whole

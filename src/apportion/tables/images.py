@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import polars as pl
 
-from apportion._untrusted import printable
-from apportion.tables.spec import CheckReport, TableSpec, name_list
+from apportion._untrusted import name_list, printable
+from apportion.tables.spec import CheckReport, TableSpec
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM")
 GRAY_MODES = ("1", "L", "LA")

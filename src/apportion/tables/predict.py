@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from apportion._untrusted import name_list
 from apportion.conditioning import condition_on_proportions
 from apportion.encoding import Column
 from apportion.errors import DataError, ModelError, did_you_mean
@@ -16,7 +17,7 @@ from apportion.saving import About
 from apportion.tables.check import CheckedTable, check
 from apportion.tables.images import MAX_SIDE, MIN_SIDE, ImageColumn, read_all_images
 from apportion.tables.read import clean_errors, column_names, csv_dialect, is_text_file, read_table
-from apportion.tables.spec import SHOWN, CheckReport, TableSpec, name_list
+from apportion.tables.spec import SHOWN, CheckReport, TableSpec
 
 BATCH = 250_000  # rows predicted at once
 ROW = "\0row"  # no user's column has this name

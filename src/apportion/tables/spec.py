@@ -1,13 +1,10 @@
 """What a user asks of a table, and what a check reports about it."""
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from shlex import quote
-from typing import Any, Literal
+from typing import Literal
 
 from apportion._untrusted import printable
 from apportion.bags.problems import Problem
@@ -116,17 +113,3 @@ class ProblemGroup:
         if self.hint:
             lines.append(f"    → {printable(self.hint, 2_000)}")
         return lines
-
-
-def option_list(names: Iterable[str]) -> str:
-    """Names as an option takes several: separated by commas, quoted where needed, ready for a shell."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(names)
-    return quote(line.getvalue())
-
-
-def name_list(names: Sequence[Any], limit: int = 10) -> str:
-    """The first names, for a message."""
-    return ", ".join(printable(repr(name), 60) for name in names[:limit]) + (
-        ", …" if len(names) > limit else ""
-    )

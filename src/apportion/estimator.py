@@ -262,11 +262,11 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         )
         for problem in check_bags_differ(built.bags.proportions.double().numpy()):
             raise_problem(problem)
-        all_bags = built.bags
-        if self.validation_fraction:  # numbers to put predictions back in order after the split
-            all_bags = replace(all_bags, x=torch.arange(len(all_bags.x)).unsqueeze(1))
-        training, validation = split_bags(all_bags, self.validation_fraction, seed, self.select_by)
-        parts = [training] if validation is None else [training, validation]
+        parts = [built.bags]
+        if self.validation_fraction:
+            # with numbers to put predictions back in order after the split
+            numbered = replace(built.bags, x=torch.arange(len(built.bags.x)).unsqueeze(1))
+            parts = list(split_bags(numbered, self.validation_fraction, seed, self.select_by))
         x, encoder = encode_features(instances, parts, n_rows)
         check_features_differ(x, encoder)
         self.encoder_: Any = encoder

@@ -30,8 +30,8 @@ def new_network(
 ) -> nn.Module:
     """A network for these bags, on its device, after checking that it can learn from them."""
     shape = bags.x.shape[1:]
-    x = as_floats(bags.x[:1])
     proportions = initial_proportions(bags)
+    x = as_floats(bags.x[:1])
     network = to_device(make_network(shape, bags.n_classes))
     if not is_built_in(make_network):
         check_shares_no_weights(network, make_network, shape, bags.n_classes)

@@ -43,7 +43,7 @@ class LabelHistory:
 class PLOT:
     """The student. `weights` (N,) are row weights; `mixup` is the parameter of mixup's Beta distribution.
 
-    Eq. (22) has no mixup, and so has this class by default; `defaults.default_mixup` decides for the estimator.
+    Eq. (22) has no mixup, and that is the default here; `defaults.default_mixup` has the estimator's.
     """
 
     def __init__(

@@ -42,14 +42,11 @@ def check_selection(validation_fraction: float, select_by: str | None, calibrate
 
 def split_bags(
     bags: Bags, validation_fraction: float, seed: int, select_by: str | None = None
-) -> tuple[Bags, Bags | None]:
+) -> tuple[Bags, Bags]:
     """The training bags and the validation bags, which are a fraction of those with known proportions.
 
-    At least two bags are held out. At least two bags, with different proportions, are left for training. A
-    fraction of 0 returns all bags and None.
+    At least two bags are held out. At least two bags, with different proportions, are left for training.
     """
-    if not validation_fraction:
-        return bags, None
     n_eligible = int(_can_validate(bags).sum())
     n_validation = max(2, round(validation_fraction * n_eligible))
     kind = "bags" if n_eligible == len(bags.sizes) else "bags with known proportions"

@@ -73,7 +73,7 @@ def check(spec: TableSpec, *, learn: bool = True) -> CheckedTable:
         aligned, shares = _check_groupings(spec, checked, learn)
         if learn and aligned and not report.groups:
             if spec.image is None:
-                note_giveaways(spec, frame, report, [str(name) for name in checked.classes])
+                note_giveaways(spec, frame, report, checked.classes)
             report.notes[:0] = [
                 _summary(spec, *each) for each in zip(spec.bags, aligned, shares, strict=True)
             ]
@@ -144,10 +144,10 @@ def _check_groupings(
     checked.classes = tuple(aligned[0].classes.tolist())
     for problem in check_overall_shares(overall, checked.classes):
         report.notes.append(problem.text("cli"))
-    _check_known_labels(spec, checked)
     if learn:
         for problem in check_bags_differ(np.concatenate(shares)):
             report.add(problem)
+    _check_known_labels(spec, checked)
     return aligned, shares
 
 

@@ -326,13 +326,14 @@ def _note_codes(report: CheckReport, texts: pl.DataFrame | None) -> None:
 # --- features that give too much away
 
 
-def note_giveaways(spec: TableSpec, frame: pl.LazyFrame, report: CheckReport, classes: Sequence[str]) -> None:
+def note_giveaways(spec: TableSpec, frame: pl.LazyFrame, report: CheckReport, classes: Sequence[Any]) -> None:
     """Note features that tell a class, the bag of a row, or its number. They may be meant, so they stay."""
-    folded = {name.strip().casefold() for name in classes}
+    class_names = [str(name).strip() for name in classes]
+    folded = {name.casefold() for name in class_names}
     named = [name for name in report.kinds if name.strip().casefold() in folded]
     _note_columns(named, "named like a class", "if it holds shares or labels", report)
     texts = [name for name, kind in report.kinds.items() if kind == "category" and name not in named]
-    labels = _label_columns(frame, texts, sorted(name.strip().lower() for name in classes))
+    labels = _label_columns(frame, texts, sorted(name.lower() for name in class_names))
     _note_columns(labels, "its values are the classes", "if it holds labels", report)
     known = (*named, *labels, *spec.keep)
     others = [name for name in report.kinds if name not in known]

@@ -23,6 +23,14 @@ def proportion_loss(
     probabilities of a bag are averaged before the logarithm, never after. `undrawn` is the fraction of a bag
     that was not drawn, and `weight` (n,) the weights of the rows, as in `BagBatch`.
     """
+    losses = proportion_losses(logits, sizes, proportions, undrawn, weight)
+    return mean_over_rows(losses, sizes, weight)  # P26 in docs/paper.md
+
+
+def proportion_losses(
+    logits: Tensor, sizes: Tensor, proportions: Tensor, undrawn: float = 0.0, weight: Tensor | None = None
+) -> Tensor:
+    """Cross-entropy of known and predicted proportions of each bag, (m,)."""
     if logits.shape[1:] != proportions.shape[1:]:
         raise SettingsError(
             f"the network returns shape {tuple(logits.shape)}, but there are {proportions.shape[1]} classes; "
@@ -35,9 +43,13 @@ def proportion_loss(
         predicted = sampling_corrected_mean(
             predicted, bag_means(probabilities.square(), sizes, weight), drawn, undrawn
         )
+    return cross_entropy_of_means(predicted, proportions)
+
+
+def cross_entropy_of_means(predicted: Tensor, proportions: Tensor) -> Tensor:
+    """H(proportions, predicted) of each bag, (m,)."""
     # clamped at the smallest normal float32: a confident wrong prediction must keep its gradient
-    losses = -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1)
-    return mean_over_rows(losses, sizes, weight)  # P26 in docs/paper.md
+    return -(proportions * predicted.clamp_min(1.2e-38).log()).sum(1)
 
 
 def mean_over_rows(values: Tensor, sizes: Tensor, weight: Tensor | None = None) -> Tensor:

@@ -23,7 +23,7 @@ from apportion.augment import crop_flip, weak_and_strong
 from apportion.bags.arrays import as_floats, center_pixels, is_images
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
-from apportion.methods import METHODS, ROW_METHODS
+from apportion.methods.build import METHODS, Method, image_options, takes_pairs, takes_rows
 from apportion.methods.new_network import MakeNetwork, is_built_in
 from apportion.networks import NETWORKS, resnet9
 from apportion.optim import Optimization, flat_then_linear, one_cycle, ramp_cosine
@@ -83,12 +83,9 @@ def resolve_auto(settings: Mapping[str, Any], x: Tensor, device: torch.device) -
     return resolved
 
 
-def default_method_options(kind: DataKind, method: str) -> dict[str, Any]:
+def default_method_options(kind: DataKind, method: Method) -> dict[str, Any]:
     """Arguments of the method that differ from the method's own defaults."""
-    if method == "llp_gan" and kind != "table":
-        # Muon's step keeps the length of the gradient: weights of 1 and 0.01 instead of 100 and 1 with Adam
-        return {"adversarial": 0.01}
-    return {}
+    return {} if kind == "table" else image_options(method)
 
 
 # --- batches
@@ -127,13 +124,13 @@ def informative_rows(bags: Bags) -> int:
     return int(min(MAX_INFORMATIVE_ROWS, rows))
 
 
-def default_by(kind: DataKind, method: str, bags: Bags, batch_size: int | None) -> str:
+def default_by(kind: DataKind, method: Method, bags: Bags, batch_size: int | None) -> str:
     """Batches of whole bags ("bag"), or of rows ("row") where a batch would hold too few whole bags.
 
     Tables always use whole bags. For images a batch should hold at least four (on the CPU two) bags of the
     usual size, and never only part of a bag.
     """
-    if kind == "table" or method not in ROW_METHODS:
+    if kind == "table" or not takes_rows(method):
         return "bag"
     bags = bags.known()
     fewest = 4.0 if kind == "images" else 2.0
@@ -209,7 +206,7 @@ def default_warmup_epochs(kind: DataKind, student_epochs: int) -> int:
 
 
 def default_optimization(
-    kind: DataKind, method: str, muon: bool, steps: float, bag_size: float
+    kind: DataKind, method: Method, muon: bool, steps: float, bag_size: float
 ) -> Optimization:
     """Optimization of the first stage.
 
@@ -218,9 +215,9 @@ def default_optimization(
     """
     if kind == "table":
         return Optimization("adam", 2e-3, one_cycle)
-    if method == "two_views" and muon:
+    if takes_pairs(method) and muon:
         return Optimization("muon", muon_learning_rate(steps), ramp_cosine, weight_decay=5e-4, clip=5.0)
-    if method == "two_views":
+    if takes_pairs(method):
         return Optimization("sgd", 0.1, ramp_cosine, weight_decay=5e-4, clip=5.0)
     if muon:
         learning_rate = min(muon_learning_rate(steps), bag_loss_learning_rate(bag_size))
@@ -296,9 +293,9 @@ def default_ema(kind: DataKind) -> float:
     return 0.0 if kind == "table" else 0.9
 
 
-def default_view(kind: DataKind, method: str, horizontal_flip: bool) -> View:
+def default_view(kind: DataKind, method: Method, horizontal_flip: bool) -> View:
     """What training sees of the instances: rows as they are, images shifted and flipped, or two views."""
-    if method == "two_views":
+    if takes_pairs(method):
         pairs = partial(weak_and_strong, horizontal_flip=horizontal_flip)
         return pairs if kind == "table" else lambda x: center_pixels(pairs(x))
     if kind == "table":
@@ -318,7 +315,7 @@ class TrainingPlan:
     batch_size: int  # rows
     horizontal_flip: bool
     # the teacher
-    method: str
+    method: Method
     method_options: dict[str, Any]
     epochs: int
     learning_rate: float | None  # as passed; None: that of `default_optimization`
@@ -335,7 +332,7 @@ class TrainingPlan:
 
 def plan_training(
     bags: Bags,
-    method: str,
+    method: Method,
     *,
     epochs: int | None,
     student_epochs: int | None,
@@ -419,7 +416,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         )
     if not callable(model):
         _check_choice("model", model, list(NETWORKS))
-    _check_choice("method", settings["method"], list(METHODS))
+    if not callable(settings["method"]):
+        _check_choice("method", settings["method"], list(METHODS))
     _check_choice("pseudo_labels", settings["pseudo_labels"], [*PSEUDO_LABELS, None])
     if not isinstance(settings["horizontal_flip"], bool | np.bool_):
         raise SettingsError(f"horizontal_flip is {settings['horizontal_flip']!r}; pass True or False")

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from apportion._register import register
 from apportion.datasets.adult import ADULT_DOWNLOADS, adult, find_adult
 from apportion.datasets.download import Download, Report, fetch_file
 from apportion.datasets.images import IMAGE_SETS, find_copy, load_images
-from apportion.datasets.instances import Instances
+from apportion.datasets.instances import Instances, check_instances
 from apportion.datasets.synthetic import blobs, digits, moons
-from apportion.errors import DataError
+from apportion.errors import DataError, SettingsError
 
 SYNTHETIC: dict[str, Callable[[int], Instances]] = {"moons": moons, "blobs": blobs, "digits": digits}
 DOWNLOADS: dict[str, tuple[Download, ...]] = {
@@ -16,6 +17,32 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
     "adult": ADULT_DOWNLOADS,
 }
 DATASETS = (*SYNTHETIC, *DOWNLOADS)
+OTHERS: dict[str, Callable[[int], Instances]] = {}  # from outside, by `register_dataset`
+
+
+def register_dataset(name: str, load: Callable[[int], Instances]) -> None:
+    """Make a data set available by name, as in recipes.
+
+    Parameters
+    ----------
+    name : str
+        Lower-case letters, digits and underscores.
+    load : callable
+        `load(seed) -> Instances`. The seed is that of the run; real data can ignore it.
+    """
+    if name in DATASETS and name not in OTHERS:
+        raise SettingsError(f"there is another data set named {name!r}; choose another name")
+    register(OTHERS, "data set", name, load)
+
+
+def dataset_names() -> tuple[str, ...]:
+    """The names of all data sets."""
+    return (*DATASETS, *OTHERS)
+
+
+def depends_on_seed(name: str) -> bool:
+    """Whether another seed may give other instances."""
+    return name in SYNTHETIC or name in OTHERS
 
 
 def load_dataset(name: str, folder: Path | None = None, seed: int = 0) -> Instances:
@@ -26,7 +53,9 @@ def load_dataset(name: str, folder: Path | None = None, seed: int = 0) -> Instan
         return load_images(IMAGE_SETS[name], folder)
     if name == "adult":
         return adult(folder)
-    raise DataError(f"there is no data set {name!r}; choose one of {', '.join(DATASETS)}")
+    if name in OTHERS:
+        return check_instances(name, OTHERS[name](seed))
+    raise DataError(f"there is no data set {name!r}; choose one of {', '.join(dataset_names())}")
 
 
 def fetch_dataset(name: str, folder: Path, report: Report) -> Path:

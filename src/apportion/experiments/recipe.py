@@ -15,11 +15,11 @@ from typing import Any
 from apportion._untrusted import printable
 from apportion.augment import AUGMENTATIONS, PAIRS
 from apportion.bags.simulate import BAG_KINDS
-from apportion.datasets import DATASETS, IMAGE_SETS
+from apportion.datasets import DATASETS, IMAGE_SETS, dataset_names
 from apportion.errors import SettingsError
 from apportion.losses import SCE_WEIGHTS
-from apportion.methods import METHODS, ROW_METHODS
-from apportion.networks import NETWORKS
+from apportion.methods import METHODS, is_linear, option_defaults, takes_pairs, takes_rows
+from apportion.networks import IMAGE_NETWORKS, NETWORKS
 from apportion.optim import OPTIMIZERS, SCHEDULES
 from apportion.pseudo_labels import PSEUDO_LABELS, RECIPE_REG
 
@@ -199,8 +199,8 @@ def check_recipe(recipe: Recipe) -> None:
     """Raise SettingsError for a recipe that cannot be run."""
     _check_names(recipe)
     for path, network in _networks(recipe).items():
-        _check_options(f"{path}.options", network.options, NETWORKS[network.name], 2)
-    _check_options("first.options", recipe.first.options, METHODS[recipe.first.method], 1)
+        _check_options(f"{path}.options", network.options, _network_options(network.name))
+    _check_options("first.options", recipe.first.options, option_defaults(recipe.first.method))
     for path, value in numbers_of(recipe):
         allowed = OPTION_RANGES.get(path.rsplit(".", 1)[1]) if ".options." in path else RANGES[path]
         if allowed is not None and not allowed.contains(value):
@@ -219,7 +219,7 @@ def check_recipe(recipe: Recipe) -> None:
 def _check_names(recipe: Recipe) -> None:
     """Every name of a recipe is one of those that exist."""
     names: list[tuple[str, str, Any]] = [
-        ("data.name", recipe.data.name, DATASETS),
+        ("data.name", recipe.data.name, dataset_names()),
         ("data.bagging", recipe.data.bagging, BAG_KINDS),
         ("first.method", recipe.first.method, METHODS),
         ("first.optimizer", recipe.first.optimizer, OPTIMIZERS),
@@ -251,15 +251,15 @@ def _networks(recipe: Recipe) -> dict[str, Network]:
     return networks
 
 
-def _check_options(path: str, options: Options, function: Callable[..., Any], n_given: int) -> None:
-    """Options are parameters that the function has, of the type of their default."""
-    parameters = list(inspect.signature(function).parameters.values())[n_given:]
-    # parameters without a default, or with None, are built by the run, such as LLP-GAN's generator
-    defaults = {
-        parameter.name: parameter.default
-        for parameter in parameters
-        if parameter.default not in (inspect.Parameter.empty, None)
-    }
+def _network_options(name: str) -> dict[str, Any]:
+    """The options of a network and their defaults."""
+    parameters = list(inspect.signature(NETWORKS[name]).parameters.values())[2:]
+    empty = inspect.Parameter.empty
+    return {each.name: each.default for each in parameters if each.default not in (empty, None)}
+
+
+def _check_options(path: str, options: Options, defaults: Options) -> None:
+    """Options are those that the method or network has, of the type of their default."""
     for name, value in options.items():
         if name not in defaults:
             known = ", ".join(defaults) or "none"
@@ -279,7 +279,7 @@ def _same_type(value: Any, default: Any) -> bool:
 
 def _check_data(recipe: Recipe) -> None:
     """Views and networks for images need images."""
-    if recipe.data.name in IMAGE_SETS:
+    if recipe.data.name in IMAGE_SETS or recipe.data.name not in DATASETS:  # others are known once loaded
         return
     views = {"augment": recipe.augment, "second.augment": recipe.second.augment if recipe.second else None}
     for path, augment in views.items():
@@ -288,18 +288,19 @@ def _check_data(recipe: Recipe) -> None:
                 f"{path} is '{augment}', but {recipe.data.name} has no images; set it to none"
             )
     for path, network in _networks(recipe).items():
-        if network.name != "mlp":
+        if network.name in IMAGE_NETWORKS:
             raise SettingsError(
                 f"{path}.name is '{network.name}', but {recipe.data.name} has no images; set it to mlp"
             )
 
 
 def _check_views(recipe: Recipe) -> None:
-    """Only the method two_views takes pairs of views, and it takes nothing else."""
-    if (recipe.first.method == "two_views") != (recipe.augment in PAIRS):
+    """Some methods take pairs of views and nothing else, such as two_views; others take single views."""
+    if takes_pairs(recipe.first.method) != (recipe.augment in PAIRS):
+        pairs = ", ".join(name for name in METHODS if takes_pairs(name))
         raise SettingsError(
-            f"first.method is '{recipe.first.method}' and augment is '{recipe.augment}', but the method "
-            f"two_views and the views {' and '.join(PAIRS)} need each other; set both or neither"
+            f"first.method is '{recipe.first.method}' and augment is '{recipe.augment}', but methods for pairs "
+            f"of views ({pairs}) and the views {' and '.join(PAIRS)} need each other; set both or neither"
         )
     if recipe.second is not None and recipe.stage_augment in PAIRS:
         raise SettingsError(
@@ -312,10 +313,11 @@ def _check_batches(first: FirstStage) -> None:
     """Batches of rows are for methods that remember predictions of whole bags."""
     if first.batches == "bag":
         return
-    if first.method not in ROW_METHODS:
+    if not takes_rows(first.method):
+        with_rows = [name for name in METHODS if takes_rows(name)]
         raise SettingsError(
             f"first.batches is 'row', but the method {first.method} needs whole bags; set first.batches=bag, "
-            f"or first.method to {' or '.join(ROW_METHODS)}"
+            f"or first.method to {' or '.join(with_rows)}"
         )
     if first.options.get("counts"):
         raise SettingsError("first.options.counts needs whole bags; leave it out, or set first.batches=bag")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from apportion.experiments.recipe import Data, FirstStage, Network, Recipe, SecondStage
+from apportion.methods import METHODS, is_linear, takes_pairs
 from apportion.networks import MNIST_WIDTHS
 
 SIZES = (16, 32, 64, 128)
@@ -382,10 +383,14 @@ def beyond_mnist() -> Recipes:
 
 def smoke() -> Recipes:
     recipes = {}
-    for method in ("dllp", "llp_vat", "llp_gan", "rot", "count_likelihood", "two_views"):
-        augment = "weak+strong" if method == "two_views" else "none"
+    for method in METHODS:
         first = replace(MOONS.first, method=method, epochs=3)
-        recipes[f"smoke/{method}/50"] = replace(MOONS, first=first, augment=augment)
+        recipes[f"smoke/{method}/50"] = replace(
+            MOONS,
+            network=Network("mlp", {"widths": ()}) if is_linear(method) else MOONS.network,
+            first=first,
+            augment="weak+strong" if takes_pairs(method) else "none",
+        )
     student = SecondStage(epochs=3, warmup_epochs=1)
     students = {
         "hard": student,

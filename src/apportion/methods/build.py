@@ -1,35 +1,135 @@
-"""The methods by name, and how each is built for a classifier."""
+"""The methods by name, what can be asked about a method, and how one is built for a classifier.
 
+A method is a class, or any function that makes a `Learner` from a classifier; `functools.partial` fixes its
+options. What is special about a method stands in its class:
+
+- `title`: what reports call it; by default its name.
+- `batches`: ("bag",) by default; with "row" it can also learn from batches of rows from all bags.
+- `views`: 1 by default; 2 if a batch holds a weak and a strong view of every instance.
+- `linear`: True if the classifier has to be linear.
+- `image_options`: options for images that differ from its defaults.
+- `build(classifier, setup, **options)`: a class method that makes it, if it needs more than the classifier.
+"""
+
+import inspect
 from collections.abc import Callable, Mapping
-from copy import deepcopy
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from torch import nn
 
-from apportion._device import PartCompiler, identity, plain_network
+from apportion._device import PartCompiler, identity
+from apportion._register import register
 from apportion.bags.bags import Bags
 from apportion.methods.count_likelihood import CountLikelihood
 from apportion.methods.dllp import DLLP
-from apportion.methods.llp_gan import LLPGAN, make_generator
+from apportion.methods.easy_llp import EasyLLP
+from apportion.methods.llp_gan import LLPGAN
+from apportion.methods.llp_mm import LLPMM
 from apportion.methods.llp_vat import LLPVAT
-from apportion.methods.prediction_memory import PredictionMemory
+from apportion.methods.mean_map import MeanMap
+from apportion.methods.mixbag import MixBag
 from apportion.methods.protocol import Learner
 from apportion.methods.rot import ROT
-from apportion.methods.two_views import TwoViews, make_projector, split_network
+from apportion.methods.setup import Setup
+from apportion.methods.two_views import TwoViews
 
-METHODS: dict[str, Callable[..., Learner]] = {
+MakeLearner = Callable[..., Learner]  # (classifier, **options) -> Learner
+Method = str | MakeLearner
+
+METHODS: dict[str, MakeLearner] = {
     "dllp": DLLP,
     "count_likelihood": CountLikelihood,
     "llp_vat": LLPVAT,
     "llp_gan": LLPGAN,
     "rot": ROT,
     "two_views": TwoViews,
+    "llp_mm": LLPMM,
+    "easy_llp": EasyLLP,
+    "mixbag": MixBag,
+    "mean_map": MeanMap,
 }
-ROW_METHODS = ("dllp", "two_views")  # can learn from batches of rows from all bags
+
+
+def register_method(name: str, method: MakeLearner) -> None:
+    """Make a method available by name, as in recipes, on the command line and in `ProportionClassifier`.
+
+    Parameters
+    ----------
+    name : str
+        Lower-case letters, digits and underscores, such as "focal". The names of others cannot be taken.
+    method : callable
+        A class, or a function that makes a `Learner` from a classifier.
+    """
+    register(METHODS, "method", name, method)
+
+
+# --- what is special about a method
+
+
+def class_of(method: Method) -> MakeLearner:
+    """The class or function that makes a method, given its name or a partial of it."""
+    if isinstance(method, str):
+        return METHODS[method]
+    return class_of(method.func) if isinstance(method, partial) else method
+
+
+def takes_rows(method: Method) -> bool:
+    """Whether a method can learn from batches of rows from all bags."""
+    return "row" in getattr(class_of(method), "batches", ("bag",))
+
+
+def takes_pairs(method: Method) -> bool:
+    """Whether a batch for this method holds a weak and a strong view of every instance."""
+    return getattr(class_of(method), "views", 1) == 2
+
+
+def is_linear(method: Method) -> bool:
+    """Whether a method is for linear classifiers only."""
+    return getattr(class_of(method), "linear", False)
+
+
+def image_options(method: Method) -> dict[str, Any]:
+    """The options for images that differ from the defaults of a method."""
+    return dict(getattr(class_of(method), "image_options", {}))
+
+
+def title_of(method: Method) -> str:
+    """What reports call a method. A name that is not in `METHODS` is its own title."""
+    if isinstance(method, str) and method not in METHODS:
+        return method
+    name = method if isinstance(method, str) else name_of(method)
+    return getattr(class_of(method), "title", name)
+
+
+def name_of(method: Method) -> str:
+    """The name of a method, or of the class or function that makes it, for messages and model cards."""
+    return method if isinstance(method, str) else getattr(class_of(method), "__name__", repr(method))
+
+
+def option_defaults(method: Method) -> dict[str, Any]:
+    """The options of a method that a recipe can set, and their defaults."""
+    make = class_of(method)
+    build = getattr(make, "build", None)
+    # after the classifier, and the setup that `build` takes; `build` may pass on options by **
+    parameters = _parameters(make)[1:] if build is None else _parameters(build)[2:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        parameters += _parameters(make)[1:]
+    # parameters without a default, or with None, are made by `build`, such as LLP-GAN's generator
+    empty = inspect.Parameter.empty
+    return {each.name: each.default for each in parameters if each.default not in (empty, None)}
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
+
+
+
+# --- making one
 
 
 def make_learner(
-    method: str,
+    method: Method,
     classifier: nn.Module,
     bags: Bags,
     *,
@@ -42,12 +142,12 @@ def make_learner(
 
     Parameters
     ----------
-    method : str
-        A name in `METHODS`.
+    method : str or callable
+        A name in `METHODS`, a class, or a function that makes a `Learner` from a classifier.
     classifier : nn.Module
         The network to train, on its device.
     bags : Bags
-        Training data, for the shape of instances and, with `by="row"`, for a memory of predictions.
+        Training data, for methods that need more than batches.
     by : {"bag", "row"}, default="bag"
         The kind of batches that the method will be given.
     options : mapping, optional
@@ -60,16 +160,10 @@ def make_learner(
     Learner
     """
     arguments = dict(options or {})
-    if by == "row":
-        transport = method == "two_views" and arguments.get("transport", True)
-        arguments["memory"] = PredictionMemory(bags, transport, compile_part)
-    if method == "llp_gan":
-        noise = int(arguments.get("noise", 100))
-        arguments["generator"] = to_device(make_generator(bags.x.shape[1:], noise))
-    if method == "two_views":
-        plain = split_network(plain_network(classifier))
-        head = cast(nn.Linear, plain[1])
-        arguments["average"] = to_device(deepcopy(plain))
-        arguments["projector"] = make_projector(head.in_features).to(head.weight.device)
-        arguments["compile_part"] = compile_part
-    return METHODS[method](classifier, **arguments)
+    if isinstance(method, partial):
+        arguments = method.keywords | arguments
+    make = class_of(method)
+    build = getattr(make, "build", None)
+    if build is None:
+        return make(classifier, **arguments)
+    return build(classifier, Setup(bags, by, to_device, compile_part), **arguments)

@@ -27,6 +27,8 @@ CELL_VARIANCE = 1 / 12  # variance of a uniform distribution over one whole coun
 class CountLikelihood:
     """The count likelihood alone, on batches of whole bags."""
 
+    title = "count likelihood"
+
     def __init__(self, classifier: nn.Module) -> None:
         self.classifier = classifier
 

@@ -7,6 +7,7 @@ Ardehaly & Culotta, "Co-training for demographic classification using deep learn
 """
 
 from collections.abc import Iterator
+from typing import Self
 
 from torch import nn
 
@@ -14,6 +15,7 @@ from apportion.bags.bags import BagBatch, RowBatch
 from apportion.losses import proportion_loss
 from apportion.methods.prediction_memory import PredictionMemory
 from apportion.methods.protocol import LossTerms
+from apportion.methods.setup import Setup
 
 
 class DLLP:
@@ -23,9 +25,18 @@ class DLLP:
     large for a batch.
     """
 
+    title = "DLLP"
+    batches = ("bag", "row")
+
     def __init__(self, classifier: nn.Module, memory: PredictionMemory | None = None) -> None:
         self.classifier = classifier
         self.memory = memory
+
+    @classmethod
+    def build(cls, classifier: nn.Module, setup: Setup) -> Self:
+        """With a memory, for batches of rows."""
+        memory = PredictionMemory(setup.bags, False, setup.compile_part) if setup.by == "row" else None
+        return cls(classifier, memory)
 
     def networks(self) -> list[nn.Module]:
         if self.memory is None:

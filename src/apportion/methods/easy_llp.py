@@ -33,6 +33,7 @@ class EasyLLP:
 
     @classmethod
     def build(cls, classifier: nn.Module, setup: Setup) -> Self:
+        """With the class proportions of all rows."""
         return cls(classifier, setup.bags.overall.float().to(setup.bags.x.device))
 
     def networks(self) -> list[nn.Module]:

@@ -11,6 +11,7 @@ Liu et al., "Learning from label proportions with generative adversarial network
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from apportion.bags.bags import BagBatch
 from apportion.losses import proportion_loss
 from apportion.methods.protocol import LossTerms, frozen, frozen_batch_norm
+from apportion.methods.setup import Setup
 
 
 class LLPGAN:
@@ -27,6 +29,10 @@ class LLPGAN:
     `weight` is the weight of the proportion loss, `adversarial` that of the real and fake terms. For Adam
     only their ratio matters; for SGD and Muon their scale matters, too.
     """
+
+    title = "LLP-GAN"
+    # Muon's step keeps the length of the gradient: weights of 1 and 0.01 instead of 100 and 1 with Adam
+    image_options: ClassVar = {"adversarial": 0.01}
 
     def __init__(
         self,
@@ -48,6 +54,12 @@ class LLPGAN:
         self.weight = weight
         self.adversarial = adversarial
         self.mean: Callable[[Tensor], Tensor] = mean_of_rows  # replaced where there are several processes
+
+    @classmethod
+    def build(cls, classifier: nn.Module, setup: Setup, noise: int = 100, **options: float) -> Self:
+        """With a generator of instances."""
+        generator = setup.to_device(make_generator(setup.bags.x.shape[1:], noise))
+        return cls(classifier, generator, noise, **options)
 
     def networks(self) -> list[nn.Module]:
         return [self.classifier, self.generator]

@@ -27,6 +27,8 @@ class LLPVAT:
     `ramp` of training.
     """
 
+    title = "LLP-VAT"
+
     def __init__(
         self,
         classifier: nn.Module,

@@ -32,6 +32,7 @@ class MeanMap:
 
     title = "mean map"
     batches = ("bag", "row")
+    linear = True
 
     def __init__(self, classifier: nn.Module, means: Tensor, prior: Tensor, l2: float = 0.01) -> None:
         self.classifier = classifier
@@ -41,11 +42,12 @@ class MeanMap:
         self.l2 = l2
 
     @classmethod
-    def build(cls, classifier: nn.Module, setup: Setup, ridge: float = 1e-3, l2: float = 0.01) -> Self:
+    def build(cls, classifier: nn.Module, setup: Setup, ridge: float = 1e-3, **options: float) -> Self:
+        """With the class means that the bags suggest."""
         linear_layer(classifier)
         bags = setup.bags
         means = estimate_class_means(bags, ridge).to(bags.x.device)
-        return cls(classifier, means, bags.overall.float().to(bags.x.device), l2)
+        return cls(classifier, means, bags.overall.float().to(bags.x.device), **options)
 
     def networks(self) -> list[nn.Module]:
         return [self.classifier]

@@ -21,6 +21,8 @@ class ROT:
     `reg` is the entropy's weight 1/λ, `precision` the weight of KL(class masses ‖ proportions).
     """
 
+    title = "ROT"
+
     def __init__(
         self, classifier: nn.Module, alpha: float = 0.6, reg: float = 1.0, precision: float = 1.0
     ) -> None:

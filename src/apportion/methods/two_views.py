@@ -10,17 +10,20 @@ weight falls to zero by the middle of training. The method is new; docs/methods/
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from apportion._device import PartCompiler, identity, send_to_device, start_copy_to_host
+from apportion._device import PartCompiler, identity, plain_network, send_to_device, start_copy_to_host
 from apportion.bags.bags import BagBatch, RowBatch
 from apportion.losses import proportion_loss
 from apportion.methods.count_likelihood import count_loss
 from apportion.methods.prediction_memory import PredictionMemory
 from apportion.methods.protocol import LossTerms, WeightAverage, frozen_batch_norm
+from apportion.methods.setup import Setup
 from apportion.transport import assign_with_duals, round_to_counts
 
 OnHost = Callable[[], Sequence[Tensor]]  # waits for the CPU copies of a batch's logits, sizes and proportions
@@ -35,6 +38,10 @@ class TwoViews:
     label of an instance is its most probable class. With a `memory`, batches are of rows from all bags.
     `compile_part` compiles the parts of a step.
     """
+
+    title = "two views"
+    batches = ("bag", "row")
+    views = 2
 
     def __init__(
         self,
@@ -75,6 +82,22 @@ class TwoViews:
         self.strong_pass = compile_part(self._strong_pass, graphs=True)
         self.contrastive_loss = compile_part(self._contrastive_loss, graphs=True)
         self.label_losses = compile_part(label_losses, graphs=True)
+
+    @classmethod
+    def build(cls, network: nn.Module, setup: Setup, transport: bool = True, **options: Any) -> Self:
+        """With the average, the projector and, for batches of rows, the memory that the method needs."""
+        plain = split_network(plain_network(network))
+        head = cast(nn.Linear, plain[1])
+        memory = PredictionMemory(setup.bags, transport, setup.compile_part) if setup.by == "row" else None
+        return cls(
+            network,
+            setup.to_device(deepcopy(plain)),
+            make_projector(head.in_features).to(head.weight.device),
+            transport=transport,
+            memory=memory,
+            compile_part=setup.compile_part,
+            **options,
+        )
 
     def networks(self) -> list[nn.Module]:
         return [self.trained]

@@ -13,17 +13,9 @@ from apportion._untrusted import LARGEST, NUMBER, check_json
 from apportion.errors import RunError
 from apportion.experiments.run_folder import all_runs, is_finished, read_log, read_result, read_where
 from apportion.experiments.sample import Sample, read_sample
+from apportion.methods import title_of
 
-METHOD_NAMES = {
-    "dllp": "DLLP",
-    "llp_gan": "LLP-GAN",
-    "llp_vat": "LLP-VAT",
-    "rot": "ROT",
-    "count_likelihood": "count likelihood",
-    "plot": "PLOT",
-    "two_views": "two views",
-    "supervised": "supervised",
-}
+OTHER_TITLES = {"plot": "PLOT", "supervised": "supervised"}  # of what is not a first stage
 
 
 @dataclass(frozen=True)
@@ -116,7 +108,7 @@ def spread(values: Sequence[float]) -> str:
 
 def method_title(method: str) -> str:
     """dllp+plot -> DLLP + PLOT."""
-    return " + ".join(METHOD_NAMES.get(part, part) for part in method.split("+"))
+    return " + ".join(OTHER_TITLES.get(part) or title_of(part) for part in method.split("+"))
 
 
 def size_columns(sizes: Iterable[object]) -> list[str]:

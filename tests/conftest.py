@@ -1,7 +1,6 @@
 """What the tests share: one thread, small data, small networks, short training."""
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ from apportion._random import reseed, stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import moons
-from apportion.methods import METHODS, TwoViews
-from apportion.methods.llp_gan import make_generator
+from apportion.methods import METHODS, TwoViews, is_linear, make_learner, takes_pairs
 from apportion.methods.protocol import Learner
-from apportion.methods.two_views import make_projector
 from apportion.networks import mlp
 from apportion.optim import constant, make_optimizer
 from apportion.training import Epoch, train
@@ -61,7 +58,8 @@ def normed(k: int = 2, features: int = 2, width: int = 16) -> nn.Sequential:
     return nn.Sequential(body, nn.Linear(width, k))
 
 
-ONE_VIEW = [name for name in METHODS if name != "two_views"]  # whose x is a batch of instances
+# whose x is a batch of instances, and whose classifier may be any network
+ONE_VIEW = [name for name in METHODS if not takes_pairs(name) and not is_linear(name)]
 
 
 def two_views(x: Tensor) -> Tensor:
@@ -72,15 +70,12 @@ def two_views(x: Tensor) -> Tensor:
 def learner_of(name: str, classifier: nn.Module, shape: Sequence[int] = (2,), **options: Any) -> Learner:
     """A method of the first stage on this classifier; with the other players that it needs."""
     if name == "two_views":
-        reseed(0, "projector")
-        width = classifier[1].in_features
-        return TwoViews(
-            classifier, deepcopy(classifier), make_projector(width), **{"momentum": 0.9} | options
-        )
+        options = {"momentum": 0.9} | options
     if name == "llp_gan":
-        reseed(0, "generator")
-        options = {"generator": make_generator(shape, 8), "noise": 8} | options
-    return METHODS[name](classifier, **options)
+        options = {"noise": 8} | options
+    *_, last = (layer for layer in classifier.modules() if isinstance(layer, nn.Linear))
+    reseed(0, {"two_views": "projector", "llp_gan": "generator"}.get(name, name))
+    return make_learner(name, classifier, ragged(k=last.out_features, shape=shape), options=options)
 
 
 def trained(learner: Learner, bags: Bags, epochs: int = 2, **changes: Any) -> list[Epoch]:

@@ -10,7 +10,7 @@ from conftest import learner_of, moon_bags, network, steady, trained
 
 from apportion._random import stream
 from apportion.losses import symmetric_cross_entropy
-from apportion.methods import METHODS
+from apportion.methods import METHODS, is_linear
 from apportion.optim import make_optimizer
 from apportion.pipeline import fit_two_stages, second_stage
 from apportion.pseudo_labels import argmax_labels, hard_labels, predicted_labels, soft_labels
@@ -22,6 +22,10 @@ METHOD_LOSSES: dict[str, list[float]] = {
     "llp_gan": [0.695246, 0.438229, 1.03671, 0.00260044, 0.700496, 0.444007, 1.02005, 0.00117221],
     "rot": [0.416722, 0.275902, 0.418263, 0.277015],
     "two_views": [4.63216, 2.03379, 3.10588e-05, 2.54032, 3.10669e-05],
+    "llp_mm": [1.37473, 1.36349],
+    "easy_llp": [1.42719, 1.10406],
+    "mixbag": [0.430256, 0.0302773, 0.436847, 0],
+    "mean_map": [0.205751, 0.00203768, 0.163082, 0.00202852],
 }
 STUDENT_LOSSES: dict[str, list[float]] = {
     "hard": [0.700607, 0.687726, 0.650845, 0.622553],
@@ -46,7 +50,8 @@ STUDENTS = {
 
 
 def losses_of_method(name: str) -> list[float]:
-    epochs = trained(learner_of(name, network()), moon_bags()[0], 2)
+    net = network(widths=()) if is_linear(name) else network()
+    epochs = trained(learner_of(name, net), moon_bags()[0], 2)
     return [value for epoch in epochs for value in epoch.terms.values()]
 
 

@@ -1,14 +1,15 @@
 """check_method: every method passes it, and each rule catches a method that breaks it."""
 
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
-from conftest import learner_of, two_views
 from torch import nn
 
 from apportion.losses import proportion_loss
-from apportion.methods import DLLP, METHODS
+from apportion.methods import DLLP, METHODS, ROT
 from apportion.methods.protocol import LossTerms
 from apportion.testing import check_method
 
@@ -16,9 +17,13 @@ from apportion.testing import check_method
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_passes(name):
     state = torch.get_rng_state()
-    views = {"augment": two_views} if name == "two_views" else {}
-    check_method(lambda classifier: learner_of(name, classifier), **views)
+    check_method(METHODS[name])
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_functions_and_partials_that_make_a_method_pass():
+    check_method(partial(ROT, alpha=0.9))
+    check_method(lambda classifier: DLLP(classifier))
 
 
 class NotANumber(DLLP):
@@ -79,12 +84,41 @@ class ForgetsItsState(DLLP):
             yield terms | {"decay": 0.01 * noise}
 
 
+class WrongSign(DLLP):
+    def losses(self, batch, progress: float) -> Iterator[LossTerms]:
+        for terms in super().losses(batch, progress):
+            yield {name: -term for name, term in terms.items()}
+
+
+class OtherClassifier(DLLP):
+    """It trains a copy of the network that it predicts with."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__(deepcopy(classifier))
+        self.trained = self.classifier
+        self.classifier = classifier
+
+    def networks(self) -> list[nn.Module]:
+        return [self.trained]
+
+    def losses(self, batch, progress: float) -> Iterator[LossTerms]:
+        yield {"copy": proportion_loss(self.trained(batch.x), batch.sizes, batch.proportions)}
+
+
+class SeveralBags(DLLP):
+    def losses(self, batch, progress: float) -> Iterator[LossTerms]:
+        others = torch.tensor(len(batch.sizes) - 1.0)
+        for terms in super().losses(batch, progress):
+            yield terms | {"spread": 0 * terms["proportion"] / others}
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
         (NotANumber, "'extra' is nan"), (PerRow, "shape"), (TooManyNetworks, "1 dicts for 2 networks"),
         (Detached, "no weight of network 0"), (EqualBagsOnly, "."), (OwnRandomness, "the same seed"),
-        (IgnoresTheSeed, "different seeds"), (ForgetsItsState, "resumed"),
+        (IgnoresTheSeed, "different seeds"), (ForgetsItsState, "resumed"), (WrongSign, "well separated"),
+        (OtherClassifier, "well separated"), (SeveralBags, "spread"),
     ],
 )  # fmt: skip
 def test_a_method_that_breaks_a_rule_is_caught(broken, message):

@@ -1,13 +1,14 @@
 """Tests that every method has to pass, modeled on scikit-learn's `check_estimator`.
 
-For a method that is made from a classifier alone, `check_method(MyMethod)` runs all of them.
+`check_method(MyMethod)` runs all of them, in a second or two. They assume nothing about what the terms of a
+loss are or how they are called.
 """
 
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,41 +17,88 @@ from torch.optim import Optimizer
 from apportion._random import preserve_random_state, reseed, stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
+from apportion.evaluate import accuracy, predict_log_proba
+from apportion.methods.build import Method, is_linear, make_learner, takes_pairs
 from apportion.methods.protocol import Learner
 from apportion.networks import mlp
 from apportion.optim import constant, make_optimizer
 from apportion.pipeline import EpochState, first_stage
 from apportion.training import View
 
-MakeLearner = Callable[[nn.Module], Learner]  # a classifier of rows with two features -> the method
+MakeClassifier = Callable[[int], nn.Module]  # number of classes -> a classifier of rows with two features
 
 
-def check_method(make_learner: MakeLearner, *, augment: View = lambda x: x) -> None:
+class _Subject(NamedTuple):
+    """What is tested, and what it needs."""
+
+    method: Method
+    network: MakeClassifier
+    augment: View
+
+
+def check_method(
+    method: Method, *, network: MakeClassifier | None = None, augment: View | None = None
+) -> None:
     """Raise AssertionError unless a method follows the protocol `apportion.methods.protocol.Learner`.
+
+    The method must learn an easy problem, take bags of any sizes, of two and of three classes, and a single
+    bag, be repeatable by its seed, resume to the same bits, and depend on nothing but rows and proportions.
 
     Parameters
     ----------
-    make_learner : callable
-        Makes the method for a classifier, nn.Sequential(features, head), of rows with two features. It is
-        called several times. Any other network that it makes must depend on torch's random generator only.
+    method : str or callable
+        A class, a function that makes a `Learner` from a classifier, a partial of these, or the name of a
+        method. It is called several times; networks that it makes must depend on torch's random generator
+        only.
+    network : callable, optional
+        `network(n_classes) -> nn.Module`: makes a classifier of rows with two features. The default is an
+        mlp, nn.Sequential(features, head), or a linear one if the method says `linear = True`.
     augment : callable, optional
-        Turns a batch of rows (n, 2) into what the method takes.
+        Turns a batch of rows (n, 2) into what the method takes. The default changes nothing, or makes pairs
+        of views, (n, 2, 2), if the method says `views = 2`.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from apportion.methods import ROT
+    >>> from apportion.testing import check_method
+    >>> check_method(partial(ROT, alpha=0.9))
     """
+    if network is None:
+        widths = () if is_linear(method) else (16,)
+
+        def network(n_classes: int) -> nn.Module:
+            return mlp((2,), n_classes, widths)
+
+    if augment is None:
+        augment = _noisy_pairs if takes_pairs(method) else _unchanged
+    subject = _Subject(method, network, augment)
     with preserve_random_state(torch.device("cpu")):
-        check_terms(make_learner, augment)
-        check_bags_of_any_sizes(make_learner, augment)
-        check_seeds(make_learner, augment)
-        check_hidden_labels(make_learner, augment)
-        check_resuming(make_learner, augment)
+        check_terms(subject)
+        check_bags_of_any_sizes(subject)
+        check_one_bag(subject)
+        check_seeds(subject)
+        check_hidden_labels(subject)
+        check_resuming(subject)
+        check_learning(subject)
 
 
-def check_terms(make_learner: MakeLearner, augment: View) -> None:
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
+def _noisy_pairs(x: Tensor) -> Tensor:
+    """A weak and a strong view of points: a little noise, and more of it."""
+    return torch.stack([x + 0.02 * torch.randn_like(x), x + 0.2 * torch.randn_like(x)], 1)
+
+
+def check_terms(subject: _Subject) -> None:
     """`losses` yields one dict of finite scalars per network, and each network learns from its own."""
-    learner = _new_learner(make_learner)
     bags, _ = _two_classes()
+    learner = _new_learner(subject, bags)
     batch = bags.take(torch.arange(4))
     reseed(0, "check terms")
-    batch = replace(batch, x=augment(batch.x))
+    batch = replace(batch, x=subject.augment(batch.x))
     networks = learner.networks()
     n_dicts = 0
     for network, terms in zip(networks, learner.losses(batch, 0.25), strict=False):
@@ -66,7 +114,7 @@ def check_terms(make_learner: MakeLearner, augment: View) -> None:
     _require(n_dicts == len(networks), f"losses yields {n_dicts} dicts for {len(networks)} networks")
 
 
-def check_bags_of_any_sizes(make_learner: MakeLearner, augment: View) -> None:
+def check_bags_of_any_sizes(subject: _Subject) -> None:
     """Bags of different sizes, of one row, and larger than a batch can be learned from."""
     generator = stream(1, "check_method")
     sizes = torch.tensor([1, 5, 2, 40, 1, 9])
@@ -78,20 +126,36 @@ def check_bags_of_any_sizes(make_learner: MakeLearner, augment: View) -> None:
         torch.arange(58),
         list(range(6)),
     )
-    for state in _train(_new_learner(make_learner), bags, augment, batch_size=12):
+    _check_finite_training(subject, bags, f"bags of sizes {sizes.tolist()}")
+
+
+def check_one_bag(subject: _Subject) -> None:
+    """A single bag can be learned from, one of whose classes does not occur, and so can three classes."""
+    generator = stream(3, "check_method")
+    for n, share in ((30, [0.5, 0.5]), (30, [1.0, 0.0]), (30, [0.5, 0.3, 0.2]), (1, [0.0, 1.0])):
+        x = torch.randn(n, 2, generator=generator)
+        bags = Bags(x, torch.tensor([n]), torch.tensor([share]), torch.arange(n), ["the only one"])
+        _check_finite_training(subject, bags, f"a single bag of {n} rows with proportions {share}")
+
+
+def _check_finite_training(subject: _Subject, bags: Bags, what: str) -> None:
+    learner = _new_learner(subject, bags)
+    for state in _train(subject, learner, bags, batch_size=12):
         for name, mean in state.epoch.terms.items():
-            _require(math.isfinite(mean), f"the term '{name}' is {mean} for bags of sizes {sizes.tolist()}")
+            _require(math.isfinite(mean), f"the term '{name}' is {mean} for {what}")
+    weights = _weights_of(learner)
+    _require(all(bool(each.isfinite().all()) for each in weights), f"weights are not finite after {what}")
 
 
-def check_seeds(make_learner: MakeLearner, augment: View) -> None:
+def check_seeds(subject: _Subject) -> None:
     """The same seed gives bit-identical weights, and another seed gives different ones."""
     bags, _ = _two_classes()
-    first, again, other = (_trained_weights(make_learner, bags, augment, seed) for seed in (0, 0, 1))
+    first, again, other = (_trained_weights(subject, bags, seed) for seed in (0, 0, 1))
     _require(_same_bits(first, again), "two trainings with the same seed give different weights")
     _require(not _same_bits(first, other), "trainings with different seeds give the same weights")
 
 
-def check_hidden_labels(make_learner: MakeLearner, augment: View) -> None:
+def check_hidden_labels(subject: _Subject) -> None:
     """Permuting the hidden labels within bags, which changes no proportion, changes no weight."""
     bags, hidden = _two_classes()
     generator = stream(2, "check_method")
@@ -102,19 +166,17 @@ def check_hidden_labels(make_learner: MakeLearner, augment: View) -> None:
     x = torch.empty_like(bags.x)
     x[bags.source] = bags.x
     again, _ = make_bags(x, y, 20, 2, stream(0, "check_method", "bags"))
-    same = _same_bits(
-        _trained_weights(make_learner, bags, augment), _trained_weights(make_learner, again, augment)
-    )
+    same = _same_bits(_trained_weights(subject, bags), _trained_weights(subject, again))
     _require(same, "permuting labels within bags changes the weights: hidden labels reach the method")
 
 
-def check_resuming(make_learner: MakeLearner, augment: View) -> None:
+def check_resuming(subject: _Subject) -> None:
     """Interrupted and resumed training gives the same weights, bit for bit."""
     bags, _ = _two_classes()
-    whole = _new_learner(make_learner)
-    saved = [copy.deepcopy(state.state()) for state in _train(whole, bags, augment)]
-    resumed = _new_learner(make_learner)
-    for _ in _train(resumed, bags, augment, resume=saved[0]):
+    whole = _new_learner(subject, bags)
+    saved = [copy.deepcopy(state.state()) for state in _train(subject, whole, bags)]
+    resumed = _new_learner(subject, bags)
+    for _ in _train(subject, resumed, bags, resume=saved[0]):
         pass
     _require(
         _same_bits(_weights_of(whole), _weights_of(resumed)),
@@ -122,25 +184,44 @@ def check_resuming(make_learner: MakeLearner, augment: View) -> None:
     )
 
 
-def _two_classes() -> tuple[Bags, Tensor]:
-    """200 rows of two clusters in random bags of 20, and their hidden labels."""
+def check_learning(subject: _Subject) -> None:
+    """Two well separated classes in small bags are told apart, and the classifier is what was trained."""
+    bags, hidden = _two_classes(bag_size=4)
+    learner = _new_learner(subject, bags)
+    for _ in _train(subject, learner, bags, epochs=EPOCHS_TO_LEARN):
+        pass
+    right = accuracy(predict_log_proba(learner.classifier, bags.x), hidden)
+    _require(
+        right > 0.9,
+        f"after {EPOCHS_TO_LEARN} epochs, {right:.0%} of the rows of two well separated classes are right, "
+        "expected more than 90 %; is the classifier the network that is trained, and the sign of the loss "
+        "right?",
+    )
+
+
+EPOCHS_TO_LEARN = 30
+
+
+def _two_classes(bag_size: int = 20) -> tuple[Bags, Tensor]:
+    """200 rows of two clusters in random bags, and their hidden labels."""
     generator = stream(0, "check_method")
     y = torch.arange(200) % 2
     x = torch.randn(200, 2, generator=generator) + 2.0 * y.unsqueeze(1)
-    return make_bags(x, y, 20, 2, stream(0, "check_method", "bags"))
+    return make_bags(x, y, bag_size, 2, stream(0, "check_method", "bags"))
 
 
-def _new_learner(make_learner: MakeLearner) -> Learner:
+def _new_learner(subject: _Subject, bags: Bags) -> Learner:
     reseed(0, "check_method")
-    return make_learner(mlp((2,), 2, widths=(16,)))
+    return make_learner(subject.method, subject.network(bags.n_classes), bags)
 
 
 def _train(
+    subject: _Subject,
     learner: Learner,
     bags: Bags,
-    augment: View,
     *,
     seed: int = 0,
+    epochs: int = 3,
     batch_size: int = 64,
     resume: dict[str, Any] | None = None,
 ) -> Iterator[EpochState]:
@@ -149,18 +230,18 @@ def _train(
         learner,
         bags,
         optimizers,
-        epochs=3,
+        epochs=epochs,
         schedule=constant,
         seed=seed,
         batch_size=batch_size,
-        augment=augment,
+        augment=subject.augment,
         resume=resume,
     )
 
 
-def _trained_weights(make_learner: MakeLearner, bags: Bags, augment: View, seed: int = 0) -> list[Tensor]:
-    learner = _new_learner(make_learner)
-    for _ in _train(learner, bags, augment, seed=seed):
+def _trained_weights(subject: _Subject, bags: Bags, seed: int = 0) -> list[Tensor]:
+    learner = _new_learner(subject, bags)
+    for _ in _train(subject, learner, bags, seed=seed):
         pass
     return _weights_of(learner)
 

@@ -27,7 +27,9 @@ class Instances:
 def check_instances(name: str, data: Instances) -> Instances:
     """The data set, after checking that its parts fit together; errors name the data set and the part."""
     if not isinstance(data, Instances):
-        raise DataError(f"the data set {name!r} is {type(data).__name__}; return apportion.datasets.Instances")
+        raise DataError(
+            f"the data set {name!r} is {type(data).__name__}; return apportion.datasets.Instances"
+        )
     for part, x, y in (("", data.x, data.y), ("test_", data.test_x, data.test_y)):
         for field, value in ((f"{part}x", x), (f"{part}y", y)):
             if not isinstance(value, Tensor):
@@ -36,9 +38,13 @@ def check_instances(name: str, data: Instances) -> Instances:
             raise DataError(f"{part}x of {name!r} is {x.dtype}; pass float32, or images as uint8")
         if len(x) != len(y) or x.shape[1:] != data.x.shape[1:]:
             shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
-            raise DataError(f"{part}x and {part}y of {name!r} have shapes {shapes}; pass one label per instance")
+            raise DataError(
+                f"{part}x and {part}y of {name!r} have shapes {shapes}; pass one label per instance"
+            )
         if y.dtype != torch.int64 or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < data.n_classes):
-            raise DataError(f"{part}y of {name!r} must be int64 from 0 to {data.n_classes - 1}, one per class name")
+            raise DataError(
+                f"{part}y of {name!r} must be int64 from 0 to {data.n_classes - 1}, one per class name"
+            )
     if data.x.dtype == torch.uint8 and not data.mean:
         raise DataError(f"{name!r} has images as bytes; give mean and std of each channel, in [0, 1]")
     return data

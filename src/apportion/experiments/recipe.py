@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from apportion.bags.simulate import BAG_KINDS
 from apportion.datasets import DATASETS, IMAGE_SETS, dataset_names
 from apportion.errors import SettingsError
 from apportion.losses import SCE_WEIGHTS
-from apportion.methods import METHODS, is_linear, option_defaults, takes_pairs, takes_rows
+from apportion.methods import METHODS, option_defaults, takes_pairs, takes_rows
 from apportion.networks import IMAGE_NETWORKS, NETWORKS
 from apportion.optim import OPTIMIZERS, SCHEDULES
 from apportion.pseudo_labels import PSEUDO_LABELS, RECIPE_REG
@@ -299,8 +299,8 @@ def _check_views(recipe: Recipe) -> None:
     if takes_pairs(recipe.first.method) != (recipe.augment in PAIRS):
         pairs = ", ".join(name for name in METHODS if takes_pairs(name))
         raise SettingsError(
-            f"first.method is '{recipe.first.method}' and augment is '{recipe.augment}', but methods for pairs "
-            f"of views ({pairs}) and the views {' and '.join(PAIRS)} need each other; set both or neither"
+            f"first.method is '{recipe.first.method}' and augment is '{recipe.augment}', but the methods for "
+            f"two views ({pairs}) and the views {' and '.join(PAIRS)} need each other; set both or neither"
         )
     if recipe.second is not None and recipe.stage_augment in PAIRS:
         raise SettingsError(

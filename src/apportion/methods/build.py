@@ -67,10 +67,10 @@ def register_method(name: str, method: MakeLearner) -> None:
 # --- what is special about a method
 
 
-def class_of(method: Method) -> MakeLearner:
-    """The class or function that makes a method, given its name or a partial of it."""
+def class_of(method: Method) -> Any:
+    """The class or function that makes a method, given its name or a partial of it; None for other names."""
     if isinstance(method, str):
-        return METHODS[method]
+        return METHODS.get(method)
     return class_of(method.func) if isinstance(method, partial) else method
 
 
@@ -96,10 +96,7 @@ def image_options(method: Method) -> dict[str, Any]:
 
 def title_of(method: Method) -> str:
     """What reports call a method. A name that is not in `METHODS` is its own title."""
-    if isinstance(method, str) and method not in METHODS:
-        return method
-    name = method if isinstance(method, str) else name_of(method)
-    return getattr(class_of(method), "title", name)
+    return getattr(class_of(method), "title", name_of(method))
 
 
 def name_of(method: Method) -> str:
@@ -122,7 +119,6 @@ def option_defaults(method: Method) -> dict[str, Any]:
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return list(inspect.signature(function).parameters.values())
-
 
 
 # --- making one

@@ -35,8 +35,9 @@ class DLLP:
     @classmethod
     def build(cls, classifier: nn.Module, setup: Setup) -> Self:
         """With a memory, for batches of rows."""
-        memory = PredictionMemory(setup.bags, False, setup.compile_part) if setup.by == "row" else None
-        return cls(classifier, memory)
+        if setup.by == "bag":
+            return cls(classifier)
+        return cls(classifier, PredictionMemory(setup.bags, False, setup.compile_part))
 
     def networks(self) -> list[nn.Module]:
         if self.memory is None:

@@ -4,8 +4,8 @@
 
 for row j of a bag of n rows with proportions p; π are the proportions of all rows. If bags are random, the
 expectation of w given a row is one-hot at its class, so the expectation of L is the loss with true labels.
-The weights of a row sum to one, but they are of either sign and of size √n: L has no lower bound, and a network
-that can tell bags apart lowers it forever (docs/methods/easy-llp.md).
+The weights of a row sum to one, but they are of either sign and of size √n: L has no lower bound, and a
+network that can tell bags apart lowers it forever (docs/methods/easy-llp.md).
 
 Busa-Fekete, Choi, Dick, Gentile & Muñoz Medina, "Easy learning from label proportions", NeurIPS 2023.
 """

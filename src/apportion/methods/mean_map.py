@@ -6,8 +6,8 @@
 The logistic loss of a linear classifier depends on labels only through the class means: with the true ones,
 L is the loss of logistic regression. Step 1 assumes that rows of a class have the same mean in all bags.
 
-Quadrianto, Smola, Caetano & Le, "Estimating labels from label proportions", JMLR 2009; Patrini, Nock, Rivera &
-Caetano, "(Almost) no label no cry", NeurIPS 2014.
+Quadrianto, Smola, Caetano & Le, "Estimating labels from label proportions", JMLR 2009. Patrini, Nock, Rivera
+& Caetano, "(Almost) no label no cry", NeurIPS 2014, call Σ_c π_c μ_c the mean operator.
 """
 
 from collections.abc import Iterator

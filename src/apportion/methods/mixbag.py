@@ -99,7 +99,7 @@ def variance_of_drawn(proportions: Tensor, sizes: Tensor, n_drawn: Tensor) -> Te
 
 
 def confidence_interval_loss(bags: MixedBags, z: float) -> Tensor:
-    """The cross-entropy of mixed bags with a class outside its interval, mean over the rows of all of them."""
+    """The cross-entropy of mixed bags with a class outside its interval, mean over the rows of all bags."""
     outside = (bags.predicted - bags.proportions).abs() > z * bags.variance.sqrt()
     losses = cross_entropy_of_means(bags.predicted, bags.proportions)
     return mean_over_rows(losses.where(outside.any(1), 0.0), bags.sizes)

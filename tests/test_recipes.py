@@ -28,7 +28,7 @@ from apportion.experiments.recipe import (
 )
 from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run_folder import all_runs, differences, read_recipe
-from apportion.methods import METHODS
+from apportion.methods import METHODS, option_defaults
 from apportion.networks import NETWORKS
 from apportion.optim import OPTIMIZERS, SCHEDULES
 from apportion.pseudo_labels import PSEUDO_LABELS
@@ -245,16 +245,13 @@ def test_infinite_relaxation_meets_the_proportions_exactly():
 def test_every_number_and_every_option_has_a_range():
     recipe = Recipe(first=FirstStage(clip=1.0), second=SecondStage(precision=1.0, stop=1.0))
     assert {path for path, _ in numbers_of(recipe)} == set(RANGES)
-    makers = [(maker, 2) for maker in NETWORKS.values()] + [(maker, 1) for maker in METHODS.values()]
-    for maker, n_given in makers:
-        for option in list(inspect.signature(maker).parameters.values())[n_given:]:
-            has_default = option.default not in (inspect.Parameter.empty, None)
-            if (
-                has_default
-                and not isinstance(option.default, bool)
-                and isinstance(option.default, int | float | tuple)
-            ):
-                assert option.name in OPTION_RANGES
+    options = [default for method in METHODS for default in option_defaults(method).items()]
+    for make in NETWORKS.values():
+        parameters = list(inspect.signature(make).parameters.values())[2:]
+        options += [(each.name, each.default) for each in parameters]
+    for name, default in options:
+        if isinstance(default, int | float | tuple) and not isinstance(default, bool):
+            assert name in OPTION_RANGES
 
 
 # --- combinations

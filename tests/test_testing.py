@@ -118,7 +118,7 @@ class SeveralBags(DLLP):
         (NotANumber, "'extra' is nan"), (PerRow, "shape"), (TooManyNetworks, "1 dicts for 2 networks"),
         (Detached, "no weight of network 0"), (EqualBagsOnly, "."), (OwnRandomness, "the same seed"),
         (IgnoresTheSeed, "different seeds"), (ForgetsItsState, "resumed"), (WrongSign, "well separated"),
-        (OtherClassifier, "well separated"), (SeveralBags, "spread"),
+        (OtherClassifier, "well separated"), (SeveralBags, "is nan"),
     ],
 )  # fmt: skip
 def test_a_method_that_breaks_a_rule_is_caught(broken, message):

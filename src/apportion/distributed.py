@@ -13,7 +13,7 @@ the two stages. A training script needs `process_group`, `DistributedPipeline` a
 import atexit
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -256,20 +256,24 @@ class WeightedLearner:
         self.learner = learner
         self.bags = bags
         self.classifier = learner.classifier
+        # a method from outside says which of its terms are means over rows
+        self.mean_terms = {*MEAN_TERMS, *getattr(learner, "mean_terms", ())}
 
     def networks(self) -> list[nn.Module]:
         return self.learner.networks()
 
     def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
         for terms in self.learner.losses(batch, self.bags.progress):
-            yield {name: weigh_term(name, term, self.bags) for name, term in terms.items()}
+            yield {name: weigh_term(name, term, self.bags, self.mean_terms) for name, term in terms.items()}
 
 
-def weigh_term(name: str, term: Tensor, bags: ProcessBags) -> Tensor:
+def weigh_term(
+    name: str, term: Tensor, bags: ProcessBags, mean_terms: Collection[str] = MEAN_TERMS
+) -> Tensor:
     """The process's part of a loss term: the parts of all processes sum to the term, and so do gradients."""
     if name in GLOBAL_TERMS:  # every process has the whole value, and only its own part of the gradient
         return term - term.detach() * (1 - 1 / bags.group.size)
-    if name not in MEAN_TERMS:
+    if name not in mean_terms:
         raise RunError(f"the loss term '{name}' cannot be summed over processes; use one process")
     return term * bags.weight
 

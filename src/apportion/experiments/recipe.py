@@ -19,6 +19,7 @@ from apportion.datasets import DATASETS, IMAGE_SETS, dataset_names
 from apportion.errors import SettingsError
 from apportion.losses import SCE_WEIGHTS
 from apportion.methods import METHODS, option_defaults, takes_pairs, takes_rows
+from apportion.methods.build import class_of
 from apportion.networks import IMAGE_NETWORKS, NETWORKS
 from apportion.optim import OPTIMIZERS, SCHEDULES
 from apportion.pseudo_labels import PSEUDO_LABELS, RECIPE_REG
@@ -202,7 +203,7 @@ def check_recipe(recipe: Recipe) -> None:
         _check_options(f"{path}.options", network.options, _network_options(network.name))
     _check_options("first.options", recipe.first.options, option_defaults(recipe.first.method))
     for path, value in numbers_of(recipe):
-        allowed = OPTION_RANGES.get(path.rsplit(".", 1)[1]) if ".options." in path else RANGES[path]
+        allowed = _option_range(recipe, path) if ".options." in path else RANGES[path]
         if allowed is not None and not allowed.contains(value):
             raise SettingsError(f"{path} is {value!r}; it must be {allowed}")
     _check_data(recipe)
@@ -214,6 +215,13 @@ def check_recipe(recipe: Recipe) -> None:
             "second.student is 'teacher', which keeps the network of the first stage; leave out "
             "second.network, or set second.student=new"
         )
+
+
+def _option_range(recipe: Recipe, path: str) -> "Range | None":
+    """The range of an option of one of our networks or methods; those from outside check their own."""
+    owner, name = path.rsplit(".options.", 1)
+    function = class_of(recipe.first.method) if owner == "first" else NETWORKS[_networks(recipe)[owner].name]
+    return OPTION_RANGES.get(name) if function.__module__.startswith("apportion.") else None
 
 
 def _check_names(recipe: Recipe) -> None:
@@ -401,6 +409,11 @@ OPTION_RANGES = {  # of every network and method that has an option of that name
     "contrast": NONNEGATIVE,
     "temperature": POSITIVE,
     "momentum": BELOW_1,
+    "order": NONNEGATIVE,
+    "mixed": Range(0, 1, high_closed=True),
+    "z": NONNEGATIVE,
+    "ridge": NONNEGATIVE,
+    "l2": NONNEGATIVE,
     "precision": Range(0, low_open=True, high_closed=True),  # infinite: the proportions are met exactly
 }
 

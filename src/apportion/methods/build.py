@@ -7,6 +7,7 @@ options. What is special about a method stands in its class:
 - `batches`: ("bag",) by default; with "row" it can also learn from batches of rows from all bags.
 - `views`: 1 by default; 2 if a batch holds a weak and a strong view of every instance.
 - `linear`: True if the classifier has to be linear.
+- `mean_terms`: the names of loss terms that are means over rows, for training in several processes.
 - `image_options`: options for images that differ from its defaults.
 - `build(classifier, setup, **options)`: a class method that makes it, if it needs more than the classifier.
 """

@@ -26,6 +26,7 @@ class EasyLLP:
     """The debiased cross-entropy. `prior` (k,) are the class proportions of all rows."""
 
     title = "EasyLLP"
+    mean_terms = ("debiased",)
 
     def __init__(self, classifier: nn.Module, prior: Tensor) -> None:
         self.classifier = classifier

@@ -40,6 +40,7 @@ class LLPMM:
     """
 
     title = "LLP-MM"
+    mean_terms = ("moments",)
 
     def __init__(self, classifier: nn.Module, order: int = 0) -> None:
         self.classifier = classifier

@@ -31,6 +31,7 @@ class MeanMap:
     """
 
     title = "mean map"
+    mean_terms = ("logistic", "l2")
     batches = ("bag", "row")
     linear = True
 

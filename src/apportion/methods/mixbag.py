@@ -31,6 +31,7 @@ class MixBag:
     """
 
     title = "MixBag"
+    mean_terms = ("proportion", "mixed")
 
     def __init__(self, classifier: nn.Module, mixed: float = 0.5, z: float = Z_99) -> None:
         self.classifier = classifier

@@ -212,8 +212,8 @@ def read_lines() -> list[dict[str, Any]]:
 
 # --- the page
 
-# Percent on the test part, as printed; None where nothing comparable is published. Other networks, budgets and
-# bags than ours, so they show the order of methods at most.
+# Percent on the test part, as printed. Other networks, budgets and bags than ours, so they show the order of
+# methods at most.
 PUBLISHED_CIFAR = {  # CIFAR-10, random bags of 64
     "dllp": "71.11 ¹, 79.76 ², 75.23 ³",
     "llp_vat": "70.53 ¹, 78.75 ²",

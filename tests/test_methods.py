@@ -3,7 +3,10 @@ each."""
 
 import math
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,6 +23,7 @@ from conftest import (
     two_views,
     weights_of,
 )
+from sklearn.base import clone
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -30,7 +34,19 @@ from apportion.datasets.synthetic import blobs, moons
 from apportion.errors import SettingsError
 from apportion.evaluate import accuracy, predict_log_proba
 from apportion.losses import cross_entropy, kl_divergence, proportion_loss
-from apportion.methods import DLLP, LLPGAN, LLPVAT, METHODS, ROT, TwoViews, make_learner
+from apportion.methods import (
+    DLLP,
+    LLPGAN,
+    LLPVAT,
+    METHODS,
+    ROT,
+    TwoViews,
+    make_learner,
+    option_defaults,
+    register_method,
+    takes_rows,
+    title_of,
+)
 from apportion.methods.count_likelihood import count_loss
 from apportion.methods.llp_gan import make_generator
 from apportion.methods.llp_vat import ramp_up, rescale
@@ -489,3 +505,70 @@ def test_frozen_batch_norm_leaves_norms_without_statistics_as_they_are():
     with frozen_batch_norm(norms):
         pass
     assert [norm.track_running_stats for norm in norms] == [True, False]
+
+
+# --- one table of names
+
+
+def test_every_method_is_named_where_users_choose_one():
+    from apportion import ProportionClassifier
+    from apportion.cli import options
+
+    for name in METHODS:
+        assert f'"{name}"' in str(ProportionClassifier.__doc__)
+        assert name in Path(options.__file__).read_text("utf-8")
+        assert title_of(name) != name
+
+
+def test_names_from_outside_are_registered_once(monkeypatch):
+    monkeypatch.setattr("apportion.methods.build.METHODS", dict(METHODS))
+
+    class Own(DLLP):
+        title = "own"
+
+    register_method("own", Own)
+    register_method("own", Own)  # a module may be imported twice
+    assert title_of("own") == "own"
+    assert takes_rows("own")
+    for name, method in (("dllp", Own), ("own", ROT), ("Own!", Own), ("other", None)):
+        with pytest.raises(SettingsError):
+            register_method(name, method)  # type: ignore[arg-type]
+
+
+def test_options_of_a_method_are_those_of_the_functions_that_make_it():
+    assert option_defaults("dllp") == {}
+    assert set(option_defaults("llp_gan")) == {"noise", "weight", "adversarial"}
+    assert set(option_defaults("mean_map")) == {"ridge", "l2"}
+    assert {"transport", "counts", "bag_first"} <= set(option_defaults("two_views"))
+    assert option_defaults(partial(ROT, alpha=0.1))["reg"] == 1.0
+
+
+def test_the_estimator_takes_a_class_a_function_or_a_partial():
+    from apportion import ProportionClassifier
+
+    bags, hidden = moon_bags()
+    x = bags.x.numpy()
+    ids = np.repeat(np.arange(len(bags.sizes)), bags.sizes)
+
+    def weights(method):
+        classifier = ProportionClassifier(method=method, epochs=2, pseudo_labels=None, random_state=0)
+        clone(classifier).fit(x, hidden.numpy(), bags=ids)
+        classifier.fit(x, hidden.numpy(), bags=ids)
+        return weights_of(classifier.model_)
+
+    by_name = weights("rot")
+    assert same_bits(by_name, weights(ROT))
+    assert same_bits(by_name, weights(lambda network: ROT(network)))
+    assert same_bits(by_name, weights(partial(ROT, alpha=0.6)))
+    assert not same_bits(by_name, weights(partial(ROT, alpha=0.1)))
+
+
+def test_mean_map_is_linear_in_the_estimator():
+    from apportion import ProportionClassifier
+
+    bags, hidden = moon_bags()
+    ids = np.repeat(np.arange(len(bags.sizes)), bags.sizes)
+    classifier = ProportionClassifier(method="mean_map", pseudo_labels=None, random_state=0)
+    classifier.fit(bags.x.numpy(), hidden.numpy(), bags=ids)
+    assert sum(isinstance(layer, nn.Linear) for layer in classifier.model_.modules()) == 1
+    assert classifier.score(bags.x.numpy(), hidden.numpy()) > 0.8

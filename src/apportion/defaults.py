@@ -23,9 +23,9 @@ from apportion.augment import crop_flip, weak_and_strong
 from apportion.bags.arrays import as_floats, center_pixels, is_images
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
-from apportion.methods.build import METHODS, Method, image_options, takes_pairs, takes_rows
+from apportion.methods.build import METHODS, Method, image_options, is_linear, takes_pairs, takes_rows
 from apportion.methods.new_network import MakeNetwork, is_built_in
-from apportion.networks import NETWORKS, resnet9
+from apportion.networks import NETWORKS, mlp, resnet9
 from apportion.optim import Optimization, flat_then_linear, one_cycle, ramp_cosine
 from apportion.pseudo_labels import PSEUDO_LABELS
 from apportion.training import View
@@ -44,6 +44,9 @@ def kind_of_data(x: Tensor, device: torch.device) -> DataKind:
     if not is_images(x):
         return "table"
     return "cpu_images" if device.type == "cpu" else "images"
+
+
+LINEAR = partial(mlp, widths=())  # for methods that are for linear classifiers only
 
 
 def default_model(kind: DataKind) -> str | MakeNetwork:
@@ -72,7 +75,7 @@ def resolve_auto(settings: Mapping[str, Any], x: Tensor, device: torch.device) -
     """The settings with every "auto" of model, method and pseudo_labels replaced by its default for `x`."""
     kind = kind_of_data(x, device)
     defaults = {
-        "model": default_model(kind),
+        "model": LINEAR if is_linear(settings["method"]) else default_model(kind),
         "method": default_method(kind),
         "pseudo_labels": default_pseudo_labels(kind),
     }
@@ -213,8 +216,8 @@ def default_optimization(
     `muon` says whether the network suits Muon, `steps` is the length of the stage, and `bag_size` the
     `usual_bag_size`.
     """
-    if kind == "table":
-        return Optimization("adam", 2e-3, one_cycle)
+    if kind == "table" or is_linear(method):
+        return Optimization("adam", 1e-2 if is_linear(method) else 2e-3, one_cycle)
     if takes_pairs(method) and muon:
         return Optimization("muon", muon_learning_rate(steps), ramp_cosine, weight_decay=5e-4, clip=5.0)
     if takes_pairs(method):

@@ -35,6 +35,7 @@ from apportion.bags.problems import check_bags_differ, raise_problem
 from apportion.defaults import check_settings, encodes_arrays, resolve_auto
 from apportion.errors import ApportionWarning
 from apportion.evaluate import bag_correlation, predict_log_proba_on
+from apportion.methods import name_of
 from apportion.networks import NETWORKS
 from apportion.pipeline import EpochState, fit_two_stages
 from apportion.pseudo_labels import make_labeler, transduce
@@ -62,8 +63,11 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         The network: "mlp", "conv13", "resnet9", "resnet18" or "wrn_28_2", or a function
         `(shape, n_classes) -> torch.nn.Module` that makes a new network from the shape of an instance.
         "auto": an mlp for rows, a ResNet-9 for images.
-    method : {"auto", "dllp", "count_likelihood", "llp_vat", "llp_gan", "rot", "two_views"}, default="auto"
-        How the teacher learns from proportions. "auto": "dllp" for rows, "two_views" for images.
+    method : str or callable, default="auto"
+        How the teacher learns from proportions: "dllp", "count_likelihood", "llp_vat", "llp_gan", "rot",
+        "two_views", "llp_mm", "easy_llp", "mixbag" or "mean_map" (linear models only), or a method of your
+        own: a class, or a function that makes it from a network. `functools.partial` sets options. "auto":
+        "dllp" for rows, "two_views" for images.
     pseudo_labels : {"auto", "soft", "hard", "predicted", "argmax"} or None, default="auto"
         The labels that the student learns: "soft" or "hard" labels that match the proportions, by entropic or
         exact optimal transport, or, for comparison, the "predicted" probabilities or their "argmax".
@@ -169,7 +173,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         model: Any = "auto",
-        method: str = "auto",
+        method: Any = "auto",
         pseudo_labels: str | None = "auto",
         *,
         epochs: int | None = None,
@@ -279,7 +283,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self.history_ = []
         self.resolved_ = {
             "model": settings["model"],
-            "method": settings["method"],
+            "method": name_of(settings["method"]),
             "pseudo_labels": settings["pseudo_labels"],
         }
         self.instance_shape_ = tuple(x.shape[1:])

@@ -31,7 +31,8 @@ from apportion.defaults import (
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
-from apportion.methods import make_learner
+from apportion.methods import make_learner, takes_pairs
+from apportion.methods.build import Method
 from apportion.methods.new_network import MakeNetwork, new_network
 from apportion.methods.plot import PLOT, LabelHistory, Loss, moving_average, prediction_change
 from apportion.methods.protocol import Learner
@@ -238,7 +239,7 @@ def fit_two_stages(
     bags: Bags,
     model: MakeNetwork,
     *,
-    method: str = "dllp",
+    method: Method = "dllp",
     label: Labeler | None,
     epochs: int | None = None,
     student_epochs: int | None = None,
@@ -260,8 +261,8 @@ def fit_two_stages(
         stage only.
     model : callable
         `(shape, n_classes) -> nn.Module`: makes a new network for instances of this shape.
-    method : str, default="dllp"
-        The method of the first stage, a name in `apportion.methods.METHODS`.
+    method : str or callable, default="dllp"
+        The method of the first stage: a name in `apportion.methods.METHODS`, or a class such as those.
     label : callable or None
         Makes the labels of the second stage, see `apportion.pseudo_labels`. None: no second stage.
     epochs, student_epochs : int, optional
@@ -303,8 +304,9 @@ def _fit_teacher(
     """The first stage, on the bags whose proportions are known; returns the trained learner."""
     known = bags.known()
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
-    # two_views runs several forward passes per step, so its parts are compiled instead of the network
-    to_device, compile_part = compile_for(bags.x.device, lengths, parts=plan.method == "two_views")
+    # with two views there are several forward passes per step, so its parts are compiled, not the network
+    parts = takes_pairs(plan.method)
+    to_device, compile_part = compile_for(bags.x.device, lengths, parts=parts)
     view = compile_part(plan.view)
     reseed(seed, "first", "weights")
     network = new_network(model, known, to_device, plan.batch_size, plan.horizontal_flip)

@@ -157,7 +157,12 @@ class TrainingOptions:
         str, _option(panel=TRAINING, text="mlp (rows), conv13, resnet9, resnet18, wrn_28_2.")
     ] = "auto"
     method: Annotated[
-        str, _option(panel=TRAINING, text="dllp, count_likelihood, llp_vat, llp_gan, rot, two_views.")
+        str,
+        _option(
+            panel=TRAINING,
+            text="dllp, count_likelihood, llp_vat, llp_gan, rot, two_views, llp_mm, easy_llp, mixbag, "
+            "mean_map (a linear model).",
+        ),
     ] = "auto"
     pseudo_labels: Annotated[
         str,

@@ -14,7 +14,7 @@ from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
 from apportion.methods.protocol import frozen_batch_norm
-from apportion.networks import NETWORKS
+from apportion.networks import BUILT_IN
 from apportion.networks.flip import FlipAveraged
 
 # (shape of an instance, number of classes) -> network
@@ -43,7 +43,7 @@ def new_network(
 def is_built_in(make_network: MakeNetwork) -> bool:
     """Whether the function makes one of the networks in `apportion.networks`."""
     function = make_network.func if isinstance(make_network, partial) else make_network
-    return function in NETWORKS.values()
+    return function in BUILT_IN
 
 
 # --- initial bias

@@ -15,6 +15,7 @@ from apportion.networks.resnet import resnet9, resnet18, wrn_28_2
 
 IMAGE_NETWORKS = {"conv13": conv13, "wrn_28_2": wrn_28_2, "resnet18": resnet18, "resnet9": resnet9}
 NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, **IMAGE_NETWORKS}
+BUILT_IN = tuple(NETWORKS.values())  # NETWORKS may have others, from outside
 
 
 def register_network(name: str, network: Callable[..., nn.Module]) -> None:
@@ -23,6 +24,6 @@ def register_network(name: str, network: Callable[..., nn.Module]) -> None:
 
 
 __all__ = [
-    "IMAGE_NETWORKS", "MNIST_WIDTHS", "NETWORKS", "conv13", "mlp", "register_network", "resnet9", "resnet18",
-    "wrn_28_2",
+    "BUILT_IN", "IMAGE_NETWORKS", "MNIST_WIDTHS", "NETWORKS", "conv13", "mlp", "register_network", "resnet9",
+    "resnet18", "wrn_28_2",
 ]  # fmt: skip

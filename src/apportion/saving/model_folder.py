@@ -27,6 +27,7 @@ from apportion._untrusted import NUMBER, atomic_folder, check_number, printable,
 from apportion.encoding import TableEncoder
 from apportion.errors import ApportionWarning, DataError, ModelError
 from apportion.estimator import ProportionClassifier
+from apportion.methods import name_of
 from apportion.networks import NETWORKS
 from apportion.saving.card import card
 
@@ -209,6 +210,7 @@ def _parameters_of(classifier: ProportionClassifier, name: str) -> dict[str, Any
     parameters = classifier.get_params(deep=False)
     if not isinstance(parameters["model"], str):
         parameters["model"] = name
+    parameters["method"] = name_of(parameters["method"])
     for key, value in parameters.items():
         if isinstance(value, np.generic):
             parameters[key] = value.item()

@@ -23,7 +23,7 @@ LAYERS = (
     ("losses", "pseudo_labels", "optim", "augment"),
     ("methods",),
     ("training", "evaluate", "pipeline", "defaults", "distributed"),
-    ("selection", "conditioning"),
+    ("selection", "conditioning", "decisions"),
     ("estimator",),
     ("saving", "testing"),
     ("tables",),

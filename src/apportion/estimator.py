@@ -32,6 +32,16 @@ from apportion.bags.instances import (
     take_bag_columns,
 )
 from apportion.bags.problems import check_bags_differ, raise_problem
+from apportion.decisions import (
+    check_decision,
+    decide_by_bags,
+    decide_by_prices,
+    describe_never_predicted,
+    known_shares,
+    never_predicted,
+    share_prices,
+    warn_never_predicted,
+)
 from apportion.defaults import check_settings, encodes_arrays, resolve_auto
 from apportion.errors import ApportionWarning
 from apportion.evaluate import bag_correlation, predict_log_proba_on
@@ -119,6 +129,14 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         The stage and the epoch whose weights were kept.
     temperature_ : float
         What logits were divided by; 1 without `calibrate`.
+    class_shares_ : ndarray of shape (n_classes,)
+        The known class shares of all training rows.
+    predicted_shares_ : ndarray of shape (n_classes,)
+        The fraction of the training rows for which each class is the most probable one.
+    never_predicted_ : str
+        The classes that are never the most probable one, in words; empty if there are none.
+    share_prices_ : ndarray of shape (n_classes,)
+        What `predict(X, decide="shares")` subtracts from log-probabilities.
     bag_scores_ : dict
         For "train" and, if there are any, "validation" bags: "proportion_error", half the L1 distance between
         predicted and known proportions, and "bag_correlation" (None for fewer than six bags).
@@ -168,6 +186,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     """
 
     # Routed metadata is split into folds by rows, and a table has one row per bag, so it cannot be routed.
+    __metadata_request__predict = {"decide": UNUSED, "bags": UNUSED, "proportions": UNUSED}
     __metadata_request__fit = {"bags": True, "proportions": UNUSED, "known_labels": UNUSED}
 
     def __init__(
@@ -304,9 +323,22 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             self.optimizers_ = selector.optimizers
             log_probs = predict_log_proba_on(device, model, x, as_floats).to(device)
             self.transduction_ = self.classes_[_transduce(log_probs, parts, built.bags)]
+            self._learn_decisions(log_probs[: len(parts[0].source)], parts[0])
             self.bag_scores_ = _score_bags(log_probs.cpu(), parts)
         self.validation_bags_ = [] if len(parts) == 1 else list(parts[1].ids)
         self.model_ = model
+
+    def _learn_decisions(self, log_probs: Tensor, bags: Bags) -> None:
+        """Known and predicted shares of the classes, and the prices that make them equal."""
+        shares = known_shares(bags)
+        counts = torch.bincount(log_probs.argmax(1), minlength=bags.n_classes)
+        self.class_shares_ = shares.numpy()
+        self.predicted_shares_ = (counts.double() / len(log_probs)).cpu().numpy()
+        self.share_prices_ = share_prices(log_probs, shares)
+        never = never_predicted(self.class_shares_, self.predicted_shares_, len(log_probs))
+        self.never_predicted_ = describe_never_predicted(self.classes_, self.class_shares_, never)
+        if self.never_predicted_:
+            warn_never_predicted(self.never_predicted_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
@@ -339,20 +371,43 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         probabilities = log_probs.double().exp().numpy()
         return probabilities / probabilities.sum(1, keepdims=True)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each instance.
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """The logarithms of `predict_proba`, of shape (n_samples, n_classes)."""
+        return np.log(np.maximum(self.predict_proba(X), 1e-300))
+
+    def predict(
+        self, X: Any, *, decide: str = "argmax", bags: Any = None, proportions: Any = None
+    ) -> np.ndarray:
+        """The class of each instance.
 
         Parameters
         ----------
         X : data frame or array-like of shape (n_samples, ...)
             Instances like those passed to `fit`.
+        decide : {"argmax", "shares"}, default="argmax"
+            "argmax": the most probable class, which is right most often, but names rare classes too rarely or
+            never. "shares": the class of the highest log-probability minus price, where the prices
+            (`share_prices_`) are those at which the training rows are predicted in their known shares.
+        bags, proportions : optional
+            With `decide="shares"`: the bags of these rows and their known proportions, as in `fit`. The
+            predictions are the most probable ones that have the counts of every bag.
 
         Returns
         -------
         ndarray of shape (n_samples,)
             One of `classes_` for each instance.
         """
-        probabilities = self.predict_proba(X)  # first: it checks that the classifier is fitted
+        check_is_fitted(self)
+        check_decision(decide, bags, proportions)
+        if bags is not None:
+            X, bags = take_bag_columns(X, bags)
+            codes = decide_by_bags(self.predict_proba(X), bags, proportions, classes=list(self.classes_))
+            return self.classes_[codes]
+        probabilities = self.predict_proba(X)
+        if decide == "shares":
+            return self.classes_[decide_by_prices(probabilities, self.share_prices_)]
+        if self.never_predicted_:
+            warn_never_predicted(self.never_predicted_)
         return self.classes_[probabilities.argmax(1)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

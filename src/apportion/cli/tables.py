@@ -116,6 +116,14 @@ def predict(
     out: Annotated[Path, typer.Option(metavar="FILE", help="TABLE with predictions, CSV or Parquet.")],
     proportions: ProportionOptions,
     missing: Missing = None,
+    decide: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="argmax: the most probable class. shares: classes in their known shares; with --bag, in the "
+            "counts of every bag.",
+        ),
+    ] = "argmax",
     device: Device = "auto",
 ) -> None:
     """Add predicted classes and probabilities to a table; with --bag, given the proportions of its bags."""
@@ -128,6 +136,8 @@ def predict(
     check_writable_place(out, error=DataError)
     check_separate([out], [table, *(proportions.proportions or ()), *(proportions.counts or ())])
     find_device(device)
+    if decide not in ("argmax", "shares"):
+        raise SettingsError(f"--decide is {decide!r}; pass argmax or shares")
     spec = None
     if proportions.bag:
         spec = make_spec(table, proportions, missing=missing)
@@ -139,7 +149,9 @@ def predict(
 
     classifier = load(model).set_params(device=device)
     typed = out.suffix.lower() != ".csv"
-    predicted, notes = predict_table(classifier, table, missing=missing or (), spec=spec, typed=typed)
+    predicted, notes = predict_table(
+        classifier, table, missing=missing or (), spec=spec, typed=typed, decide=decide
+    )
     write_table(predicted, out)
     for note in notes:
         show(note)

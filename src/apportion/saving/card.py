@@ -38,6 +38,7 @@ def card(values: Mapping[str, Any]) -> str:
         "## Quality",
         _QUALITY.strip(),
         _table(about["quality"], missing="not defined: all bags have the same proportions"),
+        _shares(values),
         "## Privacy",
         _PRIVACY.strip(),
         "## Use",
@@ -56,6 +57,21 @@ def _method(values: Mapping[str, Any]) -> str:
     if fit["stage"] == "second":
         network += f". A second one then learned labels that match the proportions of every bag{second}"
     return f"{network}. The parameters of `ProportionClassifier`:"
+
+
+def _shares(values: Mapping[str, Any]) -> str:
+    """Known and predicted shares of the classes, and those that are never predicted."""
+    fit = values["fit"]
+    lines = ["| class | known share | most probable class of |", "| --- | --- | --- |"]
+    for name, known, predicted in zip(
+        values["classes"], fit["class_shares"], fit["predicted_shares"], strict=True
+    ):
+        lines.append(f"| {_plain(name)} | {100 * known:.3g} % | {100 * predicted:.3g} % of the rows |")
+    table = "\n".join(lines)
+    if not fit["never_predicted"]:
+        return table
+    sentence = f'{fit["never_predicted"]}. Predictions in the known shares: `decide="shares"`.'
+    return f"{table}\n\n{_plain(sentence[0].upper() + sentence[1:])}"
 
 
 def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,6 +100,8 @@ def _learned(column: Mapping[str, Any]) -> str:
     if column["kind"] == "boolean":
         return f"missing counts as {'true' if column['fill'] else 'false'}{flag}"
     mean, scale, fill = (f"{column[key]:.6g}" for key in ("mean", "scale", "fill"))
+    if column["kind"] == "number" and not column["bounded"]:
+        return f"0 for {mean}, 1 for {mean} + {scale}, missing counts as {fill}{flag}"
     return f"mean {mean}, standard deviation {scale}, missing counts as {fill}{flag}"
 
 
@@ -110,6 +128,7 @@ def _plain(text: Any) -> str:
 def _use(values: Mapping[str, Any]) -> str:
     python = 'apportion.load("this folder").predict_proba(X)'
     lines = ["```python", python, "```"]
-    if values["encoder"] is not None or values["about"]["image"] is not None:
+    encoder = values["encoder"]
+    if (encoder is not None and encoder["named"]) or values["about"]["image"] is not None:
         lines += ["", "```", "apportion predict THIS_FOLDER new.parquet --out scored.parquet", "```"]
     return "\n".join(lines)

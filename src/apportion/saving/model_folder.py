@@ -53,6 +53,10 @@ _SCHEMA = {
         "device": str,
         "resolved": {"*": _WORD},
         "bag_columns": [str],
+        "class_shares": [NUMBER],
+        "predicted_shares": [NUMBER],
+        "share_prices": [NUMBER],
+        "never_predicted": str,
         "bag_scores": {"*": {"proportion_error": NUMBER, "bag_correlation": (*NUMBER, None)}},
     },
     "about": {
@@ -185,6 +189,10 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
             "resolved": classifier.resolved_ | {"model": name},
             "bag_scores": classifier.bag_scores_,
             "bag_columns": [str(name) for name in classifier.bag_columns_],
+            "class_shares": classifier.class_shares_.tolist(),
+            "predicted_shares": classifier.predicted_shares_.tolist(),
+            "share_prices": classifier.share_prices_.tolist(),
+            "never_predicted": classifier.never_predicted_,
         },
         "about": asdict(about),
     }
@@ -264,6 +272,10 @@ def load(folder: str | Path) -> ProportionClassifier:
         "bytes_": values["input"]["bytes"],
         "n_rows_": fit["rows"],
         "bag_columns_": fit["bag_columns"],
+        "class_shares_": np.asarray(fit["class_shares"], float),
+        "predicted_shares_": np.asarray(fit["predicted_shares"], float),
+        "share_prices_": np.asarray(fit["share_prices"], float),
+        "never_predicted_": fit["never_predicted"],
         "about_": _about_from(values),
     }
     if encoder is not None:
@@ -293,6 +305,10 @@ def _read_values(folder: Path) -> dict[str, Any]:
             check_number(count, f"{path}: {name}", low=0, error=ModelError)
     check_number(values["fit"]["temperature"], f"{path}: temperature", low=1e-9, error=ModelError)
     _check_classes(path, values["classes"])
+    for name in ("class_shares", "predicted_shares", "share_prices"):
+        numbers = values["fit"][name]
+        if len(numbers) != len(values["classes"]) or not all(map(math.isfinite, numbers)):
+            raise ModelError(f"{path}: {name} are {printable(numbers)}; they are one number for each class")
     _check_options(path, values["network"])
     shape = values["input"]["shape"]
     if not shape or min(shape) < 1 or math.prod(shape) > _MOST_INPUTS:

@@ -10,6 +10,7 @@ import polars as pl
 
 from apportion._untrusted import name_list
 from apportion.conditioning import condition_on_proportions
+from apportion.decisions import decide_by_bags, decide_by_prices
 from apportion.encoding import Column
 from apportion.errors import DataError, ModelError, did_you_mean
 from apportion.estimator import ProportionClassifier
@@ -32,10 +33,12 @@ def predict_table(
     missing: Sequence[str] = (),
     spec: TableSpec | None = None,
     typed: bool = False,
+    decide: str = "argmax",
 ) -> tuple[pl.LazyFrame, list[str]]:
     """The table with a column for the predicted class and one for the probability of each, and notes.
 
-    With a `spec` of bags and their proportions, probabilities are conditioned on these. The texts of a CSV
+    With a `spec` of bags and their proportions, probabilities are conditioned on these. `decide` is that of
+    `ProportionClassifier.predict`; "shares" gives every bag its counts. The texts of a CSV
     stay as they are written, unless `typed` asks for numbers, dates and truth values in the columns that the
     classifier takes for such, as for a Parquet file.
     """
@@ -47,13 +50,25 @@ def predict_table(
     notes: list[str] = []
     with clean_errors(table):
         probabilities = predict_proba(classifier, source)
-        if spec is not None:
+        if spec is None:
+            codes = probabilities.argmax(1)
+            if decide == "shares":
+                codes = decide_by_prices(probabilities, classifier.share_prices_)
+            elif classifier.never_predicted_:
+                notes.append(f"{classifier.never_predicted_}; --decide shares predicts in the known shares")
+        else:
             checked = check_proportions(classifier, spec)
             checked.report.raise_problems()
             notes += checked.report.notes
-            probabilities = _condition(classifier, probabilities, spec, checked)
+            given_bags = _bags_and_proportions(spec, checked)
+            classes = list(classifier.classes_)
+            if decide == "shares":
+                codes = decide_by_bags(probabilities, *given_bags, classes=classes)
+            probabilities = condition_on_proportions(probabilities, *given_bags, classes=classes)
+            if decide == "argmax":
+                codes = probabilities.argmax(1)
         notes += note_differences(classifier, source.frame)
-        columns = [pl.Series("predicted", classifier.classes_).gather(probabilities.argmax(1))]
+        columns = [pl.Series("predicted", classifier.classes_).gather(codes)]
         for j, name in enumerate(names[1:]):
             columns.append(pl.Series(name, probabilities[:, j].astype(np.float32)))
         given = source.original
@@ -233,15 +248,13 @@ def check_proportions(
     return checked
 
 
-def _condition(
-    classifier: ProportionClassifier, probabilities: np.ndarray, spec: TableSpec, checked: CheckedTable
-) -> np.ndarray:
+def _bags_and_proportions(spec: TableSpec, checked: CheckedTable) -> tuple[Any, Any]:
     bags: Any = {name: checked.frame.select(name).collect().to_series() for name in spec.bag_names}
     proportions: Any = dict(checked.proportions)
     if len(spec.bags) == 1:
         (bags,) = bags.values()
         (proportions,) = proportions.values()
-    return condition_on_proportions(probabilities, bags, proportions, classes=list(classifier.classes_))
+    return bags, proportions
 
 
 # --- what new rows have that those of training did not

@@ -50,13 +50,8 @@ def predict_table(
     notes: list[str] = []
     with clean_errors(table):
         probabilities = predict_proba(classifier, source)
-        if spec is None:
-            codes = probabilities.argmax(1)
-            if decide == "shares":
-                codes = decide_by_prices(probabilities, classifier.share_prices_)
-            elif classifier.never_predicted_:
-                notes.append(f"{classifier.never_predicted_}; --decide shares predicts in the known shares")
-        else:
+        codes = None
+        if spec is not None:
             checked = check_proportions(classifier, spec)
             checked.report.raise_problems()
             notes += checked.report.notes
@@ -65,8 +60,12 @@ def predict_table(
             if decide == "shares":
                 codes = decide_by_bags(probabilities, *given_bags, classes=classes)
             probabilities = condition_on_proportions(probabilities, *given_bags, classes=classes)
-            if decide == "argmax":
-                codes = probabilities.argmax(1)
+        elif decide == "shares":
+            codes = decide_by_prices(probabilities, classifier.share_prices_)
+        elif classifier.never_predicted_:
+            notes.append(f"{classifier.never_predicted_}; --decide shares predicts in the known shares")
+        if codes is None:
+            codes = probabilities.argmax(1)
         notes += note_differences(classifier, source.frame)
         columns = [pl.Series("predicted", classifier.classes_).gather(codes)]
         for j, name in enumerate(names[1:]):

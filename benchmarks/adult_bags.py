@@ -1,9 +1,10 @@
-"""Adult in the bags that Franco et al. constructed: F1 of argmax and of the decision that respects known shares.
+"""Adult in the bags of Franco et al.: F1 of argmax and of the decision that respects known shares.
 
 python benchmarks/adult_bags.py --data FOLDER [--models linear mlp auto] [--seeds 1 2 3] [--sets naive hard]
 
-FOLDER holds adult.parquet (features and y), one file with the bags of each system, and published.csv with the best published F1
-of each. A quarter of the rows is for testing, as in their paper; their figures are means of 30 executions.
+FOLDER holds adult.parquet (features and y), one file with the bags of each system, and published.csv with the
+best published F1 of each. A quarter of the rows is for testing, as in their paper, whose figures are means of
+30 executions.
 """
 
 import argparse
@@ -41,10 +42,8 @@ def main() -> None:
             argmax, shares, auc, seconds = np.mean(results, axis=0)
             above[model] += shares > published[name]
             short = name.removeprefix("adult-").split("-global")[0].split("-cluster")[0]
-            print(
-                f"{short:<38}{published[name]:<11}{model:<10}{argmax:.3f}   {shares:.3f}   {auc:.3f}  {seconds:.0f}",
-                flush=True,
-            )
+            scores = f"{argmax:.3f}   {shares:.3f}   {auc:.3f}  {seconds:.0f}"
+            print(f"{short:<38}{published[name]:<11}{model:<10}{scores}", flush=True)
     for model, count in above.items():
         print(f"{model}: F1 of the shares decision above the best published in {count} of {len(names)}")
 

@@ -9,7 +9,12 @@ from test_cli_fit import done, people, refused, run, weights, weights_of  # noqa
 pl = pytest.importorskip("polars")
 Image = pytest.importorskip("PIL.Image")
 
-from apportion import ProportionClassifier, Proportions, condition_on_proportions  # noqa: E402
+from apportion import (  # noqa: E402
+    ProportionClassifier,
+    Proportions,
+    condition_on_proportions,
+    tabulate,
+)
 from apportion.saving import load  # noqa: E402
 from apportion.tables import images, predict  # noqa: E402
 
@@ -112,6 +117,8 @@ def test_probabilities_given_the_proportions_of_the_bags(people, model, table, w
         classes=model.classes_,
     )
     np.testing.assert_allclose(probabilities("out.parquet"), expected, atol=1e-6)
+    assigned = pl.read_parquet("out.parquet").group_by("town").agg((pl.col("assigned") == "left").sum())
+    assert assigned.sort("town")["assigned"].to_list() == counts.sort("town")["left"].to_list()
     means = pl.read_parquet("out.parquet").group_by("town").agg(pl.col("p(left)").mean()).sort("town")
     np.testing.assert_allclose(means["p(left)"], counts.sort("town")["left"] / 20, atol=1e-4)
 
@@ -193,7 +200,7 @@ def test_no_result_is_written_over_an_input_or_to_a_folder(people, model):  # no
     Path("folder.csv").mkdir()
     Path("hard.csv").hardlink_to("people.csv")
     before = Path("people.csv").read_bytes()
-    for out in ("people.csv", "hard.csv", "town-counts.csv", "folder.csv", "people.csv/x.csv", "out.xlsx"):
+    for out in ("people.csv", "hard.csv", "town-counts.csv", "folder.csv", "people.csv/x.csv", "out.json"):
         refused("predict", "model", "people.csv", *TOWNS, "--out", out)
     refused("diagnose", "model", "people.csv", *TOWNS, "--bags-out", "same.csv", "--rows-out", "same.csv")
     refused("export", "model", "--onnx", "model/model.json")
@@ -254,6 +261,31 @@ def test_new_bags_judge_the_model_itself_and_known_ones_are_not_new(people, good
     result = run("diagnose", "model", *words)
     assert result.exit_code == 0, result.output
     assert "judged on: 30 new bags" in result.output
+
+
+# --- tables by group
+
+
+def test_the_command_counts_as_python_does(people, model):  # noqa: F811
+    words = ("--by", "owner", "--by", "region", "--out", "cells.parquet", "--replicates", "2")
+    frame = people.with_columns(region=pl.Series(["north", "south", None]).gather(np.arange(600) % 3))
+    frame.write_csv("regions.csv")
+    done("tabulate", "model", "regions.csv", *TOWNS, *words)
+    cells = pl.read_parquet("cells.parquet")
+    counts = pl.read_csv("town-counts.csv", schema_overrides={"town": pl.String})
+    table = Proportions(counts, "counts", key="town")
+    X = people.drop("town")
+    groups = {"owner": people["owner"], "region": frame["region"]}
+    expected = pl.DataFrame(tabulate(model, X, groups, bags=people["town"], proportions=table, replicates=2))
+    assert cells["count"].sum() == pytest.approx(600)
+    for name in ("rows", "count", "count_low", "count_high", "count_min", "count_max"):
+        np.testing.assert_allclose(cells[name], expected[name], atol=1e-3)
+    done("tabulate", "model", "regions.csv", "--by", "region", "--out", "cells.csv")
+    assert pl.read_csv("cells.csv")["count_low"].null_count() == 6
+    refused("tabulate", "model", "regions.csv", "--by", "regoin", "--out", "cells.csv")
+    refused(
+        "tabulate", "model", "regions.csv", *TOWNS, "--by", "region", "--out", "c.csv", "--replicates", "3"
+    )
 
 
 # --- export

@@ -1,9 +1,13 @@
 """Random streams by purpose."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from apportion import ProportionClassifier
 from apportion._random import as_seed, derive_seed, preserve_random_state, reseed, stream
 
 CPU = torch.device("cpu")
@@ -46,3 +50,24 @@ def test_a_random_state_of_scikit_learn_becomes_a_seed():
     state = np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
     assert as_seed(None) != as_seed(None)
     assert (np.random.get_state()[1] == state).all()  # type: ignore[index]  # noqa: NPY002
+
+
+def dropout_network(shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(shape[0], 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, n_classes))
+
+
+def test_fits_in_threads_have_the_bits_of_fits_one_by_one():
+    """Dropout draws from torch's global generator, which all threads share."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(600, 4)).astype(np.float32)
+    bags = np.arange(600) % 30
+    shares = {i: [1 - p, p] for i, p in enumerate(random.random(30))}
+
+    def fit(_: int) -> np.ndarray:
+        model = ProportionClassifier(dropout_network, "dllp", None, epochs=15, batch_size=60, random_state=1)
+        return model.fit(x, bags=bags, proportions=shares).predict_proba(x)
+
+    alone = fit(0)
+    with ThreadPoolExecutor(4) as pool:
+        for probabilities in pool.map(fit, range(6)):
+            np.testing.assert_array_equal(probabilities, alone)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from apportion.saving import load, save
     from apportion.selection.diagnosis import diagnose, diagnose_predictions
     from apportion.selection.scores import BagCorrelation, BagScore
+    from apportion.tabulation import tabulate
 
 _HOME = {
     "ProportionClassifier": "estimator",
@@ -35,6 +36,7 @@ _HOME = {
     "condition_on_proportions": "conditioning",
     "diagnose": "selection.diagnosis",
     "diagnose_predictions": "selection.diagnosis",
+    "tabulate": "tabulation",
     "BagScore": "selection.scores",
     "BagCorrelation": "selection.scores",
     "save": "saving",
@@ -59,6 +61,7 @@ __all__ = [
     "load",
     "make_bags",
     "save",
+    "tabulate",
 ]
 
 

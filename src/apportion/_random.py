@@ -4,6 +4,7 @@ Results do not depend on how many numbers other code has drawn, and resuming nee
 """
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral
@@ -11,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
+
+# Torch's global generators belong to the process: a fit in another thread would reseed them in mid-epoch.
+_global_generators = threading.RLock()
 
 
 def derive_seed(seed: int, *purpose: object) -> int:
@@ -46,13 +50,26 @@ def reseed(seed: int, *purpose: object) -> torch.Generator:
 
 
 @contextmanager
+def seeded(seed: int, *purpose: object) -> Iterator[torch.Generator]:
+    """`reseed`, and no other thread reseeds until the end: such sections of several fits take turns."""
+    with _global_generators:
+        yield reseed(seed, *purpose)
+
+
+@contextmanager
 def preserve_random_state(device: torch.device) -> Iterator[None]:
     """Restore torch's global generators afterwards, on the CPU and on the GPUs in use."""
     # a GPU that is not in use is skipped: initializing it would take seconds and memory
     uses_cuda = torch.cuda.is_initialized() or device.type == "cuda"
     gpus = range(torch.cuda.device_count()) if uses_cuda else ()
-    with torch.random.fork_rng(gpus):
+    fork = torch.random.fork_rng(gpus)
+    with _global_generators:
+        fork.__enter__()
+    try:
         yield
+    finally:
+        with _global_generators:
+            fork.__exit__(None, None, None)
 
 
 def as_seed(random_state: Any) -> int:

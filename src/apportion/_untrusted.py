@@ -386,6 +386,17 @@ class _Limited:
         return data
 
 
+def check_unpacked_size(path: Path, limit: int, *, error: type[ApportionError]) -> None:
+    """Raise an error for a zip file that is damaged, or whose members claim more than `limit` bytes."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as problem:
+        raise error(f"{printable(path)} cannot be read: {printable(problem)}") from problem
+    if size > limit:
+        raise error(f"{printable(path)} claims to hold {size:,} bytes, more than {limit:,}")
+
+
 def check_sha256(path: Path, expected: str, *, error: type[ApportionError]) -> None:
     """Raise unless a file has the expected SHA-256 sum (hexadecimal)."""
     with open_regular_file(path, error=error, follow_symlinks=True) as file:

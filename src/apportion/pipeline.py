@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from apportion._device import compile_for, usual_batch_lengths
-from apportion._random import reseed
+from apportion._random import seeded
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.defaults import (
@@ -308,18 +308,18 @@ def _fit_teacher(
     parts = takes_pairs(plan.method)
     to_device, compile_part = compile_for(bags.x.device, lengths, parts=parts)
     view = compile_part(plan.view)
-    reseed(seed, "first", "weights")
-    network = new_network(model, known, to_device, plan.batch_size, plan.horizontal_flip)
-    settings = plan_teacher_optimization(plan, model, network, known)
-    learner = make_learner(
-        plan.method,
-        network,
-        known,
-        by=plan.by,
-        options=plan.method_options,
-        to_device=to_device,
-        compile_part=compile_part,
-    )
+    with seeded(seed, "first", "weights"):
+        network = new_network(model, known, to_device, plan.batch_size, plan.horizontal_flip)
+        settings = plan_teacher_optimization(plan, model, network, known)
+        learner = make_learner(
+            plan.method,
+            network,
+            known,
+            by=plan.by,
+            options=plan.method_options,
+            to_device=to_device,
+            compile_part=compile_part,
+        )
     yield from first_stage(
         learner,
         known,
@@ -340,8 +340,8 @@ def _fit_student(
     """The second stage, for a new network."""
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     to_device, _ = compile_for(bags.x.device, lengths, parts=False)
-    reseed(seed, "second", "weights")
-    student = new_network(model, bags.known(), to_device, plan.batch_size, plan.horizontal_flip)
+    with seeded(seed, "second", "weights"):
+        student = new_network(model, bags.known(), to_device, plan.batch_size, plan.horizontal_flip)
     settings = plan_student_optimization(plan, model, student, bags)
     return second_stage(
         log_probs,

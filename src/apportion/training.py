@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from apportion._random import reseed
+from apportion._random import seeded
 from apportion.bags.bags import Bags
 from apportion.errors import TrainingError
 from apportion.methods.protocol import Learner, LossTerms
@@ -64,19 +64,20 @@ def train(
         sums: LossTerms = {}
         n_batches = 0
         rows_done = 0
-        for batch in bags.batches(batch_size, reseed(seed, stage, number), by=by):
-            progress = (number - 1 + rows_done / rows_per_epoch) / epochs
-            set_learning_rate(optimizers, schedule(progress))
-            batch = replace(batch, x=augment(batch.x))
-            for optimizer, terms in zip(optimizers, loss_terms(learner, batch, progress), strict=True):
-                first, *others = terms.values()
-                optimizer.zero_grad()
-                sum(others, start=first).backward()
-                optimizer.step()
-                for name, term in terms.items():
-                    sums[name] = sums[name] + term.detach() if name in sums else term.detach()
-            n_batches += 1
-            rows_done += len(batch.x)
+        with seeded(seed, stage, number) as generator:
+            for batch in bags.batches(batch_size, generator, by=by):
+                progress = (number - 1 + rows_done / rows_per_epoch) / epochs
+                set_learning_rate(optimizers, schedule(progress))
+                batch = replace(batch, x=augment(batch.x))
+                for optimizer, terms in zip(optimizers, loss_terms(learner, batch, progress), strict=True):
+                    first, *others = terms.values()
+                    optimizer.zero_grad()
+                    sum(others, start=first).backward()
+                    optimizer.step()
+                    for name, term in terms.items():
+                        sums[name] = sums[name] + term.detach() if name in sums else term.detach()
+                n_batches += 1
+                rows_done += len(batch.x)
         # the only point in an epoch where the host waits for the device
         means = (torch.stack(list(sums.values())) / n_batches).tolist()
         epoch = Epoch(number, epochs, dict(zip(sums, means, strict=True)), time.perf_counter() - started)

@@ -41,6 +41,7 @@ app.command(rich_help_panel=TABLES)(tables.check)
 app.command(rich_help_panel=TABLES)(tables.fit)
 app.command(rich_help_panel=TABLES)(tables.predict)
 app.command(rich_help_panel=TABLES)(tables.diagnose)
+app.command(rich_help_panel=TABLES)(tables.tabulate)
 app.command(rich_help_panel=TABLES)(tables.export)
 
 EXPERIMENTS = "Experiments"

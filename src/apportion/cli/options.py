@@ -25,7 +25,7 @@ def _option(*names: str, panel: str, text: str, metavar: str | None = None, **se
 
 
 Table = Annotated[
-    Path, typer.Argument(metavar="TABLE", help="CSV or Parquet file with one row per instance.")
+    Path, typer.Argument(metavar="TABLE", help="CSV, Parquet or Excel file with one row per instance.")
 ]
 Model = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder that `apportion fit` or apportion.save wrote.")

@@ -113,7 +113,7 @@ def _format(value: Any) -> str:
 def predict(
     model: Model,
     table: Table,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="TABLE with predictions, CSV or Parquet.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="TABLE with predictions: CSV, Parquet or Excel.")],
     proportions: ProportionOptions,
     missing: Missing = None,
     decide: Annotated[
@@ -138,11 +138,7 @@ def predict(
     find_device(device)
     if decide not in ("argmax", "shares"):
         raise SettingsError(f"--decide is {decide!r}; pass argmax or shares")
-    spec = None
-    if proportions.bag:
-        spec = make_spec(table, proportions, missing=missing)
-    elif proportions != ProportionOptions():
-        raise SettingsError("proportions belong to bags; name the column with the bag of each row with --bag")
+    spec = _spec_of_bags(table, proportions, missing)
 
     from apportion.saving import load
     from apportion.tables.predict import predict_table
@@ -272,6 +268,63 @@ def _compare_spread(found: "Diagnosis") -> str:
     if found.spread > 1 + found.spread_tolerance:
         return "more than chance: bags differ for a reason"
     return "as by chance" if found.spread >= 1 - found.spread_tolerance else "less than chance"
+
+
+@with_options
+def tabulate(
+    model: Model,
+    table: Table,
+    by: Annotated[
+        list[str],
+        typer.Option(metavar="COLUMN", help="Column of the groups; repeatable, for their combinations."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Table of counts, CSV, Parquet or Excel.")],
+    proportions: ProportionOptions,
+    missing: Missing = None,
+    level: Annotated[float, typer.Option(help="Probability that an interval is meant to hold.")] = 0.9,
+    replicates: Annotated[
+        int, typer.Option(min=0, help="Networks to fit to halves of the bags for intervals; 0: none.")
+    ] = 10,
+    device: Device = "auto",
+) -> None:
+    """Count classes by group: predicted counts and shares, with bounds; with --bag, also intervals."""
+    from apportion._device import find_device
+    from apportion._untrusted import check_writable_place
+    from apportion.errors import DataError
+    from apportion.tables.read import check_output_suffix, write_table
+    from apportion.tabulation import check_level
+
+    check_output_suffix(out)
+    check_writable_place(out, error=DataError)
+    check_separate([out], [table, *(proportions.proportions or ()), *(proportions.counts or ())])
+    find_device(device)
+    check_level(level, replicates)
+    spec = _spec_of_bags(table, proportions, missing)
+
+    from apportion.cli.progress import Progress
+    from apportion.saving import load
+    from apportion.tables.tabulate import Tabulation
+
+    classifier = load(model)
+    classifier.set_params(device="cpu" if device == "auto" and classifier.device_ == "cpu" else device)
+    tabulation = Tabulation(classifier, table, by, spec=spec, missing=missing or ())
+    with Progress() as progress:
+        for replicate, state in tabulation.replicate(replicates):
+            name = f"network {replicate + 1} of {replicates}, {state.stage} stage"
+            progress.update(name, state.epoch.number, state.epoch.total, "")
+    write_table(tabulation.frame(level).lazy(), out)
+    show(out)
+
+
+def _spec_of_bags(table: Path, proportions: ProportionOptions, missing: list[str] | None) -> Any:
+    """What the options say about bags; None without --bag."""
+    from apportion.errors import SettingsError
+
+    if proportions.bag:
+        return make_spec(table, proportions, missing=missing)
+    if proportions != ProportionOptions():
+        raise SettingsError("proportions belong to bags; name the column with the bag of each row with --bag")
+    return None
 
 
 def export(

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.pipeline import Pipeline
 
 from apportion._random import stream
 from apportion.bags.bags import Bags
+from apportion.bags.proportions import Proportions
 from apportion.errors import SettingsError
 
 LARGE = 1_000_000  # rows; half of them are enough to learn from
@@ -62,7 +64,7 @@ def cross_fit(
         train = np.flatnonzero(fold_of_row != fold)
         rest = np.flatnonzero(fold_of_row == fold)
         part = copy_unfitted(model)
-        for state in _fit(part, take_instances(X, train), ids[train], proportions):
+        for state in fit_part(part, take_instances(X, train), ids[train], proportions):
             yield fold, state
         out[rest] = part.predict_proba(take_instances(X, rest))
 
@@ -90,7 +92,7 @@ def copy_unfitted(model: Any) -> Any:
     return part
 
 
-def _fit(model: Any, X: Any, ids: np.ndarray, table: Any) -> Iterator[Any]:
+def fit_part(model: Any, X: Any, ids: np.ndarray, table: Any) -> Iterator[Any]:
     """Fit an estimator; yields the states of its training if it shows them, otherwise None once."""
     if hasattr(model, "iter_fit"):
         yield from model.iter_fit(X, bags=ids, proportions=table)
@@ -120,3 +122,10 @@ def take_instances(X: Any, rows: np.ndarray) -> Any:
     if hasattr(X, "tocsr"):
         return X.tocsr()[rows]
     return [X[i] for i in rows.tolist()]
+
+
+def name_bags(table: Proportions, bags: Bags) -> Proportions:
+    """A table whose rows follow all bags as one that names them; others as they are."""
+    if not isinstance(table.table, np.ndarray | torch.Tensor | list | tuple):
+        return table
+    return replace(table, table=dict(zip(bags.ids, np.asarray(table.table), strict=True)))

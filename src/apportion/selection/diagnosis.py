@@ -28,7 +28,7 @@ from apportion.bags.build import (
     take_bag_columns,
 )
 from apportion.bags.predictions import bags_of_predictions
-from apportion.bags.proportions import Proportions, as_proportions
+from apportion.bags.proportions import as_proportions
 from apportion.errors import DataError, SettingsError, did_you_mean
 from apportion.evaluate import entropy
 from apportion.selection.bag_differences import (
@@ -37,7 +37,7 @@ from apportion.selection.bag_differences import (
     find_differences,
     sample_rows,
 )
-from apportion.selection.crossfit import assign_folds, cross_fit, take_instances
+from apportion.selection.crossfit import assign_folds, cross_fit, name_bags, take_instances
 from apportion.transport import assign_with_duals, round_to_counts
 
 MIN_BAGS = 6  # fewer have too few permutations for a rare one
@@ -224,7 +224,7 @@ def _diagnose_grouping(
         probabilities = np.asarray(model.predict_proba(X))
     else:
         probabilities = np.empty((len(rows), len(built.classes)))
-        named = _name_bags(as_proportions(table), built.bags)
+        named = name_bags(as_proportions(table), built.bags)
         for _ in cross_fit(model, X, bags, named, probabilities, folds=folds, seed=seed):
             pass
         fold_of_bag = assign_folds(bags, folds, seed)
@@ -239,13 +239,6 @@ def _diagnose_grouping(
         noisy=bags.precision is not None,
     )
     return _in_order(diagnosis, bags)
-
-
-def _name_bags(table: Proportions, bags: Bags) -> Proportions:
-    """A table whose rows follow all bags as one that names them."""
-    if not isinstance(table.table, np.ndarray | Tensor | list | tuple):
-        return table
-    return replace(table, table=dict(zip(bags.ids, np.asarray(table.table), strict=True)))
 
 
 def _check_learned_bags(model: Any, bags: Bags, *, new_bags: bool) -> None:

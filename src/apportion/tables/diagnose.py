@@ -68,16 +68,16 @@ def plan_diagnosis(
         if new:
             judged_on = f"{len(bags.sizes)} new bags"
         if judged_on:
-            return Evaluation(_rows(classifier, source, bags.source), bags, proportions, judged_on)
+            return Evaluation(rows_of(classifier, source, bags.source), bags, proportions, judged_on)
         folds = int(assign_folds(bags, folds, 0).max()) + 1
         judged_on = f"{len(bags.sizes)} bags, each predicted by one of {folds} networks trained on other bags"
         without = _left_out(about, built.bags)
         if without:
             judged_on += f", without {' and '.join(without)}: the model itself is not judged"
-        return Evaluation(_rows(classifier, source, bags.source), bags, proportions, judged_on, folds)
+        return Evaluation(rows_of(classifier, source, bags.source), bags, proportions, judged_on, folds)
 
 
-def _rows(classifier: ProportionClassifier, source: Source, rows: torch.Tensor) -> Any:
+def rows_of(classifier: ProportionClassifier, source: Source, rows: torch.Tensor) -> Any:
     """Some rows as the classifier takes them."""
     if source.image is not None:
         images = list(read_all_images(source.image, source.table, source.frame))

@@ -21,6 +21,7 @@ from apportion.tables.read import clean_errors, column_names, csv_dialect, is_te
 from apportion.tables.spec import SHOWN, CheckReport, TableSpec
 
 BATCH = 250_000  # rows predicted at once
+ASSIGNED = "assigned"  # the column of classes that have the counts of every bag
 ROW = "\0row"  # no user's column has this name
 FAR = 10  # standard deviations: at most one training row in FAR² was so far from the mean (Chebyshev)
 TRUTH_VALUES = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
@@ -37,12 +38,14 @@ def predict_table(
 ) -> tuple[pl.LazyFrame, list[str]]:
     """The table with a column for the predicted class and one for the probability of each, and notes.
 
-    With a `spec` of bags and their proportions, probabilities are conditioned on these. `decide` is that of
-    `ProportionClassifier.predict`; "shares" gives every bag its counts. The texts of a CSV
+    With a `spec` of bags and their proportions, probabilities are conditioned on these, and another column
+    has the most likely classes that have the counts of every bag. `decide` is that of
+    `ProportionClassifier.predict`; "shares" predicts these classes. The texts of a CSV
     stay as they are written, unless `typed` asks for numbers, dates and truth values in the columns that the
     classifier takes for such, as for a Parquet file.
     """
-    names = ["predicted", *(f"p({name})" for name in classifier.classes_)]
+    names = ["predicted", *([] if spec is None else [ASSIGNED])]
+    names += [f"p({name})" for name in classifier.classes_]
     source = read_for(classifier, table, missing)
     for name in names:
         if name in source.frame.collect_schema():
@@ -51,14 +54,16 @@ def predict_table(
     with clean_errors(table):
         probabilities = predict_proba(classifier, source)
         codes = None
+        assigned = None
         if spec is not None:
             checked = check_proportions(classifier, spec)
             checked.report.raise_problems()
             notes += checked.report.notes
             given_bags = _bags_and_proportions(spec, checked)
             classes = list(classifier.classes_)
+            assigned = decide_by_bags(probabilities, *given_bags, classes=classes)
             if decide == "shares":
-                codes = decide_by_bags(probabilities, *given_bags, classes=classes)
+                codes = assigned
             probabilities = condition_on_proportions(probabilities, *given_bags, classes=classes)
         elif decide == "shares":
             codes = decide_by_prices(probabilities, classifier.share_prices_)
@@ -68,7 +73,9 @@ def predict_table(
             codes = probabilities.argmax(1)
         notes += note_differences(classifier, source.frame)
         columns = [pl.Series("predicted", classifier.classes_).gather(codes)]
-        for j, name in enumerate(names[1:]):
+        if assigned is not None:
+            columns.append(pl.Series(ASSIGNED, classifier.classes_).gather(assigned))
+        for j, name in enumerate(names[-len(classifier.classes_) :]):
             columns.append(pl.Series(name, probabilities[:, j].astype(np.float32)))
         given = source.original
         if is_text_file(table) and not typed:

@@ -1,4 +1,4 @@
-"""CSV and Parquet files as polars frames, and frames as files.
+"""CSV, Parquet and Excel files as polars frames, and frames as files.
 
 In a CSV the separator (comma, semicolon, tab or bar) and the decimal mark are found from the file; texts
 become numbers, booleans and dates where all values of a column are. Everything else is an error that names
@@ -13,22 +13,25 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
 
-from apportion._untrusted import atomic_file, printable
+from apportion._untrusted import atomic_file, check_unpacked_size, printable
 from apportion.errors import ApportionWarning, DataError
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-OUTPUT_SUFFIXES = (".csv", *PARQUET_SUFFIXES)
+EXCEL_SUFFIXES = (".xlsx",)
+OUTPUT_SUFFIXES = (".csv", *PARQUET_SUFFIXES, *EXCEL_SUFFIXES)
 COMPRESSED = (b"\x1f\x8b", b"x\x01", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")  # polars would unpack these
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Excel writes it before UTF-8
 
 MAX_COLUMNS = 3_000
+MAX_EXCEL = 1 << 28  # bytes in an Excel file, unpacked
 MAX_VALUES = 1 << 26  # a file may always claim so many values, half a gigabyte,
 MAX_VALUES_PER_BYTE = 200  # and a larger one so many for each of its bytes
 HEAD = 1 << 20  # bytes from which the dialect of a CSV is found
@@ -47,19 +50,22 @@ def is_text_file(path: Path) -> bool:
 
 
 def read_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequence[str] = ()) -> pl.LazyFrame:
-    """The table in a CSV or Parquet file. Parquet is read when the frame is collected, CSV now.
+    """The table in a CSV, Parquet or Excel file. Parquet is read when the frame is collected, others now.
 
-    The columns `texts` of a CSV stay texts, so that 007 does not become 7; `None`: all of them. Empty fields
-    are missing, and so are those that read as one of `missing`.
+    Of an Excel file it is the first sheet. The columns `texts` of a CSV stay texts, so that 007 does not
+    become 7; `None`: all of them. Empty fields are missing, and so are those that read as one of `missing`.
     """
-    if path.suffix.lower() not in (*TEXT_SUFFIXES, *PARQUET_SUFFIXES):
-        known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))
+    suffix = path.suffix.lower()
+    if suffix not in (*TEXT_SUFFIXES, *PARQUET_SUFFIXES, *EXCEL_SUFFIXES):
+        known = ", ".join((*TEXT_SUFFIXES, *PARQUET_SUFFIXES, *EXCEL_SUFFIXES))
         raise DataError(f"{printable(path)} is not a table; its name must end in one of {known}")
     if not path.is_file():
         raise DataError(f"there is no file {printable(path)}")
     with clean_errors(path):
         if is_text_file(path):
             return _read_csv(path, texts, missing).lazy()
+        if suffix in EXCEL_SUFFIXES:
+            return _read_excel(path, missing).lazy()
         frame = pl.scan_parquet(path, glob=False)
         n_rows = int(frame.select(pl.len()).collect().item())
         _check_size(path, n_rows, len(frame.collect_schema()))
@@ -83,13 +89,63 @@ def write_table(frame: pl.LazyFrame, path: Path) -> None:
     with atomic_file(path, error=DataError) as temporary, clean_errors(path, "written"):
         if path.suffix.lower() == ".csv":
             frame.sink_csv(temporary)
+        elif path.suffix.lower() in EXCEL_SUFFIXES:
+            _write_excel(frame.collect(), temporary)
         else:
             frame.sink_parquet(temporary)
 
 
 def check_output_suffix(path: Path) -> None:
+    """Raise DataError for a file of another kind than tables are written to."""
     if path.suffix.lower() not in OUTPUT_SUFFIXES:
         raise DataError(f"{printable(path)} must end in one of {', '.join(OUTPUT_SUFFIXES)}")
+    if path.suffix.lower() in EXCEL_SUFFIXES:
+        _check_excel_extra("xlsxwriter")
+
+
+# --- Excel
+
+
+def _read_excel(path: Path, missing: Sequence[str]) -> pl.DataFrame:
+    """The first sheet; cells that read as one of `missing` are missing, and its columns are typed again."""
+    _check_excel_extra("fastexcel")
+    import fastexcel
+
+    check_unpacked_size(path, MAX_EXCEL, error=DataError)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of types that fastexcel guesses cell by cell
+        try:
+            frame = pl.read_excel(path, engine="calamine", infer_schema_length=None)
+        except (fastexcel.FastExcelError, RuntimeError, ValueError) as problem:
+            reason = printable(str(problem).splitlines()[0] if str(problem) else type(problem).__name__)
+            raise DataError(f"{printable(path)} cannot be read: {reason}") from problem
+    _check_size(path, frame.height, frame.width)
+    if not frame.width:
+        raise DataError(f"{printable(path)} has no columns in its first sheet")
+    for name in frame.columns if missing else ():
+        texts = frame[name].cast(pl.String)
+        found = texts.is_in(list(missing))
+        if found.any():
+            kept = pl.DataFrame({name: texts.set(found, None)})
+            typed = pl.read_csv(kept.write_csv().encode(), infer_schema_length=None)
+            frame = frame.with_columns(typed[name])
+    return frame
+
+
+def _write_excel(frame: pl.DataFrame, path: Path) -> None:
+    """One sheet. Texts stay texts: none becomes a formula or a link."""
+    import xlsxwriter
+
+    options = {"strings_to_formulas": False, "strings_to_urls": False, "nan_inf_to_errors": True}
+    with path.open("wb") as file, xlsxwriter.Workbook(file, options) as workbook:
+        frame.fill_nan(None).write_excel(workbook, worksheet="table", autofit=frame.height <= 10_000)
+
+
+def _check_excel_extra(module: str) -> None:
+    try:
+        import_module(module)
+    except ImportError:
+        raise DataError(f"Excel files need {module}; pip install 'apportion[excel]'") from None
 
 
 def first_texts(path: Path, n_rows: int, missing: Sequence[str] = ()) -> pl.DataFrame:

@@ -23,6 +23,14 @@ DataFolder = Annotated[
     Path | None,
     typer.Option("--data", metavar="DIR", help="Folder of data sets; default: $APPORTION_DATA or a cache."),
 ]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="A module that registers methods, networks or data sets; it is executed. Repeatable.",
+    ),
+]
 RunFolders = Annotated[Path, typer.Argument(metavar="ROOT", help="Folder with the run folders.")]
 
 
@@ -30,18 +38,22 @@ RunFolders = Annotated[Path, typer.Argument(metavar="ROOT", help="Folder with th
 
 
 def find_recipes(name: str) -> "dict[str, Recipe]":
-    """The recipe of that name, or all recipes of that group."""
+    """The recipe of that name, all recipes of that group, or those of that file."""
     from apportion._untrusted import printable
     from apportion.experiments.recipes import RECIPES
 
     if name in RECIPES:
         return {name: RECIPES[name]}
+    if name.endswith(".json"):
+        from apportion.experiments.extensions import read_recipes
+
+        return read_recipes(Path(name))
     group = {known: recipe for known, recipe in RECIPES.items() if known.startswith(f"{name}/")}
     if not group:
         groups = ", ".join(sorted({known.split("/")[0] for known in RECIPES}))
         raise typer.BadParameter(
-            f"there is no recipe or group '{printable(name)}'; choose one of the groups {groups}, or one of "
-            "`apportion list`"
+            f"there is no recipe or group '{printable(name)}'; choose one of the groups {groups}, one of "
+            "`apportion list`, or a file such as recipe.json"
         )
     return group
 
@@ -110,7 +122,9 @@ def show(
 
 
 def run(
-    name: Annotated[str, typer.Argument(help="A recipe or a group of `apportion list`.")],
+    name: Annotated[
+        str, typer.Argument(help="A recipe or a group of `apportion list`, or a file of `apportion show`.")
+    ],
     seeds: Annotated[str, typer.Option(help="1, 1-3 or 1,2,5.")] = "1",
     out: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     data: DataFolder = None,
@@ -128,21 +142,32 @@ def run(
         str | None, typer.Option(help="A Dask scheduler whose workers make the runs: tcp://host:8786.")
     ] = None,
     set_: Settings = None,
+    imports: Imports = None,
+    run_name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="GROUP/METHOD/SIZE", help="Name of the run folders of one recipe."),
+    ] = None,
 ) -> None:
     """Run recipes. Finished runs are skipped, interrupted ones resume."""
     from dataclasses import replace
 
     from apportion.cli.progress import Progress
+    from apportion.experiments.extensions import check_name, import_modules
     from apportion.experiments.recipe import change_recipe
     from apportion.experiments.run import run_with_teacher
 
+    modules = tuple(imports or ())
+    import_modules(modules)
     changes = parse_settings(set_)
+    found = {key: change_recipe(recipe, changes) for key, recipe in find_recipes(name).items()}
+    if run_name is not None:
+        if len(found) != 1:
+            raise typer.BadParameter(f"--name is for one recipe, but {name} has {len(found)}")
+        found = {check_name(run_name): recipe for recipe in found.values()}
     recipes = [
-        (key, replace(change_recipe(recipe, changes), seed=seed))
-        for seed in parse_seeds(seeds)
-        for key, recipe in find_recipes(name).items()
+        (key, replace(recipe, seed=seed)) for seed in parse_seeds(seeds) for key, recipe in found.items()
     ]
-    settings = {"device": device, "data": data, "exact": exact, "force": force}
+    settings = {"device": device, "data": data, "exact": exact, "force": force, "imports": modules}
     if jobs > 1 or scheduler is not None:
         if "RANK" in os.environ:
             raise typer.BadParameter(
@@ -237,12 +262,15 @@ def report(
     ] = None,
     data: DataFolder = None,
     thumbnails: Annotated[bool, typer.Option(help="Draw images if their data set is found.")] = True,
+    imports: Imports = None,
 ) -> None:
     """Write a report of the runs below a folder: Markdown tables, an HTML page, or both."""
     from apportion._untrusted import atomic_write, check_writable_place, printable
     from apportion.errors import RunError
+    from apportion.experiments.extensions import import_modules
     from apportion.experiments.run_folder import all_runs, is_finished
 
+    import_modules(imports or ())
     if not root.is_dir():
         raise RunError(f"{printable(root)} is not a folder; pass the folder that holds the runs")
     if md is None and html is None:

@@ -12,7 +12,7 @@ from apportion._random import stream
 from apportion.augment import views
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
-from apportion.datasets import SYNTHETIC, Instances, load_dataset
+from apportion.datasets import Instances, load_dataset
 from apportion.errors import SettingsError
 from apportion.experiments.recipe import Recipe
 
@@ -31,11 +31,6 @@ class RunData:
 def load_instances(recipe: Recipe, folder: Path | None = None) -> Instances:
     """The labeled data set of a recipe."""
     return load_dataset(recipe.data.name, folder, recipe.seed)
-
-
-def is_synthetic(name: str) -> bool:
-    """Whether a data set depends on the seed and needs no files."""
-    return name in SYNTHETIC
 
 
 def load_run_data(recipe: Recipe, device: torch.device, folder: Path | None = None) -> RunData:

@@ -30,7 +30,7 @@ from apportion.experiments.run import can_teach, run, run_folder, teacher_folder
 from apportion.experiments.run_folder import check_same_recipe, is_finished, is_in_use, read_log
 
 NamedRecipe = tuple[str, Recipe]  # such as ("table1/dllp+plot/64", recipe)
-Settings = dict[str, Any]  # device, data, exact and force, as `run` takes them
+Settings = dict[str, Any]  # device, data, exact, force and imports, as `run` takes them
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ from apportion.evaluate import (
 )
 from apportion.experiments import run_folder as folders
 from apportion.experiments.data import RunData, data_checksum, load_run_data
+from apportion.experiments.extensions import import_modules
 from apportion.experiments.recipe import FirstStage, Network, Recipe, SecondStage, check_recipe, to_json
 from apportion.experiments.sample import SampleWriter
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
@@ -69,15 +70,17 @@ def run(
     data: Path | None = None,
     exact: bool = False,
     force: bool = False,
+    imports: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Train the last stage of a recipe into a folder and yield the lines of its log.
 
     An unfinished run resumes. `teacher` is the folder of the first stage that a second stage starts from.
     Whatever ends the run early, a signal or an error, leaves a checkpoint of the last whole epoch. `exact`
     allows deterministic algorithms only. `force` resumes although recipe, data or version have changed; this
-    is recorded.
+    is recorded. `imports` are modules that register methods, networks or data sets of the recipe.
     """
     # everything that can fail early fails here, before the folder is created
+    import_modules(imports)
     check_recipe(recipe)
     folders.check_not_finished(folder)
     folders.check_same_recipe(folder, to_json(recipe), force)
@@ -87,6 +90,8 @@ def run(
     where = describe_where(place, exact)
     where["data"] = data_checksum(task)
     where["processes"] = 1 if group is None else group.size
+    if imports:
+        where["imports"] = list(imports)
     if recipe.second is not None and teacher is None:
         raise RunError("a second stage needs the run of its first stage; pass its folder as teacher")
     if teacher is not None:
@@ -391,18 +396,26 @@ def run_with_teacher(
     data: Path | None = None,
     exact: bool = False,
     force: bool = False,
+    imports: Sequence[str] = (),
 ) -> Iterator[tuple[Path, int, dict[str, Any] | None]]:
     """Run a named recipe, and before it its first stage unless a run of that is there.
 
     Yields (folder, epochs of its stage, line of its log); the line is None if the run was finished before.
     """
+    import_modules(imports)
     check_recipe(recipe)
     folder = run_folder(root, name, recipe)
     if folders.is_finished(folder):
         folders.check_same_recipe(folder, to_json(recipe))
         yield folder, recipe.stage.epochs, None
         return
-    settings: dict[str, Any] = {"device": device, "data": data, "exact": exact, "force": force}
+    settings: dict[str, Any] = {
+        "device": device,
+        "data": data,
+        "exact": exact,
+        "force": force,
+        "imports": imports,
+    }
     teacher = None
     if recipe.second is not None:
         teacher = teacher_folder(recipe, root, name)

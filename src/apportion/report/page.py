@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from apportion._untrusted import atomic_write
+from apportion.datasets import depends_on_seed
 from apportion.errors import DataError, RunError, SettingsError
-from apportion.experiments.data import is_synthetic, load_instances
+from apportion.experiments.data import load_instances
+from apportion.experiments.extensions import MODULE, NAME
 from apportion.experiments.recipe import Recipe, from_json, to_json
 from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run_folder import read_log, read_recipe, read_where
@@ -145,7 +147,7 @@ def run_contents(cell: str, folder: Path, result: dict[str, Any]) -> dict[str, A
         "time": time_by_part(result["seconds"], log, None),
         "recipe": _printable_numbers(recipe),
         "where": _printable_numbers(read_where(folder)),
-        "command": run_command(cell, recipe),
+        "command": run_command(cell, recipe, read_where(folder)),
         "confusion": sparse_confusion(result["confusion"]) if result.get("confusion") else None,
     }
 
@@ -179,10 +181,10 @@ def sparse_confusion(matrix: list[list[int]]) -> dict[str, Any]:
     }
 
 
-def run_command(name: str, recipe: dict[str, Any]) -> str:
+def run_command(name: str, recipe: dict[str, Any], where: dict[str, Any] | None = None) -> str:
     """`apportion run …` with every setting that differs from the named recipe.
 
-    Runs with a name of their own start from a recipe for two moons.
+    Runs with a name of their own start from a recipe for two moons. Modules that they imported are named.
     """
     base = name if name in RECIPES else "figure2/dllp/50"
     named = _flat_settings(json.loads(to_json(RECIPES[base])))
@@ -191,6 +193,12 @@ def run_command(name: str, recipe: dict[str, Any]) -> str:
     }
     seed = settings.pop("seed", recipe.get("seed", 1))
     words = ["apportion", "run", base, "--seeds", str(seed)]
+    if base != name and NAME.fullmatch(name):
+        words += ["--name", name]
+    modules = (where or {}).get("imports", [])
+    for module in modules if isinstance(modules, list) else []:
+        if isinstance(module, str) and MODULE.fullmatch(module):
+            words += ["--import", module]
     for path, value in settings.items():
         words += ["--set", f"{path}={value if isinstance(value, str) else json.dumps(value)}"]
     return shlex.join(words)
@@ -302,7 +310,7 @@ class Pictures:
 
     def _load(self, recipe: Recipe) -> "Instances | None":
         name = recipe.data.name
-        key = (name, recipe.seed) if is_synthetic(name) else (name,)
+        key = (name, recipe.seed) if depends_on_seed(name) else (name,)
         if key not in self.loaded:
             try:
                 self.loaded[key] = load_instances(recipe, self.folder)

@@ -1,63 +1,102 @@
 """Parts from outside: the pages on them run as printed, and what they register works in runs and reports."""
 
+import io
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from apportion.cli.app import app
 from apportion.datasets import Instances, load_dataset, register_dataset
+from apportion.datasets.catalog import OTHERS
 from apportion.errors import DataError, SettingsError
 from apportion.experiments.extensions import check_name, import_modules, read_recipes
 from apportion.experiments.recipe import Data, FirstStage, Recipe, SecondStage, check_recipe, to_json
 from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run_folder import read_recipe, read_where
+from apportion.methods import METHODS
 from apportion.report.page import run_command
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r'^```(?:python title="(.+?)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
 
 
-def run_in(folder: Path, line: str) -> str:
-    """The output of a command line in the folder, as a user has it."""
+@pytest.fixture
+def empty_folder(tmp_path, monkeypatch):
+    """The working directory of a user. What is registered from it is forgotten afterwards."""
+    tables = [METHODS, OTHERS]
+    before = [dict(table) for table in tables]
+    modules = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield tmp_path
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def run_line(line: str) -> str:
+    """The output of a command line, in this process: starting one takes longer than most of them."""
     words, _, target = line.partition(" > ")
     program, *arguments = shlex.split(words)
-    command = [sys.executable, *(["-m", "apportion"] if program == "apportion" else []), *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    if program == "apportion":
+        done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        output = done.stdout
+    else:
+        with redirect_stdout(io.StringIO()) as printed:
+            if arguments[0] == "-c":
+                exec(arguments[1], {})  # noqa: S102
+            else:
+                runpy.run_path(arguments[0], run_name="__main__")
+        output = printed.getvalue()
     if target:
-        (folder / target).write_text(done.stdout)
-    return done.stdout
+        Path(target).write_text(output)
+    return output
+
+
+def run_alone(line: str) -> None:
+    """Run a command line of `apportion` in a process of its own."""
+    command = [sys.executable, "-m", "apportion", *shlex.split(line)[1:]]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("page", ["new-method.md", "new-dataset.md"])
-def test_the_page_runs_as_printed(page, tmp_path):
+def test_the_page_runs_as_printed(page, empty_folder):
     printed = {}
     for name, text in BLOCK.findall((ROOT / "docs" / "extend" / page).read_text("utf-8")):
         if name:
-            (tmp_path / name).write_text(text)
+            Path(name).write_text(text)
             continue
         for line in text.splitlines():
-            printed[line] = run_in(tmp_path, line)
-    html = (tmp_path / "report.html").read_text("utf-8")
+            printed[line] = run_line(line)
+    html = Path("report.html").read_text("utf-8")
     if page == "new-method.md":
         assert printed["python check.py"] == "passed\n"
         assert all(float(line) > 0.8 for line in printed["python digits.py"].split())
         assert "squared error" in html
         return
     assert "tumors-cluster" in html
-    folder = tmp_path / "runs" / "tumors-cluster" / "dllp" / "16" / "seed=1"
+    folder = Path("runs/tumors-cluster/dllp/16/seed=1")
     result = json.loads((folder / "result.json").read_text())
     assert result["test_accuracy"]["last"] > 85
     # the command on the report page repeats the run
     command = run_command("tumors-cluster/dllp/16", read_recipe(folder), read_where(folder))
-    run_in(tmp_path, f"{command} --out again")
-    again = tmp_path / "again" / "tumors-cluster" / "dllp" / "16" / "seed=1"
+    run_alone(f"{command} --out again")
+    again = Path("again/tumors-cluster/dllp/16/seed=1")
     assert read_recipe(again) == read_recipe(folder)
     assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 

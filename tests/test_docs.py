@@ -101,7 +101,8 @@ def commands(page: Path) -> list[list[str]]:
                 r"(?:\$ )?(?:\S*/)?(?:apportion|(?:torchrun|python) .*-m apportion) (.*)", line.strip()
             )
             if command:
-                found.append(shlex.split(command[1], comments=True))
+                arguments, _, _ = command[1].partition(" > ")  # a file that the shell writes
+                found.append(shlex.split(arguments, comments=True))
     return found
 
 

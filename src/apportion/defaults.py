@@ -419,8 +419,12 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         )
     if not callable(model):
         _check_choice("model", model, list(NETWORKS))
-    if not callable(settings["method"]):
-        _check_choice("method", settings["method"], list(METHODS))
+    method = settings["method"]
+    if not callable(method) and (not isinstance(method, str) or method not in METHODS):
+        names = ", ".join(METHODS)
+        raise SettingsError(
+            f"method is {method!r}; pass one of {names}, or the class of a method of your own"
+        )
     _check_choice("pseudo_labels", settings["pseudo_labels"], [*PSEUDO_LABELS, None])
     if not isinstance(settings["horizontal_flip"], bool | np.bool_):
         raise SettingsError(f"horizontal_flip is {settings['horizontal_flip']!r}; pass True or False")

@@ -249,7 +249,9 @@ def _check_names(recipe: Recipe) -> None:
     names += [(f"{path}.name", network.name, NETWORKS) for path, network in _networks(recipe).items()]
     for path, name, known in names:
         if name not in known:
-            raise SettingsError(f"{path} is '{printable(name)}'; choose one of {', '.join(known)}")
+            own = "; if it is your own, import the module that registers it (--import my_module)"
+            hint = own if path.endswith((".name", ".method")) else ""
+            raise SettingsError(f"{path} is '{printable(name)}'; choose one of {', '.join(known)}{hint}")
 
 
 def _networks(recipe: Recipe) -> dict[str, Network]:

@@ -35,7 +35,7 @@ def boosting(bags: Bags, scores: np.ndarray | None = None) -> tuple[Boosting, li
     random = np.random.default_rng(0)
     x = as_rows(bags.x)
     edges = bin_edges(x, random)
-    state = Boosting(apply_bins(x, edges), bags, [len(edge) + 1 for edge in edges], random)
+    state = Boosting(apply_bins(x, edges), bags, [len(edge) + 1 for edge in edges], 8, random)
     if scores is not None:
         state.scores[:] = scores
     kernels.class_probabilities(state.scores, state.probabilities)
@@ -143,7 +143,7 @@ def squares(n: int = 6000, k: int = 2, size: int = 32) -> tuple[Bags, torch.Tens
 def test_trees_learn_what_no_linear_model_can_and_the_module_repeats_it(k):
     bags, y = squares(k=k)
     state = last_round(bags, rounds=100)
-    model = state.model()
+    model = state.classifier
     logits = model(bags.x)
     assert (logits.argmax(1) == y).float().mean() > 0.93
     torch.testing.assert_close(logits, model._torch_forward(bags.x), atol=1e-5, rtol=0)
@@ -155,11 +155,11 @@ def test_trees_learn_what_no_linear_model_can_and_the_module_repeats_it(k):
 
 def test_trees_depend_on_the_seed_and_on_the_order_of_values_alone():
     bags, _ = squares(1500)
-    model = last_round(bags, rounds=20, seed=1).model()
-    torch.testing.assert_close(model(bags.x), last_round(bags, rounds=20, seed=1).model()(bags.x))
-    assert not torch.equal(model(bags.x), last_round(bags, rounds=20, seed=2).model()(bags.x))
+    model = last_round(bags, rounds=20, seed=1).classifier
+    torch.testing.assert_close(model(bags.x), last_round(bags, rounds=20, seed=1).classifier(bags.x))
+    assert not torch.equal(model(bags.x), last_round(bags, rounds=20, seed=2).classifier(bags.x))
     stretched = replace(bags, x=(4 * bags.x).exp())
-    again = last_round(stretched, rounds=20, seed=1).model()
+    again = last_round(stretched, rounds=20, seed=1).classifier
     torch.testing.assert_close(again(stretched.x), model(bags.x))
 
 
@@ -174,11 +174,11 @@ def test_noise_stops_early_but_not_before_the_least_number_of_rounds():
 
 def test_features_without_variation_and_single_rows_give_the_overall_shares():
     bags = ragged_bags(3)
-    model = last_round(replace(bags, x=torch.zeros(len(bags.x), 2)), rounds=10).model()
+    model = last_round(replace(bags, x=torch.zeros(len(bags.x), 2)), rounds=10).classifier
     shares = model(torch.zeros(1, 2)).softmax(1)[0].double()
     torch.testing.assert_close(shares, bags.overall, atol=0.02, rtol=0)
     tiny = Bags(torch.eye(2), torch.tensor([1, 1]), torch.eye(2), torch.arange(2), range(2))
-    assert last_round(tiny, rounds=10).model()(tiny.x).isfinite().all()
+    assert last_round(tiny, rounds=10).classifier(tiny.x).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_features_without_variation_and_single_rows_give_the_overall_shares():
 )
 def test_buffers_that_lead_nowhere_are_refused(name, value):
     bags, _ = squares(1500)
-    model = last_round(bags, rounds=3).model()
+    model = last_round(bags, rounds=3).classifier
     getattr(model, name)[0] = value
     with pytest.raises(ModelError):
         model.check()
@@ -203,7 +203,7 @@ def test_buffers_that_lead_nowhere_are_refused(name, value):
 
 def test_depth_that_is_too_small_is_refused():
     bags, _ = squares(1500)
-    model = last_round(bags, rounds=3).model()
+    model = last_round(bags, rounds=3).classifier
     model.depth -= 1
     with pytest.raises(ModelError):
         model.check()

@@ -18,6 +18,7 @@ from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.defaults import (
+    TRAINING_SETTINGS,
     check_settings,
     default_batch_size,
     default_by,
@@ -89,21 +90,27 @@ def test_only_bytes_of_four_dimensions_are_images():
 
 @pytest.mark.parametrize(
     ("kind", "model", "method", "pseudo_labels"),
-    [("table", "mlp", "dllp", "soft"), ("images", "resnet9", "two_views", None),
+    [("table", "average", "dllp", "soft"), ("images", "resnet9", "two_views", None),
      ("cpu_images", "resnet9 of width 8", "two_views", None)],
 )  # fmt: skip
 def test_auto_is_resolved_by_the_kind_of_data_and_named_settings_stay(kind, model, method, pseudo_labels):
     x = torch.zeros(1, 8) if kind == "table" else torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
     device = GPU if kind == "images" else CPU
-    auto = {"model": "auto", "method": "auto", "pseudo_labels": "auto", "reg": 1.0}
+    unset = dict.fromkeys(TRAINING_SETTINGS)
+    auto = {"model": "auto", "method": "auto", "pseudo_labels": "auto", "reg": 1.0} | unset
     found = resolve_auto(auto, x, device)
     if isinstance(found["model"], partial):
         assert (found["model"].func, found["model"].keywords) == (resnet9, {"width": 8})
     else:
         assert found["model"] == model
     assert (found["method"], found["pseudo_labels"], found["reg"]) == (method, pseudo_labels, 1.0)
-    named = {"model": own_network, "method": "rot", "pseudo_labels": "hard", "reg": 0.1}
+    named = {"model": own_network, "method": "rot", "pseudo_labels": "hard", "reg": 0.1} | unset
     assert resolve_auto(named, x, device) == named
+    if kind == "table":
+        for setting in ({"epochs": 3}, {"method": "rot"}, {"pseudo_labels": None}):
+            assert resolve_auto(auto | setting, x, device)["model"] == "mlp"
+        solved = resolve_auto(auto | {"model": "trees"}, x, device)
+        assert (solved["method"], solved["pseudo_labels"]) == (None, None)
 
 
 def test_the_numbers_of_each_kind():
@@ -360,7 +367,7 @@ def test_a_class_of_one_row_in_two_hundred_is_found():
     town, x = random.integers(0, 200, 20000), random.normal(size=(20000, 4)).astype("float32")
     rare = (x[:, 0] + 0.3 * random.normal(size=20000) > 2.8).astype(int)
     table = {name: [1 - rare[town == name].mean(), rare[town == name].mean()] for name in range(200)}
-    model = ProportionClassifier(random_state=20).fit(x, bags=town, proportions=table)
+    model = ProportionClassifier("mlp", random_state=20).fit(x, bags=town, proportions=table)
     assert roc_auc_score(rare, model.predict_proba(x)[:, 1]) > 0.95
 
 

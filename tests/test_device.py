@@ -232,7 +232,7 @@ def out_of_memory(*args, **named):
 
 def test_training_says_what_to_change_if_the_device_is_too_small(monkeypatch):
     x, y, bags = pictures()
-    monkeypatch.setattr("apportion.estimator.fit_two_stages", out_of_memory)
+    monkeypatch.setattr("apportion.fitting.fit_two_stages", out_of_memory)
     with pytest.raises(SettingsError):
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)
     monkeypatch.setattr("apportion.bags.bags.Bags.to", lambda self, device: next(out_of_memory()))

@@ -141,7 +141,7 @@ def test_labels_alone_are_supervised_learning():
 def test_two_moons_are_found_from_proportions_alone():
     (x, truth), (fresh, answer) = (make_moons(800, noise=0.1, random_state=seed) for seed in (0, 1))
     town = [f"town {i % 80}" for i in range(800)]  # no two neighboring rows share a bag
-    model = ProportionClassifier(random_state=0).fit(x, truth, bags=town)
+    model = ProportionClassifier("mlp", random_state=0).fit(x, truth, bags=town)
     assert model.score(fresh, answer) > 0.98
     assert get_scorer("roc_auc")(model, fresh, answer) > 0.99
     assert (model.transduction_ == truth).mean() > 0.98
@@ -582,7 +582,7 @@ def test_digits_are_learned_from_bags_nearly_as_well_as_from_labels():
     digits, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     x, y = digits[order] / 16, y[order]
-    model = ProportionClassifier(random_state=0).fit(x[:1500], y[:1500], bags=np.arange(1500) // 10)
+    model = ProportionClassifier("mlp", random_state=0).fit(x[:1500], y[:1500], bags=np.arange(1500) // 10)
     bound = LogisticRegression(max_iter=1000).fit(x[:1500], y[:1500]).score(x[1500:], y[1500:])
     assert model.score(x[1500:], y[1500:]) > bound - 0.06
 

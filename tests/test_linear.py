@@ -10,7 +10,7 @@ from apportion._random import stream
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.losses import proportion_loss
-from apportion.methods.linear import bag_loss, choose_penalty, fit_linear
+from apportion.methods.linear import bag_loss, fit_linear, try_penalties
 
 
 def clouds(n: int = 600, k: int = 3, size: int = 8, seed: int = 0) -> tuple[Bags, torch.Tensor]:
@@ -62,7 +62,7 @@ def test_bags_of_one_row_are_logistic_regression():
 def test_held_out_bags_choose_a_strong_penalty_for_noise_and_a_weak_one_for_signal():
     def chosen(bags: Bags) -> float:
         half = torch.arange(len(bags.sizes)).split(len(bags.sizes) // 2)
-        return max(choose_penalty(bags.select(half[0]), bags.select(half[1])), key=lambda each: each.score).l2
+        return max(try_penalties(bags.select(half[0]), bags.select(half[1])), key=lambda each: each.score).l2
 
     bags, _ = clouds(n=4000)
     noise = torch.randn(bags.x.shape, generator=stream(0, "noise"))

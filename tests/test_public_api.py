@@ -25,6 +25,7 @@ LAYERS = (
     ("training", "evaluate", "pipeline", "defaults", "distributed"),
     ("selection", "conditioning", "decisions"),
     ("tabulation",),
+    ("fitting",),
     ("estimator",),
     ("saving", "testing"),
     ("tables",),

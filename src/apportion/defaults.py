@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor, nn
 
 from apportion.augment import crop_flip, weak_and_strong
@@ -31,6 +32,8 @@ from apportion.pseudo_labels import PSEUDO_LABELS
 from apportion.training import View
 
 DataKind = Literal["table", "images", "cpu_images"]
+TABLE_MODELS = ("linear", "trees", "average")  # models of rows that the training loop does not train
+TRAINING_SETTINGS = ("epochs", "student_epochs", "learning_rate", "student_learning_rate", "batch_size")
 
 LARGEST_WHOLE_BAG = 4096  # rows; a batch grows up to this size to hold the largest bag
 MAX_INFORMATIVE_ROWS = 8192  # 1,000 steps of this many rows take one core a minute or two
@@ -50,9 +53,9 @@ LINEAR = partial(mlp, widths=())  # for methods that are for linear classifiers 
 
 
 def default_model(kind: DataKind) -> str | MakeNetwork:
-    """The name of a network in `NETWORKS`, or a function that makes one."""
+    """The name of a model, or a function that makes a network."""
     if kind == "table":
-        return "mlp"
+        return "average"
     if kind == "images":
         return "resnet9"
     return partial(resnet9, width=8)  # a sixty-fourth of the arithmetic
@@ -72,18 +75,40 @@ def default_pseudo_labels(kind: DataKind) -> str | None:
 
 
 def resolve_auto(settings: Mapping[str, Any], x: Tensor, device: torch.device) -> dict[str, Any]:
-    """The settings with every "auto" of model, method and pseudo_labels replaced by its default for `x`."""
+    """The settings with every "auto" of model, method and pseudo_labels replaced by its default for `x`.
+
+    A setting that only networks have, such as `epochs`, asks for a network.
+    """
     kind = kind_of_data(x, device)
-    defaults = {
-        "model": LINEAR if is_linear(settings["method"]) else default_model(kind),
-        "method": default_method(kind),
-        "pseudo_labels": default_pseudo_labels(kind),
-    }
     resolved = dict(settings)
-    for name, default in defaults.items():
-        if isinstance(resolved[name], str) and resolved[name] == "auto":
-            resolved[name] = default
+    if is_auto(resolved["model"]):
+        resolved["model"] = default_model(kind)
+        if is_linear(settings["method"]):
+            resolved["model"] = LINEAR
+        elif resolved["model"] == "average" and network_settings(settings):
+            resolved["model"] = "mlp"
+    model = resolved["model"]
+    solved = isinstance(model, str) and model in ("linear", "trees")
+    if is_auto(resolved["method"]):
+        resolved["method"] = None if solved or is_scikit(model) else default_method(kind)
+    if is_auto(resolved["pseudo_labels"]):
+        resolved["pseudo_labels"] = None if solved else default_pseudo_labels(kind)
     return resolved
+
+
+def is_scikit(model: Any) -> bool:
+    """Whether the model is a classifier of scikit-learn, or like one, and not a class or a function."""
+    return hasattr(model, "fit") and hasattr(model, "get_params") and not isinstance(model, type)
+
+
+def is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def network_settings(settings: Mapping[str, Any]) -> list[str]:
+    """The names of the settings that are given and that only networks have."""
+    names = [name for name in ("method", "pseudo_labels") if not is_auto(settings[name])]
+    return names + [name for name in TRAINING_SETTINGS if settings[name] is not None]
 
 
 def default_method_options(kind: DataKind, method: Method) -> dict[str, Any]:
@@ -417,8 +442,17 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             f"model is a network, {type(model).__name__}; pass a function (shape, n_classes) -> "
             "nn.Module, since every stage trains a new network"
         )
+    if is_scikit(model):
+        _check_scikit(model, settings)
+        return
     if not callable(model):
-        _check_choice("model", model, list(NETWORKS))
+        _check_choice("model", model, [*NETWORKS, *TABLE_MODELS])
+    if isinstance(model, str) and model in ("linear", "trees"):
+        for name in ("method", "pseudo_labels", *TRAINING_SETTINGS):
+            if settings[name] is not None:
+                what = f"{name} is {settings[name]!r}, a setting of networks, but the model is {model!r}"
+                raise SettingsError(f"{what}; leave {name} out, or pass model='mlp'")
+        return
     method = settings["method"]
     if not callable(method) and (not isinstance(method, str) or method not in METHODS):
         names = ", ".join(METHODS)
@@ -438,6 +472,22 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             continue
         if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise SettingsError(f"{name} is {value!r}; pass a whole number, at least {least}")
+
+
+def _check_scikit(model: Any, settings: Mapping[str, Any]) -> None:
+    """A classifier that can learn weighted rows, and no settings of networks."""
+    name = type(model).__name__
+    if not hasattr(model, "predict_proba"):
+        raise SettingsError(f"model is a {name}, which has no predict_proba; pass a classifier that has it")
+    if not has_fit_parameter(model, "sample_weight"):
+        hint = "pass a classifier that takes it, such as LogisticRegression() or RandomForestClassifier()"
+        raise SettingsError(f"model is a {name}, whose fit takes no sample_weight; {hint}")
+    for setting in ("method", *TRAINING_SETTINGS):
+        if settings[setting] is not None:
+            what = f"{setting} is {settings[setting]!r}, a setting of networks, but the model is a {name}"
+            raise SettingsError(f"{what}; leave {setting} out, or pass model='mlp'")
+    _check_choice("pseudo_labels", settings["pseudo_labels"], list(PSEUDO_LABELS))
+    _check_positive("reg", settings["reg"])
 
 
 def _check_choice(name: str, value: Any, known: Sequence[str | None]) -> None:

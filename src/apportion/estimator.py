@@ -45,10 +45,11 @@ from apportion.decisions import (
 from apportion.defaults import check_settings, encodes_arrays, resolve_auto
 from apportion.errors import ApportionWarning
 from apportion.evaluate import bag_correlation, predict_log_proba_on
+from apportion.fitting import fit_model
 from apportion.methods import name_of
-from apportion.networks import NETWORKS
-from apportion.pipeline import EpochState, fit_two_stages
-from apportion.pseudo_labels import make_labeler, transduce
+from apportion.networks.trees import BoostedTrees
+from apportion.pipeline import EpochState
+from apportion.pseudo_labels import transduce
 from apportion.selection.diagnosis import MIN_BAGS
 from apportion.selection.epochs import EpochSelector, check_selection, split_bags
 from apportion.selection.scores import likelihood_of_rows
@@ -59,8 +60,9 @@ LONG_STAGE = 600.0  # seconds; a warning announces a stage that takes longer
 class ProportionClassifier(ClassifierMixin, BaseEstimator):
     """Classifier of rows or images that learns from the class proportions of bags.
 
-    A network (the teacher) learns from the proportions of the bags. Its predictions are then turned into
-    labels that match the proportions of every bag, and a second network (the student) learns from these.
+    Rows are classified by the average of a linear model, boosted trees and a network, which all learn from
+    the proportions of the bags. A network (the teacher) is followed by a second one (the student): its
+    predictions are turned into labels that match the proportions of every bag, and the student learns these.
 
     Rows are encoded, see `TableEncoder`: numbers are standardized, so nothing has to be scaled; in a data
     frame (pandas or polars), texts become categories, and dates and missing values are handled. Only for a
@@ -69,10 +71,14 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    model : str or callable, default="auto"
-        The network: "mlp", "conv13", "resnet9", "resnet18" or "wrn_28_2", or a function
-        `(shape, n_classes) -> torch.nn.Module` that makes a new network from the shape of an instance.
-        "auto": an mlp for rows, a ResNet-9 for images.
+    model : str, callable or scikit-learn classifier, default="auto"
+        For rows: "linear" (logistic regression on the proportions of bags), "trees" (boosted trees on them),
+        "mlp" (a network), or "average" of these three. For images, a network: "conv13", "resnet9",
+        "resnet18" or "wrn_28_2". Also a function `(shape, n_classes) -> torch.nn.Module` that makes a new
+        network from the shape of an instance, and any scikit-learn classifier whose `fit` takes
+        `sample_weight`: it is the student, and learns labels that match the proportions.
+        "auto": for rows the average or, if `method`, `pseudo_labels`, `epochs` or another setting of networks
+        is given, an mlp; for images a ResNet-9.
     method : str or callable, default="auto"
         How the teacher learns from proportions: "dllp", "count_likelihood", "llp_vat", "llp_gan", "rot",
         "two_views", "llp_mm", "easy_llp", "mixbag" or "mean_map" (linear models only), or a method of your
@@ -129,6 +135,15 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         The stage and the epoch whose weights were kept.
     temperature_ : float
         What logits were divided by; 1 without `calibrate`.
+    selection_ : dict or None
+        What held-out bags chose for a linear model, trees or the average. "candidates": for each model its
+        "weight", its "score" (the log-likelihood of the counts of the held-out bags, in nats per row) and its
+        settings. "held_out_bags": their number, 0 if there are fewer than 20 bags. "score" and
+        "score_of_overall_shares": of the result, and of predicting the overall shares. "temperature": by
+        what log-odds relative to the overall shares were divided.
+    feature_importances_ : ndarray of shape (n_features,)
+        For `model="trees"`: how much of what splits gain is due to each feature, summing to one. The features
+        are those of `encoder_.get_feature_names_out()`.
     class_shares_ : ndarray of shape (n_classes,)
         The known class shares of all training rows.
     predicted_shares_ : ndarray of shape (n_classes,)
@@ -302,7 +317,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self.history_ = []
         self.resolved_ = {
             "model": settings["model"],
-            "method": name_of(settings["method"]),
+            "method": None if settings["method"] is None else name_of(settings["method"]),
             "pseudo_labels": settings["pseudo_labels"],
         }
         self.instance_shape_ = tuple(x.shape[1:])
@@ -314,9 +329,10 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             x = x.to(device)
             training, validation = split_features(parts, x)
             selector = EpochSelector(validation, self.select_by)
-            for state in _fit_stages(training, settings, seed):
+            for state in fit_model(training, settings, seed):
                 score = selector.update(state)
                 self.history_.append(_history_entry(state) | score)
+                self.selection_ = state.selection
                 yield state
             model, self.temperature_ = selector.best_network(self.calibrate)
             self.best_epoch_ = selector.stage, selector.epoch
@@ -347,6 +363,15 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in vars(self)
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        check_is_fitted(self)
+        if not isinstance(self.model_, BoostedTrees):
+            what = f"a {type(self.model_).__name__} has no feature importances"
+            raise AttributeError(f"{what}; use sklearn.inspection.permutation_importance")
+        importance = self.model_.importance.double().numpy()
+        return importance / max(importance.sum(), np.finfo(float).tiny)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities.
@@ -434,27 +459,6 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
 
 # --- training
-
-
-def _fit_stages(bags: Bags, settings: dict[str, Any], seed: int) -> Iterator[EpochState]:
-    """Both stages with the estimator's settings."""
-    model = settings["model"]
-    labeler = None
-    if settings["pseudo_labels"] is not None:
-        labeler = make_labeler(settings["pseudo_labels"], settings["reg"])
-    return fit_two_stages(
-        bags,
-        NETWORKS[model] if isinstance(model, str) else model,
-        method=settings["method"],
-        label=labeler,
-        epochs=settings["epochs"],
-        student_epochs=settings["student_epochs"],
-        learning_rate=settings["learning_rate"],
-        student_learning_rate=settings["student_learning_rate"],
-        batch_size=settings["batch_size"],
-        horizontal_flip=settings["horizontal_flip"],
-        seed=seed,
-    )
 
 
 def _delete_fitted_attributes(estimator: BaseEstimator) -> None:

@@ -58,6 +58,8 @@ class EpochState:
     previous: Tensor | None = None  # (N, k) the predictions with which `change` is computed in the next epoch
     change: float | None = None  # δ of algorithm 2, if `stop` is given
     label_seconds: float = 0.0  # time spent on predicting and labeling all rows
+    # last state of an average of models only: their weights, scores and settings
+    selection: dict[str, Any] | None = None
 
     def state(self) -> dict[str, Any]:
         """Tensors and plain values that `resume` accepts; resumed training gives bit-identical weights."""

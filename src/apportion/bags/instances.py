@@ -33,6 +33,7 @@ from apportion.bags.bags import Bags
 from apportion.encoding import TableEncoder
 from apportion.errors import DataError, did_you_mean
 
+ROW_MODELS = ("mlp", "linear", "trees", "average")
 ARRAYS: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # images stay bytes
 # rows of numbers that are encoded: in their own type, since a float32 has only seven digits
 NUMBERS: dict[str, Any] = {"dtype": "numeric", "ensure_all_finite": "allow-nan"}
@@ -193,8 +194,8 @@ def check_shape(x: Any, requested: Any, model: str | Callable[..., nn.Module]) -
     """Raise DataError for instances of a shape that the network cannot take."""
     images = "images are bytes (n, channels, height, width)"
     hint = ""
-    if x.ndim > 2 and model == "mlp" and requested == "mlp":
-        hint = "an mlp takes rows: pass X.reshape(len(X), -1), or another model"
+    if x.ndim > 2 and model in ROW_MODELS and requested == model:
+        hint = f"the model {model!r} takes rows: pass X.reshape(len(X), -1), or another model"
     elif x.ndim == 3 and (isinstance(model, str) or requested == "auto"):
         hint = f"{images}: pass X[:, None] if they are gray, or a model of your own"
     elif x.ndim == 4 and not is_images(x) and requested == "auto":
@@ -204,7 +205,7 @@ def check_shape(x: Any, requested: Any, model: str | Callable[..., nn.Module]) -
         )
     elif x.ndim > 4 and requested == "auto":
         hint = f"{images}: pass X.reshape(-1, *X.shape[-3:]) if each is an image, with a bag for each"
-    elif x.ndim != 4 and isinstance(model, str) and model != "mlp":
+    elif x.ndim != 4 and isinstance(model, str) and model not in ROW_MODELS:
         hint = f"{images} for the model {model!r}; name another, such as 'mlp' for rows"
     if hint:
         raise DataError(f"X has instances of shape {tuple(x.shape[1:])}; {hint}", value=tuple(x.shape[1:]))

@@ -154,7 +154,12 @@ class TrainingOptions:
     """Parameters of ProportionClassifier."""
 
     model: Annotated[
-        str, _option(panel=TRAINING, text="mlp (rows), conv13, resnet9, resnet18, wrn_28_2.")
+        str,
+        _option(
+            panel=TRAINING,
+            text="Rows: average (of the next three), linear, trees, mlp. Images: conv13, resnet9, resnet18, "
+            "wrn_28_2.",
+        ),
     ] = "auto"
     method: Annotated[
         str,

@@ -34,27 +34,30 @@ docs/methods/boosted-trees.md derives the equations and compares with per-row cu
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from apportion._random import derive_seed
 from apportion.bags.bags import Bags
 from apportion.methods import _tree_growth as kernels
 from apportion.methods.count_likelihood import count_log_likelihood
+from apportion.methods.protocol import LossTerms
 from apportion.networks.trees import BoostedTrees, Tree, as_module
 
 # chosen on the training rows of Adult (docs/log.md)
 RATE = 0.15
 RIDGE = 3.0
-LEAVES = 8
+FEW_LEAVES, MANY_LEAVES = 8, 31  # of a tree; held-out bags choose
 ROWS_PER_LEAF = 20
 FRACTION_OF_ROWS = 0.7  # on which the structure of a tree is grown
 FRACTION_OF_FEATURES = 0.7
 LARGEST_STEP = 4.0  # of a leaf, before it is multiplied by the rate
 
 MAX_ROUNDS = 600
+USUAL_ROUNDS = 150  # where no bags can be held out
 MIN_ROUNDS = 50  # a few held-out bags must not stop boosting before it began
 PATIENCE = 100  # rounds without a better score of the held-out bags
 ROUNDS_BETWEEN_SCORES = 10
@@ -65,25 +68,41 @@ MAX_ROWS_TO_GROW = 200_000  # more rows per tree make it slower and not better
 
 @dataclass(frozen=True)
 class Round:
-    """What boosting yields now and then: the trees so far, and how well they predict."""
+    """What boosting yields now and then: the trees so far, and how well they predict.
+
+    It has the form of a Learner, and its classifier is made only when it is asked for.
+    """
 
     number: int  # trees so far
-    total: int  # rounds at most
+    total: int  # trees at most
     loss: float  # bag loss of the training bags, per row
     score: float | None  # log-likelihood of the counts of the held-out bags, in nats per row
-    best: int  # the number of trees with the best score; without held-out bags the latest
+    best: int  # the number of trees with the best score so far; without held-out bags the latest
+    best_score: float
     seconds: float  # since the last one
     trees: list[Tree]
     base: np.ndarray  # (k,)
     n_features: int
 
-    def model(self) -> BoostedTrees:
-        """The best trees so far as a module."""
+    @property
+    def classifier(self) -> BoostedTrees:
+        """The best number of trees as a module."""
         return as_module(self.trees[: self.best], self.base, self.n_features)
+
+    def networks(self) -> list[nn.Module]:
+        return [self.classifier]
+
+    def losses(self, batch: Any, progress: float) -> Iterator[LossTerms]:
+        return iter(())
 
 
 def boost(
-    bags: Bags, validation: Bags | None = None, *, rounds: int = MAX_ROUNDS, seed: int = 0
+    bags: Bags,
+    validation: Bags | None = None,
+    *,
+    rounds: int = MAX_ROUNDS,
+    leaves: int = FEW_LEAVES,
+    seed: int = 0,
 ) -> Iterator[Round]:
     """Add trees, and yield after every ten rounds.
 
@@ -96,13 +115,16 @@ def boost(
         improved for 100 rounds, and the best number of trees, at least 50, is kept.
     rounds : int, default=600
         Trees at most.
+    leaves : int, default=8
+        Leaves of a tree at most. More leaves learn more complex interactions of features, and overfit sooner.
     seed : int, default=0
         Determines on which rows and features each tree is grown.
     """
     random = np.random.default_rng(derive_seed(seed, "trees"))
     x = as_rows(bags.x)
     edges = bin_edges(x, random)
-    state = Boosting(apply_bins(x, edges), bags, [len(each) + 1 for each in edges], random)
+    n_bins = [len(each) + 1 for each in edges]
+    state = Boosting(apply_bins(x, edges), bags, n_bins, leaves, random)
     held_out = None if validation is None else HeldOut(validation, edges, state.base)
     trees: list[Tree] = []
     best = 0
@@ -123,7 +145,18 @@ def boost(
             if number <= MIN_ROUNDS or score > best_score:
                 best, best_score = number, score
         now = time.perf_counter()
-        yield Round(number, rounds, state.loss(), score, best, now - started, trees, state.base, x.shape[1])
+        yield Round(
+            number=number,
+            total=rounds,
+            loss=state.loss(),
+            score=score,
+            best=best,
+            best_score=best_score,
+            seconds=now - started,
+            trees=trees,
+            base=state.base,
+            n_features=x.shape[1],
+        )
         started = now
         if number >= best + PATIENCE:
             return
@@ -132,7 +165,9 @@ def boost(
 class Boosting:
     """Scores of the training rows, and how to improve them by one more tree."""
 
-    def __init__(self, bins: np.ndarray, bags: Bags, n_bins: list[int], random: np.random.Generator) -> None:
+    def __init__(
+        self, bins: np.ndarray, bags: Bags, n_bins: list[int], leaves: int, random: np.random.Generator
+    ) -> None:
         self.bins = bins
         self.random = random
         self.sizes = bags.sizes.numpy()
@@ -147,7 +182,7 @@ class Boosting:
         self.residuals = np.empty((n, classes), np.float32)
         self.weights = np.empty(n, np.float32)
         self.leaf = np.empty(n, np.int32)
-        self.histograms = np.empty((LEAVES, self.start[-1], classes + 2))
+        self.histograms = np.empty((leaves, self.start[-1], classes + 2))
 
     def add_tree(self, edges: list[np.ndarray]) -> Tree:
         """Grow a tree on the residuals, solve its leaf values, and add them to the scores."""
@@ -171,7 +206,7 @@ class Boosting:
         # float32 random numbers below a fraction are faster than a choice without replacement
         rows = np.flatnonzero(self.random.random(n, np.float32) < n_rows / n).astype(np.int32)
         features = np.sort(self.random.permutation(d)[: max(1, round(FRACTION_OF_FEATURES * d))])
-        nodes = 2 * LEAVES - 1
+        nodes = 2 * len(self.histograms) - 1
         feature, cut, child = (np.zeros(nodes, np.int32) for _ in range(3))
         gain = np.zeros(nodes)
         n_nodes = kernels.grow(

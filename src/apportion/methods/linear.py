@@ -7,7 +7,8 @@ starts at the logarithm of the overall shares and is not penalized. docs/methods
 method.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,9 +26,10 @@ MAX_ITERATIONS = 1000
 
 
 class Penalty(NamedTuple):
-    """A penalty and how well the model with it predicts held-out bags."""
+    """A penalty, the model with it, and how well that predicts held-out bags."""
 
     l2: float
+    model: nn.Linear
     score: float  # log-likelihood of the counts, in nats per row
 
 
@@ -54,25 +56,28 @@ def fit_linear(bags: Bags, l2: float = USUAL_PENALTY, start: nn.Linear | None = 
     return _as_module(solution.x, bags.n_classes)
 
 
-def choose_penalty(training: Bags, validation: Bags, penalties: Sequence[float] = PENALTIES) -> list[Penalty]:
-    """Penalties with the likelihood of the counts of `validation`; the last of them is worse than the best.
+def try_penalties(
+    training: Bags, validation: Bags, penalties: Sequence[float] = PENALTIES
+) -> Iterator[Penalty]:
+    """Yield penalties with the likelihood of the counts of `validation`.
 
-    The penalties are tried in turn, strongest first, each from the solution of the one before. Weaker ones
-    than the first two that do worse than the best are not tried.
+    The penalties are tried in turn, strongest first, each from the solution of the one before, until two in
+    a row are worse than the best.
     """
-    tried: list[Penalty] = []
     model = None
+    best = -math.inf
     worse = 0
     for l2 in penalties:
         model = fit_linear(training, l2, model)
         with torch.no_grad():
             log_probs = model(validation.x.float()).double().log_softmax(1)
         total = count_log_likelihood(log_probs, validation.sizes, validation.proportions).sum()
-        tried.append(Penalty(l2, float(total) / len(validation.x)))
-        worse = 0 if tried[-1].score == max(each.score for each in tried) else worse + 1
+        score = float(total) / len(validation.x)
+        yield Penalty(l2, model, score)
+        worse = 0 if score > best else worse + 1
+        best = max(best, score)
         if worse == 2:
-            break
-    return tried
+            return
 
 
 def initial_model(bags: Bags) -> nn.Linear:

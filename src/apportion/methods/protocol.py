@@ -30,7 +30,10 @@ LossTerms = dict[str, Tensor]
 class Learner(Protocol):
     """A method that learns from bags, in the form that the training loop expects."""
 
-    classifier: nn.Module  # (n, ...) -> logits (n, k)
+    @property
+    def classifier(self) -> nn.Module:
+        """The network that predicts: instances (n, ...) -> logits (n, k)."""
+        ...
 
     def networks(self) -> list[nn.Module]:
         """The networks to train, each with its own optimizer. The classifier's comes first."""

@@ -53,7 +53,7 @@ def _method(values: Mapping[str, Any]) -> str:
         f" ({_plain(fit['optimizers'][stage])})" if stage in fit["optimizers"] else ""
         for stage in ("first", "second")
     )
-    network = f"A network `{values['network']['name']}` learned the proportions of the bags{first}"
+    network = f"A model `{values['network']['name']}` learned the proportions of the bags{first}"
     if fit["stage"] == "second":
         network += f". A second one then learned labels that match the proportions of every bag{second}"
     return f"{network}. The parameters of `ProportionClassifier`:"

@@ -24,11 +24,15 @@ from torch import nn
 import apportion
 from apportion._device import channels_last
 from apportion._untrusted import NUMBER, atomic_folder, check_number, printable, read_json, read_tensors
+from apportion.defaults import TABLE_MODELS
 from apportion.encoding import TableEncoder
 from apportion.errors import ApportionWarning, DataError, ModelError
 from apportion.estimator import ProportionClassifier
 from apportion.methods import name_of
 from apportion.networks import NETWORKS
+from apportion.networks.average import Average
+from apportion.networks.scikit import ScikitClassifier
+from apportion.networks.trees import BoostedTrees
 from apportion.saving.card import card
 
 FORMAT = 3
@@ -52,6 +56,7 @@ _SCHEMA = {
         "optimizers": {"*": str},
         "device": str,
         "resolved": {"*": _WORD},
+        "selection": (None, {}),
         "bag_columns": [str],
         "class_shares": [NUMBER],
         "predicted_shares": [NUMBER],
@@ -75,6 +80,9 @@ _SCHEMA = {
 }
 _MOST_LAYERS = 1000
 _WIDEST = 1 << 20
+_MOST_NODES = 1 << 26  # of trees
+_DEEPEST = 1 << 10
+_MOST_MEMBERS = 16
 _MOST_INPUTS = 1 << 31
 _MOST_EPOCHS = 100_000  # `diagnose` trains similar networks
 _OPTIONS: dict[str, dict[str, Any]] = {  # of the networks, those that are numbers, and their ranges
@@ -82,6 +90,15 @@ _OPTIONS: dict[str, dict[str, Any]] = {  # of the networks, those that are numbe
     "slope": {"low": -1e3, "high": 1e3},
     "width": {"low": 1, "high": _WIDEST, "integer": True},
     "last_padding": {"low": 0, "high": 64, "integer": True},
+    "n_trees": {"low": 0, "high": _MOST_NODES, "integer": True},
+    "n_nodes": {"low": 0, "high": _MOST_NODES, "integer": True},
+    "n_leaves": {"low": 0, "high": _MOST_NODES, "integer": True},
+    "depth": {"low": 0, "high": _DEEPEST, "integer": True},
+}
+_OPTION_NAMES = {  # of models that are not in NETWORKS; all are needed
+    "linear": [],
+    "trees": ["n_trees", "n_nodes", "n_leaves", "depth"],
+    "average": ["members"],
 }
 
 
@@ -163,7 +180,8 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
         hint = "for a search, save best_estimator_; for a pipeline, its last step, pipeline[-1]"
         raise ModelError(f"{what}; {hint}, and keep the other steps with joblib")
     check_is_fitted(classifier)
-    name, options = _name_of(classifier.resolved_["model"])
+    network = _describe_network(classifier.model_, classifier.resolved_["model"])
+    name = network["name"]
     feature_names = getattr(classifier, "feature_names_in_", None)
     encoder = classifier.encoder_
     if about is None:
@@ -173,7 +191,7 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
         "format": FORMAT,
         "apportion": apportion.__version__,
         "torch": str(torch.__version__),
-        "network": {"name": name, "options": options},
+        "network": network,
         "input": {"shape": list(classifier.instance_shape_), "bytes": classifier.bytes_},
         "classes": classifier.classes_.tolist(),
         "encoder": None if encoder is None else encoder.to_json(),
@@ -187,6 +205,7 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
             "optimizers": classifier.optimizers_,
             "device": classifier.device_,
             "resolved": classifier.resolved_ | {"model": name},
+            "selection": classifier.selection_,
             "bag_scores": classifier.bag_scores_,
             "bag_columns": [str(name) for name in classifier.bag_columns_],
             "class_shares": classifier.class_shares_.tolist(),
@@ -198,8 +217,20 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
     }
 
 
-def _name_of(model: str | Callable[..., nn.Module]) -> tuple[str, dict[str, Any]]:
-    """The name and the options of a network of this package; a function of the user's has no name."""
+def _describe_network(network: nn.Module, model: str | Callable[..., nn.Module]) -> dict[str, Any]:
+    """The name and the options with which `_make_network` makes such a network, from `resolved_["model"]`.
+
+    A function of the user's has no name.
+    """
+    if isinstance(network, Average):
+        return {
+            "name": "average",
+            "options": {"members": [_describe_network(each, "mlp") for each in network.members]},
+        }
+    if isinstance(network, BoostedTrees):
+        return {"name": "trees", "options": network.options}
+    if isinstance(model, str) and isinstance(network, nn.Linear):
+        return {"name": "linear", "options": {}}
     function: Any = model
     options: dict[str, Any] = {}
     if isinstance(model, partial) and not model.args:
@@ -207,10 +238,12 @@ def _name_of(model: str | Callable[..., nn.Module]) -> tuple[str, dict[str, Any]
         options = dict(model.keywords)
     for name, known in NETWORKS.items():
         if function is known or function == name:
-            return name, options
-    what = f"the model {model!r} is a function of your own, which a file cannot name"
+            return {"name": name, "options": options}
+    what = f"the model {model!r} is not one of this package's, so a file cannot name it"
     hint = "save its weights with torch.save(classifier.model_.state_dict(), path)"
-    raise ModelError(f"{what}; {hint}, or use a network of apportion.networks")
+    if isinstance(network, ScikitClassifier):
+        hint = "save the classifier with joblib or skops"
+    raise ModelError(f"{what}; {hint}, or use a model with a name, such as 'mlp'")
 
 
 def _parameters_of(classifier: ProportionClassifier, name: str) -> dict[str, Any]:
@@ -238,6 +271,10 @@ def describe_quality(classifier: ProportionClassifier) -> dict[str, Any]:
     if classifier.select_by is not None:
         stage, epoch = classifier.best_epoch_
         lines["best epoch"] = f"{epoch} of the {stage} stage, by {classifier.select_by}"
+    candidates = {} if classifier.selection_ is None else classifier.selection_["candidates"]
+    if len(candidates) > 1:
+        for name, found in candidates.items():
+            lines[f"weight of {name}"] = found["weight"]
     if classifier.calibrate:
         lines["temperature"] = classifier.temperature_
     return lines
@@ -266,6 +303,7 @@ def load(folder: str | Path) -> ProportionClassifier:
         "bag_scores_": fit["bag_scores"],
         "encoder_": encoder,
         "resolved_": fit["resolved"] | {"model": _function_of(values)},
+        "selection_": fit["selection"],
         "optimizers_": fit["optimizers"],
         "device_": fit["device"],
         "instance_shape_": shape,
@@ -309,7 +347,7 @@ def _read_values(folder: Path) -> dict[str, Any]:
         numbers = values["fit"][name]
         if len(numbers) != len(values["classes"]) or not all(map(math.isfinite, numbers)):
             raise ModelError(f"{path}: {name} are {printable(numbers)}; they are one number for each class")
-    _check_options(path, values["network"])
+    _check_network(path, values["network"])
     shape = values["input"]["shape"]
     if not shape or min(shape) < 1 or math.prod(shape) > _MOST_INPUTS:
         raise ModelError(f"{path}: the shape of an input is {printable(shape)}; it is a list of sizes")
@@ -323,13 +361,17 @@ def _check_classes(path: Path, classes: list[Any]) -> None:
         raise ModelError(f"{path}: the classes are {printable(classes)}; {what}")
 
 
-def _check_options(path: Path, network: Mapping[str, Any]) -> None:
-    """Options that the network has, with values that can be built."""
+def _check_network(path: Path, network: Mapping[str, Any], members_allowed: bool = True) -> None:
+    """A network of this package, with options that it has and values that can be built."""
     name, options = network["name"], network["options"]
-    if name not in NETWORKS:
-        known = ", ".join(NETWORKS)
-        raise ModelError(f"{path}: the network is {printable(name)!r}; known networks are {known}")
-    known_options = list(inspect.signature(NETWORKS[name]).parameters)[2:]
+    known = [*NETWORKS, *TABLE_MODELS]
+    if name not in known:
+        raise ModelError(f"{path}: the network is {printable(name)!r}; known networks are {', '.join(known)}")
+    known_options = _OPTION_NAMES.get(name)
+    if known_options is None:
+        known_options = list(inspect.signature(NETWORKS[name]).parameters)[2:]
+    if name in _OPTION_NAMES and set(options) != set(known_options):
+        raise ModelError(f"{path}: {name} has the options {printable(list(options))}, not {known_options}")
     for key, value in options.items():
         what = f"{path}: the option {printable(key)} of {name}"
         if key not in known_options:
@@ -338,8 +380,22 @@ def _check_options(path: Path, network: Mapping[str, Any]) -> None:
             check_number(value, what, error=ModelError, **_OPTIONS[key])
         elif key == "widths":
             _check_widths(value, what)
+        elif key == "members":
+            _check_members(path, value, members_allowed)
         elif not isinstance(value, bool):
             raise ModelError(f"{what} is {printable(value)}; it must be true or false")
+
+
+def _check_members(path: Path, members: Any, allowed: bool) -> None:
+    """The members of an average, which are no averages themselves."""
+    if not allowed or not isinstance(members, list) or not 0 < len(members) <= _MOST_MEMBERS:
+        raise ModelError(f"{path} has an average of {printable(members)}; it must be of a few networks")
+    for member in members:
+        if not isinstance(member, dict) or set(member) != {"name", "options"}:
+            raise ModelError(f"{path} has an average of {printable(member)}; it needs a name and options")
+        if not isinstance(member["name"], str) or not isinstance(member["options"], dict):
+            raise ModelError(f"{path} has an average of {printable(member)}; it needs a name and options")
+        _check_network(path, member, members_allowed=False)
 
 
 def _check_widths(widths: Any, what: str) -> None:
@@ -352,23 +408,36 @@ def _check_widths(widths: Any, what: str) -> None:
 
 
 def _function_of(values: Mapping[str, Any]) -> str | Callable[..., nn.Module]:
-    """The network's name or, if it has options, a function that makes it."""
-    name = values["network"]["name"]
-    options = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in values["network"]["options"].items()
-    }
-    return partial(NETWORKS[name], **options) if options else name
+    """The model's name or, for a network with options, a function that makes it."""
+    name, options = values["network"]["name"], values["network"]["options"]
+    if name in TABLE_MODELS or not options:
+        return name
+    return partial(NETWORKS[name], **_as_arguments(options))
+
+
+def _as_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+
+
+def _make_network(network: Mapping[str, Any], shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    """A new network as described."""
+    name, options = network["name"], network["options"]
+    if name == "average":
+        members = [_make_network(each, shape, n_classes) for each in options["members"]]
+        return Average(members, n_classes)
+    if name == "trees":
+        return BoostedTrees(math.prod(shape), n_classes, **options)
+    if name == "linear":
+        return nn.Linear(math.prod(shape), n_classes)
+    return NETWORKS[name](shape, n_classes, **_as_arguments(options))
 
 
 def _network_of(folder: Path, values: Mapping[str, Any]) -> nn.Module:
     """The network with its weights, in evaluation mode."""
-    function = _function_of(values)
-    make = NETWORKS[function] if isinstance(function, str) else function
-    shape, n_classes = values["input"]["shape"], len(values["classes"])
+    shape, n_classes = tuple(values["input"]["shape"]), len(values["classes"])
     try:
         with torch.device("meta"):  # nothing is allocated for the sizes that a file claims
-            network = make(tuple(shape), n_classes).eval()
+            network = _make_network(values["network"], shape, n_classes).eval()
             answer = network(torch.empty(2, *shape))
     except (TypeError, ValueError, RuntimeError, IndexError) as problem:
         what = f"{folder} describes a network that cannot be built"
@@ -377,6 +446,9 @@ def _network_of(folder: Path, values: Mapping[str, Any]) -> nn.Module:
         raise ModelError(f"{folder} describes a network that does not answer with {n_classes} classes")
     weights = read_tensors(folder / "model.safetensors", network.state_dict(), error=ModelError)
     network.load_state_dict(weights, assign=True)
+    for module in network.modules():
+        if isinstance(module, BoostedTrees):
+            module.check()
     return channels_last(network)
 
 
@@ -398,7 +470,7 @@ def _parameters_from(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
                 integer=True,
                 error=ModelError,
             )
-    if values["network"]["options"]:
+    if not isinstance(_function_of(values), str):
         parameters["model"] = _function_of(values)
     return parameters
 

@@ -8,6 +8,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from apportion.methods.count_likelihood import count_log_likelihood
+from apportion.networks.average import rescale
 
 TEMPERATURES = (0.05, 20.0)  # the range that is searched
 PRIOR_STD = 1.0  # of the log-temperature around zero; the prior matters if there are few bags
@@ -57,5 +58,7 @@ def scale_temperature(network: nn.Module, temperature: float) -> nn.Module:
         with torch.no_grad():
             for weight in network[-1].parameters():
                 weight /= temperature
+        return network
+    if rescale(network, 1 / temperature):
         return network
     return nn.Sequential(network, Temperature(temperature))

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def split_bags(
 
     At least two bags are held out. At least two bags, with different proportions, are left for training.
     """
-    n_eligible = int(_can_validate(bags).sum())
+    n_eligible = int(can_validate(bags).sum())
     n_validation = max(2, round(validation_fraction * n_eligible))
     kind = "bags" if n_eligible == len(bags.sizes) else "bags with known proportions"
     what = f"validation_fraction={validation_fraction:g} holds out {n_validation} of {n_eligible} {kind}"
@@ -71,11 +72,11 @@ def split_bags(
 def hold_out(bags: Bags, n_validation: int, seed: int) -> tuple[Bags, Bags]:
     """All bags but `n_validation`, and these. The choice depends on the seed alone."""
     order = torch.randperm(len(bags.sizes), generator=stream(seed, "held-out"))
-    order = order[_can_validate(bags)[order].logical_not().sort(stable=True).indices]
+    order = order[can_validate(bags)[order].logical_not().sort(stable=True).indices]
     return bags.select(order[n_validation:]), bags.select(order[:n_validation])
 
 
-def _can_validate(bags: Bags) -> Tensor:
+def can_validate(bags: Bags) -> Tensor:
     """(m,) bool: bags with known proportions that are not made of known labels."""
     known = bags.proportions.isfinite().all(1).cpu()
     return known if bags.pure is None else known & ~bags.pure
@@ -111,18 +112,18 @@ class EpochSelector:
         self.epoch = 0
         self.optimizers: dict[str, str] = {}
         self._best_score = -math.inf
-        self._classifier: nn.Module = nn.Identity()
+        self._learner: Any = None
         self._weights: dict[str, Tensor] | None = None
 
     def update(self, state: EpochState) -> dict[str, Any]:
         """Record an epoch. Returns {"validation_NAME": score} for the history; {} without `select_by`."""
-        network = state.learner.classifier
         if state.optimizers:  # the first of them is the classifier's
             self.optimizers[state.stage] = describe_optimizer(state.optimizers[0])
         if self.validation_bags is None or self.select_by is None:
             self._keep(state)
             return {}
-        x = self.validation_bags.x.to(next(network.parameters()).device)
+        network = state.learner.classifier
+        x = self.validation_bags.x.to(_device_of(network))
         score = SCORES[self.select_by](predict_log_proba(network, x, as_floats).cpu(), self.validation_bags)
         if self.epoch == 0 or score > self._best_score:  # a NaN is never better
             self._best_score = -math.inf if math.isnan(score) else score
@@ -132,7 +133,7 @@ class EpochSelector:
         return {f"validation_{self.select_by}": score}
 
     def _keep(self, state: EpochState) -> None:
-        self._classifier = state.learner.classifier
+        self._learner = state.learner
         self.stage = state.stage
         self.epoch = state.epoch.number
 
@@ -142,12 +143,20 @@ class EpochSelector:
         With `calibrate`, the temperature is fitted on the validation bags and the logits are divided by it;
         otherwise it is one.
         """
+        classifier = self._learner.classifier
         if self._weights is not None:
-            self._classifier.load_state_dict(self._weights)
-        network = plain_network(self._classifier).cpu().eval()
+            classifier.load_state_dict(self._weights)
+        network = plain_network(classifier).cpu().eval()
         if not calibrate or self.validation_bags is None:
             return network, 1.0
         bags = self.validation_bags
         log_probs = predict_log_proba(network, bags.x.cpu(), as_floats)
         temperature = fit_temperature(log_probs, bags.sizes, bags.proportions)
         return scale_temperature(network, temperature), temperature
+
+
+def _device_of(network: nn.Module) -> torch.device:
+    """Where a network is; trees have no parameters, and a scikit-learn classifier has no tensors at all."""
+    for tensor in chain(network.parameters(), network.buffers()):
+        return tensor.device
+    return torch.device("cpu")

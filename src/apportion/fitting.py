@@ -1,0 +1,368 @@
+"""From bags to a classifier, whatever the model: a network, a linear model, trees, or their average.
+
+`fit_model` is what the estimator calls. Like the stages of `pipeline`, everything here is a generator of
+EpochState, and the classifier of the last state is the fitted one.
+
+The three models of tables fail on different data, so their average is better than any one of them, and also
+better than the one that predicts held-out bags best: what differs between bags is often not what differs
+within them (docs/log.md). Held-out bags choose lengths and penalties, how far predictions are drawn toward
+the overall shares and, where they are strong evidence, weights.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from sklearn.base import clone
+from torch import Tensor, nn
+
+from apportion._random import derive_seed, stream
+from apportion.bags.bags import Bags, bag_means
+from apportion.defaults import TABLE_MODELS, is_scikit, plan_training
+from apportion.evaluate import predict_log_proba
+from apportion.losses import cross_entropy
+from apportion.methods.boosted_trees import (
+    FEW_LEAVES,
+    MANY_LEAVES,
+    ROUNDS_BETWEEN_SCORES,
+    USUAL_ROUNDS,
+    Round,
+    boost,
+)
+from apportion.methods.count_likelihood import CELL_VARIANCE, count_log_likelihood
+from apportion.methods.linear import PENALTIES, USUAL_PENALTY, Penalty, fit_linear, try_penalties
+from apportion.methods.new_network import initial_proportions
+from apportion.methods.protocol import LossTerms
+from apportion.networks import NETWORKS
+from apportion.networks.average import Average, rescale
+from apportion.networks.scikit import ScikitClassifier
+from apportion.pipeline import EpochState, fit_two_stages
+from apportion.pseudo_labels import make_labeler, relaxed_proportions
+from apportion.selection.epochs import can_validate, hold_out
+from apportion.training import Epoch
+
+HELD_OUT = 0.2  # fraction of the bags
+MOST_BAGS = 1000  # held out; they are enough, and more take time
+WEIGHT_STD = 0.2  # of a model's weight around equal weights, a priori
+HIGHER_TEMPERATURE_STD = 1.0  # of the logarithm of the temperature around zero, a priori
+LOWER_TEMPERATURE_STD = 0.3
+FAST = 4_000_000  # rows times epochs of a network, a dozen seconds on one core
+LABEL_ROUNDS = 4  # of a scikit-learn classifier
+FOLDS = 3  # of the bags, in every round but the last
+SMALLEST_LABEL = 0.01  # smaller probabilities of a soft label are left out
+ROWS_FOR_MANY_LEAVES = 2000
+FEWEST_BAGS = 20  # fewer are all learned from, with usual settings
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A classifier in the form of a Learner, though no loop trains it."""
+
+    classifier: nn.Module
+
+    def networks(self) -> list[nn.Module]:
+        return [self.classifier]
+
+    def losses(self, batch: Any, progress: float) -> Iterator[LossTerms]:
+        return iter(())
+
+
+@dataclass
+class Candidate:
+    """A model of an average, and what held-out bags say about it."""
+
+    model: nn.Module  # learned from all bags or, if that takes long, from those that are not held out
+    log_probs: Tensor | None  # (N, k) of the rows of the held-out bags, which it has not learned from
+    chosen: dict[str, Any]  # settings
+
+
+Fitting = Generator[EpochState, None, Candidate]
+
+
+def fit_model(bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[EpochState]:
+    """Fit the model with the estimator's settings, in which `resolve_auto` has replaced "auto"."""
+    name = settings["model"]
+    if isinstance(name, str) and name in TABLE_MODELS:
+        yield from fit_table_model(name, bags.to("cpu"), settings, seed)
+    elif is_scikit(name):
+        yield from fit_scikit(name, bags.to("cpu"), settings, seed)
+    else:
+        yield from fit_network(bags, settings, seed)
+
+
+def fit_network(bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[EpochState]:
+    """Both stages of a network."""
+    model = settings["model"]
+    labeler = None
+    if settings["pseudo_labels"] is not None:
+        labeler = make_labeler(settings["pseudo_labels"], settings["reg"])
+    return fit_two_stages(
+        bags,
+        NETWORKS[model] if isinstance(model, str) else model,
+        method=settings["method"],
+        label=labeler,
+        epochs=settings["epochs"],
+        student_epochs=settings["student_epochs"],
+        learning_rate=settings["learning_rate"],
+        student_learning_rate=settings["student_learning_rate"],
+        batch_size=settings["batch_size"],
+        horizontal_flip=settings["horizontal_flip"],
+        seed=seed,
+    )
+
+
+def fit_table_model(name: str, bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[EpochState]:
+    """A linear model, trees, or the average of these and an mlp; "teacher" is the average without it."""
+    started = time.perf_counter()
+    training, validation = bags, None
+    n_eligible = int(can_validate(bags).sum())
+    if n_eligible >= FEWEST_BAGS:
+        training, validation = hold_out(bags, min(MOST_BAGS, round(HELD_OUT * n_eligible)), seed)
+    candidates: dict[str, Candidate] = {}
+    if name != "trees":
+        candidates["linear"] = yield from fit_linear_candidate(bags, training, validation)
+    if name != "linear":
+        candidates["trees"] = yield from fit_trees_candidate(bags, training, validation, seed)
+    if name == "average":
+        candidates["mlp"] = yield from fit_mlp_candidate(bags, training, validation, settings, seed)
+    model, selection = combine(candidates, bags, validation)
+    terms = {f"weight of {each}": found["weight"] for each, found in selection["candidates"].items()}
+    epoch = Epoch(1, 1, terms, time.perf_counter() - started)
+    yield EpochState(name, epoch, Fitted(model), [], last=True, selection=selection)
+
+
+# --- candidates
+
+
+def fit_linear_candidate(bags: Bags, training: Bags, validation: Bags | None) -> Fitting:
+    """The linear model with the penalty that predicts the held-out bags best."""
+    if validation is None:
+        return Candidate(fit_linear(bags.known(), USUAL_PENALTY), None, {"l2": USUAL_PENALTY})
+    tried: list[Penalty] = []
+    started = time.perf_counter()
+    for each in try_penalties(training.known(), validation):
+        tried.append(each)
+        now = time.perf_counter()
+        terms = {"l2": each.l2, "likelihood": each.score}
+        epoch = Epoch(len(tried), len(PENALTIES), terms, now - started)
+        yield EpochState("linear", epoch, Fitted(each.model), [])
+        started = now
+    best = max(tried, key=lambda each: each.score)
+    log_probs = predict_log_proba(best.model, validation.x)
+    return Candidate(fit_linear(bags.known(), best.l2, best.model), log_probs, {"l2": best.l2})
+
+
+def fit_trees_candidate(bags: Bags, training: Bags, validation: Bags | None, seed: int) -> Fitting:
+    """Boosted trees with the number of leaves and of trees that predict the held-out bags best."""
+    if validation is None:
+        rounds, leaves, log_probs = USUAL_ROUNDS, FEW_LEAVES, None
+    else:
+        rounds, leaves, log_probs = yield from choose_trees(training.known(), validation, seed)
+    model: nn.Module = nn.Identity()
+    for found in boost(bags.known(), rounds=rounds, leaves=leaves, seed=seed):
+        model = found.classifier
+        yield trees_state(found)
+    return Candidate(model, log_probs, {"trees": rounds, "leaves": leaves})
+
+
+def choose_trees(
+    training: Bags, validation: Bags, seed: int
+) -> Generator[EpochState, None, tuple[int, int, Tensor]]:
+    """The number of trees and of leaves with the best score, and the predictions of the held-out bags."""
+    best_score = -math.inf
+    best = (USUAL_ROUNDS, FEW_LEAVES, torch.empty(0))
+    sizes = [FEW_LEAVES]
+    if len(training.x) >= ROWS_FOR_MANY_LEAVES:
+        sizes.append(MANY_LEAVES)
+    for leaves in sizes:
+        states: deque[Round] = deque(maxlen=1)
+        for found in boost(training, validation, leaves=leaves, seed=seed):
+            states.append(found)
+            yield trees_state(found, f"trees of {leaves} leaves")
+        found = states.pop()
+        if found.best_score > best_score:
+            best_score = found.best_score
+            best = (found.best, leaves, predict_log_proba(found.classifier, validation.x))
+    return best
+
+
+def fit_mlp_candidate(
+    bags: Bags, training: Bags, validation: Bags | None, settings: Mapping[str, Any], seed: int
+) -> Fitting:
+    """The network as it would be alone. It learns from the held-out bags, too, if that takes seconds only."""
+    settings = dict(settings) | {"model": "mlp"}
+    states: deque[EpochState] = deque(maxlen=1)
+    for state in fit_network(training, settings, seed):
+        states.append(state)
+        yield replace(state, last=False)
+    model = states.pop().learner.classifier
+    if validation is None:
+        return Candidate(model, None, {})
+    log_probs = predict_log_proba(model, validation.x)
+    if rows_to_process(bags, settings) <= FAST:
+        for state in fit_network(bags, settings, seed):
+            model = state.learner.classifier
+            yield replace(state, last=False)
+    return Candidate(model, log_probs, {})
+
+
+def rows_to_process(bags: Bags, settings: Mapping[str, Any]) -> int:
+    """Rows times epochs of both stages, to which the time of training a network is proportional."""
+    plan = plan_training(
+        bags,
+        settings["method"],
+        epochs=settings["epochs"],
+        student_epochs=settings["student_epochs"],
+        learning_rate=None,
+        student_learning_rate=None,
+        batch_size=settings["batch_size"],
+        horizontal_flip=False,
+    )
+    student_epochs = 0 if settings["pseudo_labels"] is None else plan.student_epochs
+    return (plan.epochs + student_epochs) * len(bags.x)
+
+
+def trees_state(found: Round, stage: str = "trees") -> EpochState:
+    """Ten rounds of boosting as an epoch."""
+    terms = {"proportion": found.loss}
+    if found.score is not None:
+        terms["likelihood"] = found.score
+    number = math.ceil(found.number / ROUNDS_BETWEEN_SCORES)
+    total = math.ceil(found.total / ROUNDS_BETWEEN_SCORES)
+    return EpochState(stage, Epoch(number, total, terms, found.seconds), found, [])
+
+
+# --- a classifier of scikit-learn
+
+
+def fit_scikit(estimator: Any, bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[EpochState]:
+    """The second stage with any classifier as its student; the teacher is a linear model with trees.
+
+    In each round, labels are made that match the proportions of the bags. New labels come from predictions
+    of bags that the classifier has not learned from, since it may know its own labels by heart. The last
+    round learns from all bags.
+    """
+    label = make_labeler(settings["pseudo_labels"], settings["reg"])
+    teacher: nn.Module = nn.Identity()
+    for state in fit_table_model("teacher", bags, settings, seed):
+        teacher = state.learner.classifier
+        yield replace(state, last=False, selection=None)
+    log_probs = predict_log_proba(teacher, bags.x)
+    folds = torch.randperm(len(bags.sizes), generator=stream(seed, "folds")) % min(FOLDS, len(bags.sizes))
+    fold_of_row = torch.repeat_interleave(folds, bags.sizes)
+    model = teacher
+    for number in range(1, LABEL_ROUNDS + 1):
+        started = time.perf_counter()
+        proportions = relaxed_proportions(log_probs, bags.sizes, bags.proportions, bags.precision)
+        labels = label(log_probs, bags.sizes, proportions)
+        last = number == LABEL_ROUNDS
+        if last:
+            model = learn_labels(estimator, bags.x, labels, seed)
+        else:
+            for fold in range(int(folds.max()) + 1):
+                rows = fold_of_row == fold
+                model = learn_labels(estimator, bags.x[~rows], labels[~rows], seed)
+                log_probs[rows] = predict_log_proba(model, bags.x[rows])
+        terms = {"cross-entropy": float(cross_entropy(log_probs, labels).mean())}
+        epoch = Epoch(number, LABEL_ROUNDS, terms, time.perf_counter() - started)
+        yield EpochState("second", epoch, Fitted(model), [], last=last)
+
+
+def learn_labels(estimator: Any, x: Tensor, labels: Tensor, seed: int) -> nn.Module:
+    """A new classifier, fitted on a copy of each row for every class of its label, with their weights."""
+    model = clone(estimator)
+    if "random_state" in model.get_params() and model.get_params()["random_state"] is None:
+        model.set_params(random_state=derive_seed(seed, "student") % 2**31)
+    row, code = (labels > SMALLEST_LABEL).nonzero(as_tuple=True)
+    model.fit(
+        x[row].flatten(1).float().numpy(), code.numpy(), sample_weight=labels[row, code].double().numpy()
+    )
+    return ScikitClassifier(model, labels.shape[1]).eval()
+
+
+# --- the average
+
+
+def combine(
+    candidates: Mapping[str, Candidate], bags: Bags, validation: Bags | None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The average of the candidates' log-odds, and what `selection_` says about it."""
+    base = initial_proportions(bags.known()).log().log_softmax(0)
+    described: dict[str, Any] = {name: dict(each.chosen) for name, each in candidates.items()}
+    selection: dict[str, Any] = {"candidates": described, "held_out_bags": 0}
+    factors = [1 / len(candidates)] * len(candidates)
+    if validation is not None:
+        centered = [
+            each.log_probs.double() - base for each in candidates.values() if each.log_probs is not None
+        ]
+        factors = choose_factors(centered, base, validation)
+        for found, log_odds in zip(described.values(), centered, strict=True):
+            found["score"] = score_of(base + log_odds, validation)
+        selection["held_out_bags"] = len(validation.sizes)
+        selection["score"] = score_of(weighted(factors, centered, base), validation)
+        selection["score_of_overall_shares"] = score_of(base.expand(len(validation.x), -1), validation)
+    total = sum(factors)
+    selection["temperature"] = 1 / total
+    for found, factor in zip(described.values(), factors, strict=True):
+        found["weight"] = factor / total
+    bias = ((1 - total) * base).float()
+    models = [each.model for each in candidates.values()]
+    if len(models) == 1:
+        rescale(models[0], total, bias)
+        return models[0].eval(), selection
+    average = Average(models, bags.n_classes)
+    average.weights.copy_(torch.tensor(factors))
+    average.bias.copy_(bias)
+    return average.eval(), selection
+
+
+def choose_factors(log_odds: Sequence[Tensor], base: Tensor, bags: Bags) -> list[float]:
+    """By what the log-odds of each model are multiplied before they are added to those of the overall shares.
+
+    The factors are most probable given the counts of held-out bags. A priori their sum, the inverse of the
+    temperature, is near one, or smaller, and their shares in it are nearly equal. Counts of natural bags vary
+    more than predictions explain, and the likelihood is divided by that dispersion: what looks like a certain
+    choice between models may only show what differs between bags.
+    """
+    count = len(log_odds)
+    dispersion = max(1.0, min(dispersion_of(base + each, bags) for each in log_odds))
+
+    def cost(factors: np.ndarray) -> float:
+        total = factors.sum()
+        unequal = np.square(factors / total - 1 / count).sum() / WEIGHT_STD**2
+        std = LOWER_TEMPERATURE_STD if total > 1 else HIGHER_TEMPERATURE_STD
+        distance = (math.log(total) / std) ** 2
+        likelihood = score_of(weighted(factors, log_odds, base), bags) * len(bags.x)
+        return (unequal + distance) / 2 - likelihood / dispersion
+
+    bounds = [(1e-4, 4.0)] * count
+    solution = minimize(cost, np.full(count, 1 / count), bounds=bounds, method="L-BFGS-B")
+    return solution.x.tolist()
+
+
+def weighted(factors: Sequence[float] | np.ndarray, log_odds: Sequence[Tensor], base: Tensor) -> Tensor:
+    """Log-probabilities (N, k) of the average."""
+    logits = base
+    for factor, each in zip(factors, log_odds, strict=True):
+        logits = logits + float(factor) * each
+    return logits.log_softmax(1)
+
+
+def dispersion_of(log_probs: Tensor, bags: Bags) -> float:
+    """The variance of the bags' counts over the variance that predictions imply: one if they are right."""
+    probs = log_probs.double().exp()
+    n = bags.sizes.double().unsqueeze(1)
+    gap = n * (bags.proportions.double() - bag_means(probs, bags.sizes))
+    variance = n * bag_means(probs * (1 - probs), bags.sizes) + CELL_VARIANCE
+    return float((gap.square() / variance).mean())
+
+
+def score_of(log_probs: Tensor, bags: Bags) -> float:
+    """The log-likelihood of the counts, in nats per row."""
+    return float(count_log_likelihood(log_probs, bags.sizes, bags.proportions).sum()) / len(bags.x)

@@ -200,7 +200,8 @@ def writes(folder: Path, epochs: int, step: int) -> bool:
 
 def many(folder: Path, n: int, killed: int, epochs: int, seed: int) -> bool:
     draw, root = random.Random(seed), folder / "runs"  # noqa: S311
-    cell = root / "smoke/dllp/50"
+    name = f"smoke,first.epochs={epochs}/dllp/50"
+    cell = root / name
     settings = ["--set", f"first.epochs={epochs}", "--device", "cpu", "--out", str(root)]
 
     def command(first: int) -> list[str]:
@@ -237,7 +238,7 @@ def many(folder: Path, n: int, killed: int, epochs: int, seed: int) -> bool:
     twice = [i for i in before if before[i] != after.get(i)]
     report = [sys.executable, "-m", "apportion", "report", str(root), "--md", str(folder / "report.md")]
     subprocess.run(report, check=True, stdout=subprocess.DEVNULL)
-    read = collect(root)["smoke/dllp/50"]
+    read = collect(root)[name]
     print(f"after one more command: {len(after)} finished, {skipped} skipped, {len(twice)} ran twice to the "
           f"end, {len(read.folders)} read by the report", flush=True)  # fmt: skip
     return len(after) == len(read.folders) == n and skipped == len(before) and not twice

@@ -272,6 +272,7 @@ def steps(kinds: tuple[str, ...], names: tuple[str, ...]) -> bool:
 
 RUN = ("-m", "apportion", "run", "digits/rot+plot/16", "--device", "cpu")
 RUN += ("--set", "first.epochs=30", "--set", "second.epochs=30")
+RUN_GROUP = "digits,first.epochs=30,second.epochs=30"
 
 
 def launched(root: Path, log: Any) -> subprocess.Popen[bytes]:
@@ -288,7 +289,7 @@ def kill() -> bool:
         killed, alone = Path(name) / "killed", Path(name) / "alone"
         torchrun = launched(killed, log)
         for stage, writer, after in (("rot", False, 10), ("rot+plot", False, 10), ("rot+plot", True, 20)):
-            folder = killed / "digits" / stage / "16" / "seed=1"
+            folder = killed / RUN_GROUP / stage / "16" / "seed=1"
             path = folder / "log.jsonl"
             while not path.exists() or len(path.read_bytes().splitlines()) < after:
                 if torchrun.poll() is not None:

@@ -19,11 +19,12 @@ from apportion.cli.experiments import find_recipes, parse_seeds, parse_settings
 from apportion.datasets import DOWNLOADS, catalog
 from apportion.errors import ApportionError
 from apportion.experiments import recipes
-from apportion.experiments.recipe import FirstStage, Recipe, change_recipe, from_json
+from apportion.experiments.recipe import FirstStage, Recipe, change_recipe, changed_name, from_json
 from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run_folder import is_in_use, read_checkpoint, read_log
 
 QUICK = ["--set", "first.epochs=1", "--set", "second.epochs=1", "--device", "cpu"]
+QUICK_GROUP = "smoke,first.epochs=1,second.epochs=1"
 
 
 def output(*arguments: object) -> str:
@@ -110,12 +111,23 @@ def test_mistakes_are_refused_and_leave_nothing_behind(tmp_path, monkeypatch, ar
 def test_run_trains_both_stages_and_then_skips_them(tmp_path):
     command = ("run", "smoke/dllp+plot-hard/50", "--seeds", "3", "--out", tmp_path, *QUICK)
     first = output(*command)
-    assert "smoke/dllp/50/seed=3: epoch 1 of 1, test" in first
-    assert "smoke/dllp+plot-hard/50/seed=3: epoch 1 of 1, test" in first
-    assert (tmp_path / "smoke/dllp+plot-hard/50/seed=3/result.json").exists()
+    assert f"{QUICK_GROUP}/dllp/50/seed=3: epoch 1 of 1, test" in first
+    assert f"{QUICK_GROUP}/dllp+plot-hard/50/seed=3: epoch 1 of 1, test" in first
+    assert (tmp_path / f"{QUICK_GROUP}/dllp+plot-hard/50/seed=3/result.json").exists()
     again = " ".join(output(*command).split())
-    assert again == "smoke/dllp+plot-hard/50/seed=3: finished before, skipped"
-    assert "first.epochs: 1" in refusal(*command[:-6], "--set", "first.epochs=2", "--device", "cpu")
+    assert again == f"{QUICK_GROUP}/dllp+plot-hard/50/seed=3: finished before, skipped"
+
+
+def test_runs_with_changed_settings_never_land_in_the_named_group(tmp_path):
+    output("run", "smoke/dllp/50", "--out", tmp_path, "--set", "first.epochs=1", "--device", "cpu")
+    assert [path.name for path in tmp_path.iterdir()] == ["smoke,first.epochs=1"]
+    hostile = {"second.mixup": "../../x", "first.options": "{" + "9" * 300 + "}"}
+    name = changed_name("smoke/dllp/50", hostile)
+    assert name.startswith("smoke,second.mixup=.._.._x,")
+    assert name.endswith("/dllp/50")
+    assert name.count("/") == 2
+    assert len(name) < 200
+    assert changed_name("smoke/dllp/50", hostile | {"first.options": "{" + "9" * 301 + "}"}) != name
 
 
 def test_run_takes_a_group_and_several_seeds(tmp_path, monkeypatch):
@@ -131,7 +143,7 @@ def test_tensorboard_gets_every_number_of_the_log(tmp_path):
     pytest.importorskip("tensorboardX", reason="apportion[tensorboard] is not installed")
     command = ["run", "smoke/dllp+plot-hard/50", "--out", tmp_path, "--tensorboard", "--device", "cpu"]
     output(*command, "--set", "first.epochs=2", "--set", "second.epochs=2")
-    folder = tmp_path / "smoke/dllp+plot-hard/50/seed=1"
+    folder = tmp_path / "smoke,first.epochs=2,second.epochs=2/dllp+plot-hard/50/seed=1"
     (events,) = folder.glob("events.out.tfevents.*")
     content = events.read_bytes()
     for name in ("test_accuracy", "terms/labels", "label_accuracy/mean", "seconds/train"):
@@ -145,7 +157,7 @@ def test_a_signal_stops_a_run_at_once_and_keeps_its_last_epoch(tmp_path, number,
     process = subprocess.Popen(
         [sys.executable, "-m", "apportion", *command], stderr=subprocess.PIPE, text=True
     )
-    folder = tmp_path / "smoke/dllp/50/seed=1"
+    folder = tmp_path / "smoke,first.epochs=100000,batch_size=50/dllp/50/seed=1"
     log = folder / "log.jsonl"
     for _ in range(2400):
         if log.exists() and log.read_bytes().count(b"\n") > 1:

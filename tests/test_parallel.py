@@ -43,6 +43,7 @@ from apportion.experiments.run_folder import (
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SETTINGS = {"device": "cpu", "data": None, "exact": False, "force": False}
 TINY = replace(RECIPES["smoke/dllp/50"], first=FirstStage(epochs=1))
+LONG_GROUP = "smoke,first.epochs=100000,batch_size=50"
 HARD = SecondStage(epochs=1, warmup_epochs=1)
 SOFT = replace(HARD, labels="soft")
 GRID = [
@@ -260,10 +261,13 @@ def test_parallel_runs_end_as_plain_runs_do(tmp_path):
     for root, more in (("plain", []), ("two", ["--jobs", "2"])):
         done = CliRunner().invoke(app, ["run", "smoke/rot/50", "--out", str(tmp_path / root), *quick, *more])
         assert done.exit_code == 0, done.output
-    assert "1: smoke/rot/50/seed=" in done.output
-    assert "2: smoke/rot/50/seed=" in done.output
+    assert "1: smoke,first.epochs=1/rot/50/seed=" in done.output
+    assert "2: smoke,first.epochs=1/rot/50/seed=" in done.output
     for seed in (1, 2):
-        one, other = (read_result(tmp_path / root / f"smoke/rot/50/seed={seed}") for root in ("plain", "two"))
+        one, other = (
+            read_result(tmp_path / root / f"smoke,first.epochs=1/rot/50/seed={seed}")
+            for root in ("plain", "two")
+        )
         assert one | {"seconds": 0} == other | {"seconds": 0}
 
 
@@ -277,7 +281,7 @@ def start_two_runs(root: Path, options: list[str]) -> subprocess.Popen:
         text=True,
         start_new_session=True,
     )
-    logs = [root / f"smoke/dllp/50/seed={seed}/log.jsonl" for seed in (1, 2)]
+    logs = [root / f"{LONG_GROUP}/dllp/50/seed={seed}/log.jsonl" for seed in (1, 2)]
     for _ in range(1200):
         if all(log.exists() and log.read_bytes().count(b"\n") > 1 for log in logs):
             return process
@@ -289,7 +293,7 @@ def start_two_runs(root: Path, options: list[str]) -> subprocess.Popen:
 def check_stopped(root: Path) -> None:
     """Both runs have left the checkpoint of their last whole epoch, and hold nothing."""
     for seed in (1, 2):
-        folder = root / f"smoke/dllp/50/seed={seed}"
+        folder = root / f"{LONG_GROUP}/dllp/50/seed={seed}"
         epoch = read_checkpoint(folder)["epoch"]
         lines = (folder / "log.jsonl").read_bytes().count(b"\n")
         assert lines - 1 <= epoch <= lines
@@ -362,7 +366,7 @@ def two_workers(tmp_path_factory):
 def test_a_command_that_is_stopped_cancels_its_runs_on_the_cluster(tmp_path, two_workers):
     _, address, workers = two_workers
     process = start_two_runs(tmp_path, ["--scheduler", address])
-    folders = [tmp_path / f"smoke/dllp/50/seed={seed}" for seed in (1, 2)]
+    folders = [tmp_path / f"{LONG_GROUP}/dllp/50/seed={seed}" for seed in (1, 2)]
     assert all(is_in_use(folder) for folder in folders)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)

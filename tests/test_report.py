@@ -27,6 +27,7 @@ from apportion.report.tables import (
     log_curves,
     markdown_table,
     profile_table,
+    provenance_marks,
     run_table,
     runs_page,
     same_seeds,
@@ -70,25 +71,39 @@ def test_runs_are_compared_on_the_seeds_that_all_of_them_have(tmp_path):
 
 def test_tables_report_the_last_epoch_and_not_the_best(tmp_path):
     for seed, last, best in ((1, 88.0, 91.0), (2, 90.0, 94.0)):
-        folder = write_run(tmp_path, "table1/dllp/16", seed, last)
+        folder = write_run(tmp_path, "mine1/dllp/16", seed, last)
         change_result(folder, epochs=40, test_accuracy={"oracle": best})
         change_result(folder, seconds={"train": 100.0, "label": 20.0, "evaluate": 3.0})
-    write_run(tmp_path, "table1/llp_vat+plot/32", 1, 70.0)
-    write_run(tmp_path, "table2/dllp/16", 1, 70.0)
+    write_run(tmp_path, "mine1/llp_vat+plot/32", 1, 70.0)
+    write_run(tmp_path, "mine2/dllp/16", 1, 70.0)
     cells = collect(tmp_path)
-    assert run_table(cells, "table1").splitlines()[2] == (
-        "| `table1/dllp/16` | 89.00 (1.41, 2) | 92.50 | 40 | 123 | 20 | 3 |"
+    assert run_table(cells, "mine1").splitlines()[2] == (
+        "| `mine1/dllp/16` | 89.00 (1.41, 2) | 92.50 | 40 | 123 | 20 | 3 |"
     )
-    assert accuracy_table(cells, "table1").splitlines() == [
+    assert accuracy_table(cells, "mine1").splitlines() == [
         "|  | bags of 16 | bags of 32 |",
         "| --- | --- | --- |",
         "| DLLP | 89.00 (1.41, 2) | – |",
         "| LLP-VAT + PLOT | – | 70.00 (–, 1) |",
     ]
     page = runs_page(tmp_path)
-    for text in (run_table(cells, "table1"), accuracy_table(cells, "table1"), "## table2"):
+    for text in (run_table(cells, "mine1"), accuracy_table(cells, "mine1"), "## mine2"):
         assert text in page
     assert "Made on: cpu: x, torch 2, commit abcdef (4 runs)." in page
+
+
+def test_runs_of_other_settings_and_of_other_sources_are_marked(tmp_path):
+    name = "smoke/dllp/50"
+    for seed, sources in ((1, "a"), (2, "a"), (3, "b")):
+        folder = write_run(tmp_path, name, seed)
+        (folder / "recipe.json").write_text(to_json(replace(RECIPES[name], seed=seed)))
+        (folder / "where.json").write_text(json.dumps({"sources": sources}))
+    assert provenance_marks(collect(tmp_path), "smoke") == {name: "‡"}
+    (folder / "where.json").write_text(json.dumps({"sources": "a"}))
+    assert provenance_marks(collect(tmp_path), "smoke") == {name: ""}
+    (folder / "recipe.json").write_text(to_json(replace(RECIPES[name], batch_size=7)))
+    assert provenance_marks(collect(tmp_path), "smoke") == {name: "†"}
+    assert f"`{name}`† |" in run_table(collect(tmp_path), "smoke")
 
 
 def test_a_run_of_an_installed_package_has_no_commit(tmp_path):

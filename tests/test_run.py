@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -26,13 +25,15 @@ from apportion.datasets import SYNTHETIC, Instances
 from apportion.errors import ApportionWarning, RunError, SettingsError, TrainingError
 from apportion.evaluate import accuracy, predict_log_proba
 from apportion.experiments import data as tasks
+from apportion.experiments import provenance
 from apportion.experiments import run as runs
 from apportion.experiments import run_folder as folders
 from apportion.experiments import sample as samples
 from apportion.experiments.data import load_run_data
+from apportion.experiments.provenance import describe_where, source_checksum
 from apportion.experiments.recipe import Data, FirstStage, Network, Recipe, SecondStage, change_recipe
 from apportion.experiments.recipes import RECIPES
-from apportion.experiments.run import describe_where, find_run, run, run_folder, run_with_teacher, summarize
+from apportion.experiments.run import find_run, run, run_folder, run_with_teacher, summarize
 from apportion.experiments.run_folder import (
     is_finished,
     read_checkpoint,
@@ -286,10 +287,9 @@ def test_rot_logs_the_largest_error_of_its_batches(tmp_path, monkeypatch):
     assert [line["plan_error"] for line in log] == [max(errors[:half]), max(errors[half:])]
 
 
-def test_where_names_version_commit_and_device(tmp_path, monkeypatch):
-    monkeypatch.setenv("APPORTION_COMMIT", "abc")
+def test_where_names_version_sources_and_device(tmp_path):
     where = describe_where(CPU, exact=True)
-    assert where["commit"] == "abc"
+    assert where["sources"] == source_checksum()
     assert where["torch"] == torch.__version__
     assert where["exact"] is True
     run_all(replace(TINY, first=FirstStage(epochs=1)), tmp_path)
@@ -955,8 +955,30 @@ def test_exact_runs_on_a_gpu_are_the_same_to_the_bit_interrupted_or_not(tmp_path
             assert same_bits(weights[0].values(), other.values())
 
 
-def test_the_environment_names_the_commit_if_git_does_not(monkeypatch):
+def test_the_environment_names_the_commit_only_where_git_does_not(monkeypatch):
+    monkeypatch.setattr(provenance, "_git_commit", lambda: "abc+changes")
+    monkeypatch.setenv("APPORTION_COMMIT", "abc")
+    assert describe_where(CPU, exact=False)["commit"] == "abc+changes"
+    monkeypatch.undo()
     monkeypatch.delenv("APPORTION_COMMIT", raising=False)
-    monkeypatch.setattr(runs.shutil, "which", lambda name: None)
+    monkeypatch.setattr(provenance.shutil, "which", lambda name: None)
     assert describe_where(CPU, exact=False)["commit"] is None
-    assert os.environ.get("APPORTION_COMMIT") is None
+    monkeypatch.setenv("APPORTION_COMMIT", "abc")
+    assert describe_where(CPU, exact=False)["commit"] == "abc"
+
+
+def test_the_checksum_of_sources_follows_what_trains_and_nothing_else(tmp_path):
+    def checksum() -> str:
+        source_checksum.cache_clear()
+        return source_checksum(tmp_path)
+
+    for name in ("losses.py", "cli/app.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("a\n")
+    before = checksum()
+    (tmp_path / "cli/app.py").write_text("b\n")
+    (tmp_path / "losses.py").write_bytes(b"a\r\n")  # as git checks files out on Windows
+    assert checksum() == before
+    (tmp_path / "losses.py").write_text("b\n")
+    assert checksum() != before
+    source_checksum.cache_clear()

@@ -153,13 +153,16 @@ def run(
 
     from apportion.cli.progress import Progress
     from apportion.experiments.extensions import check_name, import_modules
-    from apportion.experiments.recipe import change_recipe
+    from apportion.experiments.recipe import change_recipe, changed_name
     from apportion.experiments.run import run_with_teacher
 
     modules = tuple(imports or ())
     import_modules(modules)
     changes = parse_settings(set_)
-    found = {key: change_recipe(recipe, changes) for key, recipe in find_recipes(name).items()}
+    found = {
+        changed_name(key, changes): change_recipe(recipe, changes)
+        for key, recipe in find_recipes(name).items()
+    }
     if run_name is not None:
         if len(found) != 1:
             raise typer.BadParameter(f"--name is for one recipe, but {name} has {len(found)}")

@@ -3,9 +3,11 @@
 `check_recipe` refuses names, options, numbers and combinations that cannot be run, before any data is read.
 """
 
+import hashlib
 import inspect
 import json
 import math
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -25,6 +27,8 @@ from apportion.optim import OPTIMIZERS, SCHEDULES
 from apportion.pseudo_labels import PSEUDO_LABELS, RECIPE_REG
 
 Options = Mapping[str, Any]  # checked against the signature of the function that takes them
+
+LONGEST_CHANGES = 120  # characters of a folder's name
 
 LOSSES = ("ce", "sce", *(f"sce-{preset}" for preset in SCE_WEIGHTS))
 
@@ -153,6 +157,21 @@ def change_recipe(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
         except (ValueError, RecursionError):
             place[name] = text
     return _build(Recipe, values, "")
+
+
+def changed_name(name: str, settings: Mapping[str, str]) -> str:
+    """The name of a changed recipe: table1/dllp/64 with epochs=9 is `table1,epochs=9/dllp/64`.
+
+    Its runs are kept apart from those of the named group, which are all of one kind.
+    """
+    if not settings:
+        return name
+    group, _, rest = name.partition("/")
+    changes = ",".join(f"{path}={value}" for path, value in settings.items())
+    safe = re.sub(r"[^\w.,=+-]", "_", changes)
+    if len(safe) > LONGEST_CHANGES:
+        safe = f"{safe[:LONGEST_CHANGES]}-{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
+    return f"{group},{safe}/{rest}"
 
 
 def _build(kind: type, values: Any, path: str) -> Any:

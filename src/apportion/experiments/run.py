@@ -2,24 +2,17 @@
 
 import json
 import math
-import os
-import platform
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-import apportion
 from apportion import pipeline
 from apportion._device import (
     compile_for,
@@ -50,6 +43,7 @@ from apportion.evaluate import (
 from apportion.experiments import run_folder as folders
 from apportion.experiments.data import RunData, data_checksum, load_run_data
 from apportion.experiments.extensions import import_modules
+from apportion.experiments.provenance import describe_where
 from apportion.experiments.recipe import FirstStage, Network, Recipe, SecondStage, check_recipe, to_json
 from apportion.experiments.sample import SampleWriter
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
@@ -346,37 +340,6 @@ def summarize(log: list[dict[str, Any]], task: RunData, log_probs: Tensor, test:
 
 def _percent(fraction: float) -> float:
     return round(100 * fraction, 4)
-
-
-def describe_where(device: torch.device, exact: bool) -> dict[str, Any]:
-    """What a number depends on besides the recipe. $APPORTION_COMMIT names the commit if git cannot."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {
-        "apportion": apportion.__version__,
-        "commit": os.environ.get("APPORTION_COMMIT") or _git_commit(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": f"{device.type}: {name}",
-        "exact": exact,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _git_commit() -> str | None:
-    try:
-        return _git("rev-parse", "HEAD") + ("+changes" if _git("status", "--porcelain", ".") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _git(*words: str) -> str:
-    program = shutil.which("git")
-    if program is None:
-        raise FileNotFoundError("git")
-    here = Path(__file__).parent
-    # a fixed program with words from this file, and no shell
-    done = subprocess.run([program, *words], cwd=here, capture_output=True, text=True, check=True)  # noqa: S603
-    return done.stdout.strip()
 
 
 # --- both stages

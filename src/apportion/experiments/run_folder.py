@@ -40,7 +40,8 @@ from apportion._untrusted import (
 from apportion.errors import RunError
 
 CHECKPOINT_SECONDS = 20.0  # between checkpoints: what a SIGKILL costs at most
-PINNED = ("apportion", "torch", "exact", "data", "processes")  # of where.json: must not change on resuming
+# parts of where.json that must not change when a run resumes
+PINNED = ("apportion", "sources", "torch", "exact", "data", "processes")
 RESUME_HINT = "the same command resumes from the last checkpoint"
 LOG_LIMIT = 1 << 25  # bytes; the log of ten thousand epochs has 4 million
 

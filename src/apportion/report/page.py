@@ -186,7 +186,10 @@ def run_command(name: str, recipe: dict[str, Any], where: dict[str, Any] | None 
 
     Runs with a name of their own start from a recipe for two moons. Modules that they imported are named.
     """
-    base = name if name in RECIPES else "figure2/dllp/50"
+    group, _, rest = name.partition("/")
+    base = f"{group.partition(',')[0]}/{rest}"  # of `changed_name`
+    if base not in RECIPES:
+        base = "figure2/dllp/50"
     named = _flat_settings(json.loads(to_json(RECIPES[base])))
     settings = {
         path: value for path, value in _flat_settings(recipe).items() if named.get(path, ...) != value

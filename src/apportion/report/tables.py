@@ -1,5 +1,6 @@
 """Finished runs by recipe, and tables of them in Markdown."""
 
+import json
 import math
 import re
 import statistics
@@ -11,7 +12,18 @@ from typing import Any
 
 from apportion._untrusted import LARGEST, NUMBER, check_json
 from apportion.errors import RunError
-from apportion.experiments.run_folder import all_runs, is_finished, read_log, read_result, read_where
+from apportion.experiments.provenance import most_common_sources
+from apportion.experiments.recipe import to_json
+from apportion.experiments.recipes import RECIPES
+from apportion.experiments.run_folder import (
+    all_runs,
+    differences,
+    is_finished,
+    read_log,
+    read_recipe,
+    read_result,
+    read_where,
+)
 from apportion.experiments.sample import Sample, read_sample
 from apportion.methods import title_of
 
@@ -130,6 +142,7 @@ def accuracy_table(cells: Cells, group: str) -> str:
 
 def run_table(cells: Cells, group: str) -> str:
     """Every cell of a group: last epoch, best epoch, number of epochs and seconds by part."""
+    marks = provenance_marks(cells, group)
     head = [
         "run",
         "last epoch",
@@ -144,7 +157,7 @@ def run_table(cells: Cells, group: str) -> str:
         if name.startswith(f"{group}/"):
             rows.append(
                 [
-                    f"`{safe_text(name)}`",
+                    f"`{safe_text(name)}`{marks[name]}",
                     spread(cell.accuracies()),
                     f"{cell.mean('test_accuracy', 'oracle'):.2f}",
                     f"{cell.mean('epochs'):.0f}",
@@ -153,7 +166,35 @@ def run_table(cells: Cells, group: str) -> str:
                     f"{cell.mean('seconds', 'evaluate'):.0f}",
                 ]
             )
-    return markdown_table(head, rows)
+    legend = [text for mark, text in MARKS.items() if any(mark in each for each in marks.values())]
+    return "\n\n".join([markdown_table(head, rows), *legend])
+
+
+# what the report says about runs that should not stand next to the others of their group
+MARKS = {
+    "†": "† A run has other settings than the recipe of this name.",
+    "‡": "‡ A run was made by other sources of the package than most runs of its group.",
+}
+
+
+def provenance_marks(cells: Cells, group: str) -> dict[str, str]:
+    """The marks of each cell of a group, such as {"table1/dllp/64": "†"}; most have none."""
+    own = {name: cell for name, cell in cells.items() if name.startswith(f"{group}/")}
+    usual = most_common_sources(read_where(folder) for cell in own.values() for folder in cell.folders)
+    marks = {}
+    for name, cell in own.items():
+        others = any(read_where(folder).get("sources") != usual for folder in cell.folders)
+        changed = any(has_other_settings(name, read_recipe(folder)) for folder in cell.folders)
+        marks[name] = "†" * changed + "‡" * others
+    return marks
+
+
+def has_other_settings(name: str, recipe: dict[str, Any]) -> bool:
+    """Whether the recipe of a run is not the one of its name, the seed aside. Own names may mean anything."""
+    if name not in RECIPES:
+        return False
+    named = json.loads(to_json(RECIPES[name]))
+    return bool(differences(named | {"seed": None}, recipe | {"seed": None}))
 
 
 def groups_of(cells: Cells) -> list[str]:

@@ -185,7 +185,7 @@ def provenance_marks(cells: Cells, group: str) -> dict[str, str]:
     for name, cell in own.items():
         others = any(read_where(folder).get("sources") != usual for folder in cell.folders)
         changed = any(has_other_settings(name, read_recipe(folder)) for folder in cell.folders)
-        marks[name] = "†" * changed + "‡" * others
+        marks[name] = ("†" if changed else "") + ("‡" if others else "")
     return marks
 
 

@@ -28,12 +28,12 @@ from apportion.report.tables import (
     describe_places,
     groups_of,
     markdown_table,
+    mean_and_deviation,
     method_title,
     profile_table,
     run_table,
     same_seeds,
     size_columns,
-    spread,
 )
 
 HERE = Path(__file__).parent
@@ -135,7 +135,7 @@ def beside(cell: Cell | None, paper: float | None) -> str:
         return f"– / {known}"
     values = cell.accuracies()
     difference = "" if paper is None else f" / {sum(values) / len(values) - paper:+.2f}"
-    return f"**{spread(values)}** / {known}{difference}"
+    return f"**{mean_and_deviation(values)}** / {known}{difference}"
 
 
 def method_row(cells: Cells, table: str, group: str, method: str) -> list[str]:
@@ -211,7 +211,7 @@ def mnist_table(cells: Cells) -> str:
     for title, stem in stems.items():
         found = [cells.get(f"{stem}/{size}") for size in sizes]
         if any(found):
-            rows.append([title, *(spread(cell.accuracies()) if cell else "–" for cell in found)])
+            rows.append([title, *(mean_and_deviation(cell.accuracies()) if cell else "–" for cell in found)])
     return markdown_table(size_columns(sizes), rows) if rows else ""
 
 
@@ -246,7 +246,8 @@ def validation_table(cells: Cells) -> str:
     for name, cell in cells.items():
         if all("validation" in result["test_accuracy"] for result in cell.results):
             values = [
-                spread(cell.numbers("test_accuracy", kind)) for kind in ("last", "validation", "oracle")
+                mean_and_deviation(cell.numbers("test_accuracy", kind))
+                for kind in ("last", "validation", "oracle")
             ]
             rows.append([f"`{name}`", *values])
     head = ["run", "last epoch", "chosen by held-out bags", "best epoch (oracle)"]
@@ -601,7 +602,7 @@ def beyond_table(cells: Cells, rows: Mapping[str, Row], published: Mapping[int, 
                 line.append("–")
             else:
                 seconds = sum(part.seconds() for part in parts)
-                line.append(f"**{spread(parts[-1].accuracies())}**, {seconds:.0f} s")
+                line.append(f"**{mean_and_deviation(parts[-1].accuracies())}**, {seconds:.0f} s")
         if any(entry != "–" for entry in line[1:]):
             lines.append(line)
     if published:

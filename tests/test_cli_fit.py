@@ -233,7 +233,7 @@ def test_all_problems_are_printed_and_nothing_is_written(people):
     bad = pl.read_csv("town-counts.csv", schema_overrides={"town": pl.String})
     bad.with_columns(pl.col("left") + 7).head(20).write_csv("bad.csv")
     message = refused("fit", "people.csv", *words)
-    assert "30 problems; nothing was written" in message
+    assert "30 problems" in message
     assert "bag '00'" in message
     assert "and 17 more" in message
     assert not Path("model").exists()

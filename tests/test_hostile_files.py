@@ -47,7 +47,7 @@ IN_PROCESS = [name for name in READERS if "parquet" not in name]
 
 
 @pytest.mark.parametrize("name", IN_PROCESS)
-def test_nothing_but_an_error_of_our_own_comes_of_scrambled_bytes(name):
+def test_scrambled_bytes_raise_only_our_own_errors(name):
     good, read, error = READERS[name]
 
     @settings(max_examples=80, deadline=None, database=None, derandomize=True)
@@ -90,7 +90,7 @@ WHOLE_LINES = ("adult", "log", "csv", "predicted")  # half of these may be a goo
 
 
 @pytest.mark.parametrize("name", JSON)
-def test_nothing_but_an_error_of_our_own_comes_of_other_values_in_good_json(name):
+def test_wrong_values_in_valid_json_raise_only_our_own_errors(name):
     good, read, error = READERS[name]
 
     @settings(max_examples=150, deadline=None, database=None, derandomize=True)
@@ -102,7 +102,7 @@ def test_nothing_but_an_error_of_our_own_comes_of_other_values_in_good_json(name
     holds()
 
 
-def test_nothing_but_an_error_of_our_own_comes_of_other_values_in_a_checkpoint():
+def test_wrong_values_in_a_checkpoint_raise_only_our_own_errors():
     good, read, error = READERS["checkpoint"]
     length = int.from_bytes(good[:8], "little")
     header = json.loads(good[8 : 8 + length])

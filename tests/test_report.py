@@ -26,12 +26,12 @@ from apportion.report.tables import (
     describe_places,
     log_curves,
     markdown_table,
+    mean_and_deviation,
     profile_table,
     provenance_marks,
     run_table,
     runs_page,
     same_seeds,
-    spread,
     time_by_part,
 )
 
@@ -45,8 +45,8 @@ def test_a_cell_has_the_finished_seeds_of_a_recipe_in_order(tmp_path):
     write_run(tmp_path, "table1/dllp/16", 4, 0.0).rename(tmp_path / "table1/dllp/16/seed=4 copy")
     cell = collect(tmp_path)["table1/dllp/16"]
     assert cell.accuracies() == [90.0, 92.0, 94.0]
-    assert spread(cell.accuracies()) == "92.00 (2.00, 3)"
-    assert spread([92.0]) == "92.00 (–, 1)"
+    assert mean_and_deviation(cell.accuracies()) == "92.00 (2.00, 3)"
+    assert mean_and_deviation([92.0]) == "92.00 (–, 1)"
     assert cell.seconds() == 13.0
 
 

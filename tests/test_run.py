@@ -33,7 +33,7 @@ from apportion.experiments.data import load_run_data
 from apportion.experiments.provenance import describe_where, source_checksum
 from apportion.experiments.recipe import Data, FirstStage, Network, Recipe, SecondStage, change_recipe
 from apportion.experiments.recipes import RECIPES
-from apportion.experiments.run import find_run, run, run_folder, run_with_teacher, summarize
+from apportion.experiments.run import find_run, folder_of_run, run, run_with_teacher, summarize
 from apportion.experiments.run_folder import (
     is_finished,
     read_checkpoint,
@@ -107,7 +107,7 @@ def run_named(recipe: Recipe, root: Path, name: str) -> Path:
     """Run a named recipe, and its first stage if needed; its folder."""
     for _ in run_with_teacher(recipe, root, name, device="cpu"):
         pass
-    return run_folder(root, name, recipe)
+    return folder_of_run(root, name, recipe)
 
 
 def run_until(recipe: Recipe, folder: Path, epochs: int, teacher: Path | None = None) -> None:

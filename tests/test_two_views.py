@@ -106,7 +106,7 @@ def test_info_nce_is_the_cross_entropy_of_finding_the_other_view_in_both_directi
 # --- the terms
 
 
-def test_labels_are_taught_to_the_strong_view_and_proportions_to_the_weak_one():
+def test_the_strong_view_learns_labels_and_the_weak_view_proportions():
     batch = batch_of()
     (terms,) = learner_of_views().losses(batch, 0.2)
     for name, view in (("proportion", 0), ("labels", 1)):

@@ -3,7 +3,8 @@
 Model folders, run folders and data sets may come from strangers. Every reader in this package goes through
 the functions below. They execute nothing, follow no symbolic link unless told to, never wait at a pipe, read
 no more than a limit, and raise the caller's `error`, which names the file. Writers write beside the final
-place, sync, and then rename: after a crash the old content is there, or the new, never a part.
+place, sync, and then rename: after a crash the old content is there, or the new, never a part. What a model
+folder may hold is decided in `saving.model_folder`, and a run folder in `experiments.run_folder`.
 """
 
 import errno

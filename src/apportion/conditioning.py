@@ -2,7 +2,7 @@
 
 The conditioned probabilities are the plan of entropic transport with λ = 1. Of all probabilities whose bag
 means are the known proportions, they are nearest to the predictions in KL divergence. They also approximate
-the probability of each row's class given the counts of its bag. docs/known-shares.md shows the gain.
+the probability of each row's class given the counts of its bag. docs/known-proportions.md shows the gain.
 """
 
 import math

@@ -1,4 +1,8 @@
-"""Losses: pure functions of logits, computed in float32 whatever the network computes in."""
+"""Losses: pure functions of logits, computed in float32 whatever the network computes in.
+
+Proportions are known here. Bags without any are left out before (`Bags.known`), and noise is removed in
+`bags.denoise`.
+"""
 
 import math
 

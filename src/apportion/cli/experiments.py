@@ -373,7 +373,7 @@ def demo(
     from apportion.cli.progress import Progress
     from apportion.errors import RunError
     from apportion.experiments.recipes import FIGURE_2, FIGURE_2_EARLY
-    from apportion.experiments.run import run_folder, run_with_teacher
+    from apportion.experiments.run import folder_of_run, run_with_teacher
     from apportion.report.figures import moons_figure, moons_table, save_figure
 
     torch.set_num_threads(1)  # networks this small are slower on two threads
@@ -394,7 +394,7 @@ def demo(
                     recipe = replace(unseeded, seed=seed)
                     for place, epochs, line in run_with_teacher(recipe, root, name, device="cpu"):
                         progress.show_epoch(str(place.relative_to(root).parent), epochs, line)
-                    folders.append(run_folder(root, name, recipe))
+                    folders.append(folder_of_run(root, name, recipe))
             print(f"\n{title}\n{moons_table(folders)}")
             stem = out / next(iter(recipes)).split("/")[0]
             paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]

@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from apportion._device import find_device
 from apportion.errors import RunError
 from apportion.experiments.recipe import Recipe, check_recipe, to_json
-from apportion.experiments.run import can_teach, run, run_folder, teacher_folder
+from apportion.experiments.run import can_teach, folder_of_run, run, teacher_folder
 from apportion.experiments.run_folder import check_same_recipe, is_finished, is_in_use, read_log
 
 NamedRecipe = tuple[str, Recipe]  # such as ("table1/dllp+plot/64", recipe)
@@ -67,7 +67,7 @@ def run_all(
     for name, recipe in recipes:
         if recipe.second is None:
             continue
-        folder = run_folder(root, name, recipe)
+        folder = folder_of_run(root, name, recipe)
         teacher = None if is_finished(folder) else teacher_folder(recipe, root, name)
         job = Job(recipe, folder, teacher)
         if teacher is not None and not is_finished(teacher):
@@ -82,13 +82,13 @@ def first_stage_jobs(recipes: Sequence[NamedRecipe], root: Path, force: bool = F
     jobs: dict[Path, Job] = {}
     for name, recipe in recipes:
         check_recipe(recipe)
-        folder = run_folder(root, name, recipe)
+        folder = folder_of_run(root, name, recipe)
         check_same_recipe(folder, to_json(recipe), force)
         if recipe.second is None:
             jobs[folder] = Job(recipe, folder)
     folders = {to_json(job.recipe): job.folder for job in jobs.values()}
     for name, recipe in recipes:
-        if recipe.second is None or is_finished(run_folder(root, name, recipe)):
+        if recipe.second is None or is_finished(folder_of_run(root, name, recipe)):
             continue
         first = replace(recipe, second=None)
         known = folders.get(to_json(first))
@@ -123,7 +123,7 @@ def _run_unfinished(jobs: Sequence[Job], engine: Engine) -> Iterator[JobResult]:
 
 WAIT_SECONDS = 2.0  # between looks at a folder in which another process trains
 QUIET_SECONDS = (
-    1800.0  # such a process is given up if it has written nothing for so long; a first epoch is slow
+    1800.0  # such a process is given up on if it has written nothing for so long; a first epoch is slow
 )
 QUIET_EPOCHS = 5  # or for so many times its longest epoch
 _TORCH = threading.Lock()  # torch has one random state per process, so threads take turns
@@ -182,7 +182,7 @@ def _wait_for_owner(folder: Path, check_stop: Callable[[], None]) -> bool:
 
 
 def quiet_limit(folder: Path) -> float:
-    """Seconds without a write after which the owner of a folder is given up."""
+    """Seconds without a write after which the owner of a folder is given up on."""
     longest = 0.0
     with suppress(RunError, KeyError):  # no log yet, or a line that is being written
         longest = max((sum(line["seconds"].values()) for line in read_log(folder)), default=0.0)

@@ -40,7 +40,7 @@ from apportion.evaluate import (
     predict_log_proba,
     proportion_error,
 )
-from apportion.experiments import run_folder as folders
+from apportion.experiments import run_folder
 from apportion.experiments.data import RunData, data_checksum, load_run_data
 from apportion.experiments.extensions import import_modules
 from apportion.experiments.provenance import describe_where
@@ -76,8 +76,8 @@ def run(
     # everything that can fail early fails here, before the folder is created
     import_modules(imports)
     check_recipe(recipe)
-    folders.check_not_finished(folder)
-    folders.check_same_recipe(folder, to_json(recipe), force)
+    run_folder.check_not_finished(folder)
+    run_folder.check_same_recipe(folder, to_json(recipe), force)
     place = process_device(find_device(device))
     task = load_run_data(recipe, place, data)
     group = process_group(place)
@@ -89,15 +89,15 @@ def run(
     if recipe.second is not None and teacher is None:
         raise RunError("a second stage needs the run of its first stage; pass its folder as teacher")
     if teacher is not None:
-        folders.check_teacher_data(teacher, where["data"])
+        run_folder.check_teacher_data(teacher, where["data"])
     if group is not None:
         _check_processes(group, where, recipe)
         if group.rank:
             _follow(recipe, task, teacher, exact, group)
             return
-    with deterministic_algorithms(exact), folders.open_run(folder) as checkpointer:
-        folders.check_not_finished(folder)  # by another process, while this one read its data
-        resume = folders.start_run(folder, to_json(recipe), where, force)
+    with deterministic_algorithms(exact), run_folder.open_run(folder) as checkpointer:
+        run_folder.check_not_finished(folder)  # by another process, while this one read its data
+        resume = run_folder.start_run(folder, to_json(recipe), where, force)
         if group is not None:
             resume = group.broadcast(resume)
         sample = SampleWriter(folder, recipe, task, 0 if resume is None else resume["epoch"])
@@ -105,7 +105,7 @@ def run(
         state = None
         for state in train_stage(recipe, task, teacher, resume, label, group):
             line = evaluate_epoch(state, task, label)
-            folders.append_log(folder, line)
+            run_folder.append_log(folder, line)
             sample.add(state)
             if not state.last:
                 checkpointer.keep(state.state())
@@ -115,9 +115,9 @@ def run(
         classifier = state.learner.classifier
         log_probs = predict_log_proba(classifier, task.bags.x, task.prepare, recipe.batch_size)
         test = predict_log_proba(classifier, task.data.test_x, task.prepare)
-        result = summarize(folders.read_log(folder), task, log_probs, test)
+        result = summarize(run_folder.read_log(folder), task, log_probs, test)
         sample.finish(state, test, result["seconds"])
-        folders.finish_run(folder, result, plain_network(classifier).state_dict(), log_probs)
+        run_folder.finish_run(folder, result, plain_network(classifier).state_dict(), log_probs)
     if group is not None:
         group.barrier()  # so that all processes find the run finished
 
@@ -156,7 +156,7 @@ def train_stage(
             compile_part=compile_part,
         )
         optimizers = build_optimizers(learner.networks(), first)
-        folders.check_state(resume, learner.networks(), optimizers)
+        run_folder.check_state(resume, learner.networks(), optimizers)
         return stages.first_stage(
             learner,
             bags,
@@ -172,12 +172,12 @@ def train_stage(
     second = recipe.second
     assert teacher is not None and label is not None  # noqa: S101, PT018  # checked by `run`
     if second.student == "teacher":
-        folders.load_weights(teacher, plain_network(classifier))
-    log_probs = folders.read_log_probs(teacher)
+        run_folder.load_weights(teacher, plain_network(classifier))
+    log_probs = run_folder.read_log_probs(teacher)
     if log_probs.shape != (len(bags.x), task.data.n_classes):
         raise RunError(f"{teacher} has predictions for other data; run its first stage again")
     optimizers = build_optimizers([classifier], second)
-    folders.check_state(resume, [classifier], optimizers, log_probs.shape)
+    run_folder.check_state(resume, [classifier], optimizers, log_probs.shape)
     weights = None
     if second.weighting == "bag":
         rows_per_batch = own_batch_size if recipe.first.batches == "bag" else len(bags.x)
@@ -345,7 +345,7 @@ def _percent(fraction: float) -> float:
 # --- both stages
 
 
-def run_folder(root: Path, name: str, recipe: Recipe) -> Path:
+def folder_of_run(root: Path, name: str, recipe: Recipe) -> Path:
     """Where the run of a named recipe belongs: root/group/method/bag size/seed=n."""
     return root / name / f"seed={recipe.seed}"
 
@@ -367,9 +367,9 @@ def run_with_teacher(
     """
     import_modules(imports)
     check_recipe(recipe)
-    folder = run_folder(root, name, recipe)
-    if folders.is_finished(folder):
-        folders.check_same_recipe(folder, to_json(recipe))
+    folder = folder_of_run(root, name, recipe)
+    if run_folder.is_finished(folder):
+        run_folder.check_same_recipe(folder, to_json(recipe))
         yield folder, recipe.stage.epochs, None
         return
     settings: dict[str, Any] = {
@@ -382,7 +382,7 @@ def run_with_teacher(
     teacher = None
     if recipe.second is not None:
         teacher = teacher_folder(recipe, root, name)
-        if not folders.is_finished(teacher):
+        if not run_folder.is_finished(teacher):
             for line in run(replace(recipe, second=None), teacher, **settings):
                 yield teacher, recipe.first.epochs, line
     for line in run(recipe, folder, teacher=teacher, **settings):
@@ -400,12 +400,12 @@ def teacher_folder(recipe: Recipe, root: Path, name: str) -> Path:
     if found is not None:
         return found
     group, _, size = name.split("/")
-    usual = run_folder(root, f"{group}/{recipe.first.method}/{size}", recipe)
-    if not folders.is_finished(usual):
+    usual = folder_of_run(root, f"{group}/{recipe.first.method}/{size}", recipe)
+    if not run_folder.is_finished(usual):
         return usual
-    folders.check_same_recipe(usual, to_json(first))
+    run_folder.check_same_recipe(usual, to_json(first))
     again = usual.with_name(f"again-{usual.name}")
-    if not folders.is_finished(again):
+    if not run_folder.is_finished(again):
         missing = ", ".join(file for file in files_to_teach(recipe) if not (usual / file).exists())
         _warn(f"{usual} has no {missing}, so its first stage is trained again in {again.name}")
     return again
@@ -419,17 +419,17 @@ def files_to_teach(recipe: Recipe) -> list[str]:
 
 
 def can_teach(folder: Path, recipe: Recipe) -> bool:
-    return folders.is_finished(folder) and all((folder / file).exists() for file in files_to_teach(recipe))
+    return run_folder.is_finished(folder) and all((folder / file).exists() for file in files_to_teach(recipe))
 
 
 def find_run(root: Path, recipe: Recipe, files: Sequence[str]) -> Path | None:
     """A finished run of exactly this recipe below the root that has these files."""
     wanted = json.loads(to_json(recipe))
-    for folder in folders.all_runs(root):
-        if not folders.is_finished(folder) or not all((folder / file).exists() for file in files):
+    for folder in run_folder.all_runs(root):
+        if not run_folder.is_finished(folder) or not all((folder / file).exists() for file in files):
             continue
         with suppress(RunError):  # a damaged folder teaches nobody
-            if not folders.differences(folders.read_recipe(folder), wanted):
+            if not run_folder.differences(run_folder.read_recipe(folder), wanted):
                 return folder
     return None
 

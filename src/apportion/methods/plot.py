@@ -3,7 +3,8 @@
     min_θ  1/N Σ_j  w_j  loss(f_θ(x_j), q_j)        q: the mean of the last rounds of labels
 
 Optimal transport makes the labels (`pseudo_labels`). Eq. (22) has w = 1, eq. (3) has w_j = 1/n_i
-(`bag_weights`). Algorithms 1 and 2, which relabel after every epoch, are `pipeline.second_stage`.
+(`bag_weights`). Algorithms 1 and 2, which relabel after every epoch, are `pipeline.second_stage`. How strong
+mixup is, and how many rounds are averaged, is decided in `defaults` or by a recipe.
 
 Liu et al., "Two-stage training for learning from label proportions", IJCAI 2021.
 """

@@ -112,7 +112,7 @@ def safe_text(text: object) -> str:
     return re.sub(r"[^\w .:,+()/=-]", "?", str(text))[:200]
 
 
-def spread(values: Sequence[float]) -> str:
+def mean_and_deviation(values: Sequence[float]) -> str:
     """mean (standard deviation, number of seeds); a dash for the deviation of one."""
     deviation = f"{statistics.stdev(values):.2f}" if len(values) > 1 else "–"
     return f"{statistics.fmean(values):.2f} ({deviation}, {len(values)})"
@@ -135,7 +135,7 @@ def accuracy_table(cells: Cells, group: str) -> str:
     rows = []
     for method in methods:
         found = [cells.get(f"{group}/{method}/{size}") for size in sizes]
-        values = [spread(cell.accuracies()) if cell else "–" for cell in found]
+        values = [mean_and_deviation(cell.accuracies()) if cell else "–" for cell in found]
         rows.append([safe_text(method_title(method)), *values])
     return markdown_table([safe_text(column) for column in size_columns(sizes)], rows)
 
@@ -158,7 +158,7 @@ def run_table(cells: Cells, group: str) -> str:
             rows.append(
                 [
                     f"`{safe_text(name)}`{marks[name]}",
-                    spread(cell.accuracies()),
+                    mean_and_deviation(cell.accuracies()),
                     f"{cell.mean('test_accuracy', 'oracle'):.2f}",
                     f"{cell.mean('epochs'):.0f}",
                     f"{cell.seconds():.0f}",

@@ -1,7 +1,7 @@
 """Which columns of a table become features, what is wrong with them, and what is probably not meant.
 
-A column is a number, a category, a boolean or a date by its type; `encoding` makes features of it. Columns
-without information are left out. Notes are about text that looks like numbers or dates, numbers that look
+`encoding` decides what a column is (a number, a category, a boolean or a date), fills its missing values and
+makes features of it. Columns without information are left out. Notes are about text that looks like numbers or dates, numbers that look
 like codes, and columns that give a class or a bag away.
 """
 

@@ -94,7 +94,7 @@ class CheckReport:
         """Raise a DataError that lists all problems, if there are any."""
         if self.groups:
             n_cases = sum(group.n_cases for group in self.groups.values())
-            title = f"{n_cases:,} problem{'s' if n_cases > 1 else ''}; nothing was written"
+            title = f"{n_cases:,} problem{'s' if n_cases > 1 else ''}"
             lines = [line for group in self.groups.values() for line in group.lines()]
             raise DataError("\n".join([title, *lines]), problems=self.problems)
 

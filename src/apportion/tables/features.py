@@ -1,8 +1,8 @@
 """Which columns of a table become features, what is wrong with them, and what is probably not meant.
 
 `encoding` decides what a column is (a number, a category, a boolean or a date), fills its missing values and
-makes features of it. Columns without information are left out. Notes are about text that looks like numbers or dates, numbers that look
-like codes, and columns that give a class or a bag away.
+makes features of it. Columns without information are left out. Notes are about text that looks like numbers
+or dates, numbers that look like codes, and columns that give a class or a bag away.
 """
 
 from collections.abc import Iterator, Sequence

@@ -24,7 +24,7 @@ from apportion.bags.simulate import random_bag_ids
 from apportion.datasets.adult import adult
 from apportion.defaults import default_batch_size
 from apportion.evaluate import predict_log_proba
-from apportion.methods import METHODS
+from apportion.methods import make_learner
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.networks import mlp
 from apportion.optim import make_optimizer, one_cycle
@@ -49,7 +49,7 @@ def taught(bags: Bags, method: str, epochs: int, seed: int, asked: argparse.Name
     optimizer = make_optimizer(network, "adam", 2e-3, weight_decay=asked.decay)
     size = asked.rows_per_batch or default_batch_size("table", bags, "bag")
     settings: dict[str, Any] = {"schedule": one_cycle, "seed": seed, "stage": "first"}
-    learner = METHODS[method](network)
+    learner = make_learner(method, network, bags)
     for _ in train(learner, bags, [optimizer], epochs=epochs, batch_size=size, **settings):
         pass
     return network

@@ -568,7 +568,13 @@ def test_mean_map_is_linear_in_the_estimator():
 
     bags, hidden = moon_bags()
     ids = np.repeat(np.arange(len(bags.sizes)), bags.sizes)
-    classifier = ProportionClassifier(method="mean_map", pseudo_labels=None, random_state=0)
-    classifier.fit(bags.x.numpy(), hidden.numpy(), bags=ids)
-    assert sum(isinstance(layer, nn.Linear) for layer in classifier.model_.modules()) == 1
-    assert classifier.score(bags.x.numpy(), hidden.numpy()) > 0.8
+    weights = []
+    for model in ("auto", "linear"):
+        classifier = ProportionClassifier(model, method="mean_map", random_state=0)
+        classifier.fit(bags.x.numpy(), hidden.numpy(), bags=ids)
+        assert sum(isinstance(layer, nn.Linear) for layer in classifier.model_.modules()) == 1
+        assert classifier.score(bags.x.numpy(), hidden.numpy()) > 0.8
+        weights.append(weights_of(classifier.model_))
+    assert same_bits(*weights)
+    with pytest.raises(SettingsError, match="linear"):
+        ProportionClassifier("mlp", method="mean_map").fit(bags.x.numpy(), hidden.numpy(), bags=ids)

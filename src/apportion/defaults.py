@@ -49,7 +49,7 @@ def kind_of_data(x: Tensor, device: torch.device) -> DataKind:
     return "cpu_images" if device.type == "cpu" else "images"
 
 
-LINEAR = partial(mlp, widths=())  # for methods that are for linear classifiers only
+LINEAR = partial(mlp, widths=())  # trained by the loop, for methods that are for linear classifiers only
 
 
 def default_model(kind: DataKind) -> str | MakeNetwork:
@@ -81,18 +81,19 @@ def resolve_auto(settings: Mapping[str, Any], x: Tensor, device: torch.device) -
     """
     kind = kind_of_data(x, device)
     resolved = dict(settings)
+    linear_method = is_linear(settings["method"])
     if is_auto(resolved["model"]):
         resolved["model"] = default_model(kind)
-        if is_linear(settings["method"]):
-            resolved["model"] = LINEAR
-        elif resolved["model"] == "average" and network_settings(settings):
+        if resolved["model"] == "average" and network_settings(settings):
             resolved["model"] = "mlp"
+    if linear_method and isinstance(settings["model"], str) and settings["model"] in ("auto", "linear"):
+        resolved["model"] = LINEAR
     model = resolved["model"]
     solved = isinstance(model, str) and model in ("linear", "trees")
     if is_auto(resolved["method"]):
         resolved["method"] = None if solved or is_scikit(model) else default_method(kind)
     if is_auto(resolved["pseudo_labels"]):
-        resolved["pseudo_labels"] = None if solved else default_pseudo_labels(kind)
+        resolved["pseudo_labels"] = None if solved or linear_method else default_pseudo_labels(kind)
     return resolved
 
 

@@ -69,8 +69,7 @@ def linear_layer(classifier: nn.Module) -> nn.Linear:
     others = [layer for layer in layers if not isinstance(layer, nn.Linear | nn.Flatten | nn.Identity)]
     if len(linear) != 1 or others:
         raise SettingsError(
-            "mean_map is for linear classifiers, but the network has other layers; leave out the model, or "
-            "pass model=lambda shape, k: torch.nn.Linear(shape[0], k)"
+            "mean_map is for linear classifiers, but the network has other layers; pass model='linear'"
         )
     return linear[0]
 

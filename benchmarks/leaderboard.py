@@ -3,7 +3,7 @@
 python benchmarks/leaderboard.py [--data FOLDER] [--only METHOD …] [--cells DATA/BAGGING/SIZE …] [--page]
 
 Trains what results/leaderboard.jsonl does not have yet, one line per training, and writes docs/leaderboard.md
-from it. Stopped at any moment, the same command continues. Everything takes about twenty minutes of one core.
+from it. Stopped at any moment, the same command continues. Everything takes about ten minutes of one core.
 Data sets that are not in the folder are left out; `apportion data fetch mnist adult` downloads them. With
 `--import my_module` the methods that a module registers take part; `--page` only writes the page.
 """

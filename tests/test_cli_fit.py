@@ -180,6 +180,28 @@ def test_several_groupings(people, keep):
     assert ("age" in load("model").encoder_.feature_names_in_) == keep
 
 
+def test_weights_are_a_column_and_counts_sum_to_them(people):
+    truth = pl.read_parquet("truth.parquet")["vote"]
+    heads = pl.Series("heads", 1 + np.arange(N) % 3)
+    table = people.with_columns(heads)
+    table.write_csv("weighted.csv")
+    counts = (
+        table.with_columns(truth)
+        .group_by("town")
+        .agg(pl.col("heads").filter(pl.col("vote") == name).sum().alias(name) for name in ("left", "right"))
+    )
+    counts.write_csv("heads.csv")
+    words = ("weighted.csv", "--bag", "town", "--counts", "heads.csv")
+    assert refused("fit", *words, "--out", "model")  # rows do not sum to the counts
+    done("fit", *words, "--weight", "heads", "--out", "model", *QUICK_WORDS)
+    table = Proportions(counts, "counts", key="town")
+    classifier = ProportionClassifier(random_state=0, **QUICK)
+    classifier.fit(people.with_columns(heads), bags="town", proportions=table, sample_weight="heads")
+    assert weights("model") == weights_of(classifier)
+    people.with_columns(pl.when(heads > 2).then(-1).otherwise(heads).alias("heads")).write_csv("weighted.csv")
+    assert "row 3" in refused("check", *words, "--weight", "heads")
+
+
 def test_known_labels_noise_and_gaps(people):
     truth = pl.read_parquet("truth.parquet")["vote"]
     known = {i: truth[i] for i in range(0, N, 50)}

@@ -68,8 +68,18 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.filterwarnings("ignore::apportion.errors.ApportionWarning")
 def test_every_check_of_scikit_learn_passes():
-    found = check_estimator(quick(model="mlp", epochs=20, student_epochs=2, learning_rate=5e-3), on_skip=None)
-    others = {r["check_name"]: r["status"] for r in found if r["status"] != "passed"}
+    # as scikit-learn's own networks: batches of weighted rows are not those of repeated rows
+    repeated = {"check_sample_weight_equivalence_on_dense_data": "batches differ"}
+    found = check_estimator(
+        quick(model="mlp", epochs=20, student_epochs=2, learning_rate=5e-3),
+        on_skip=None,
+        expected_failed_checks=repeated,
+    )
+    others = {
+        r["check_name"]: r["status"]
+        for r in found
+        if r["status"] != "passed" and r["check_name"] not in repeated
+    }
     # this one runs only where scipy's switch was set before its first import, or in scikit-learn before 1.9
     assert others.items() <= {("check_array_api_input", "skipped")}
     assert len(found) > 50

@@ -393,7 +393,9 @@ def test_few_bags_are_weighed_against_a_temperature_of_one():
 
 
 def test_of_two_minima_the_deeper_one_is_found(monkeypatch):
-    def likelihood(log_probs, sizes, proportions):  # of a logarithm of -2, in a narrow valley, or of 1
+    def likelihood(
+        log_probs, sizes, proportions, weight
+    ):  # of a logarithm of -2, in a narrow valley, or of 1
         at = -math.log(float(log_probs[0, 0] - log_probs[0, 1]))
         return -torch.tensor([min((at - 1) ** 2, 20 * (at + 2) ** 2 - 5)])
 

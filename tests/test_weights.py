@@ -1,10 +1,21 @@
 """A row of weight w is w equal rows: in bag means, losses, labels, scores and conditioned probabilities."""
 
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
 import torch
 
+from apportion import ProportionClassifier, Proportions, condition_on_proportions
 from apportion._random import stream
 from apportion.bags.bags import Bags, bag_means
+from apportion.bags.build import build_bags_without_features
+from apportion.decisions import decide_by_prices, share_prices
+from apportion.errors import DataError, SettingsError
 from apportion.losses import effective_sizes, proportion_loss
+from apportion.pseudo_labels import hard_labels, relaxed_proportions, soft_labels, transduce
+from apportion.selection.scores import SCORES
 
 SIZES = torch.tensor([1, 7, 2, 20])
 
@@ -58,3 +69,187 @@ def test_the_bag_loss_and_its_gradient():
     expected = proportion_loss(logits[row], copies.sizes, bags.proportions)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(*(torch.autograd.grad(value, logits)[0] for value in (loss, expected)))
+
+
+# --- labels
+
+
+def predictions(bags: Bags, k: int = 3) -> torch.Tensor:
+    return torch.randn(len(bags.x), k, generator=stream(4), dtype=torch.float64).log_softmax(1)
+
+
+def test_soft_labels_and_relaxed_proportions():
+    bags = weighted_bags()
+    copies, row = repeated(bags)
+    log_probs = predictions(bags)
+    soft = soft_labels(log_probs, SIZES, bags.proportions, reg=0.7, weight=bags.weight)
+    expected = soft_labels(log_probs[row], copies.sizes, bags.proportions, reg=0.7)
+    torch.testing.assert_close(soft[row], expected, atol=1e-5, rtol=0)
+    proportions = bags.proportions.clone()
+    proportions[1] = torch.nan
+    precision = torch.tensor([torch.inf, 2.0, 3.0, 0.5], dtype=torch.float64)
+    relaxed = relaxed_proportions(log_probs, SIZES, proportions, precision, bags.weight)
+    expected = relaxed_proportions(log_probs[row], copies.sizes, proportions, precision)
+    torch.testing.assert_close(relaxed, expected, atol=1e-5, rtol=0)
+
+
+def test_hard_labels_have_the_counts_of_the_copies_and_split_few_rows():
+    bags = weighted_bags()
+    copies, row = repeated(bags)
+    log_probs = predictions(bags)
+    labels = hard_labels(log_probs, SIZES, bags.proportions, weight=bags.weight)
+    expected = hard_labels(log_probs[row], copies.sizes, bags.proportions)
+    counts = torch.stack([part.sum(0) for part in expected.split(copies.sizes.tolist())])
+    masses = torch.stack(
+        [
+            (w.unsqueeze(1) * part).sum(0)
+            for part, w in zip(labels.split(SIZES.tolist()), bags.weight.split(SIZES.tolist()), strict=True)
+        ]
+    )
+    torch.testing.assert_close(masses, counts)
+    value = (bags.weight.unsqueeze(1) * labels * log_probs).sum()
+    torch.testing.assert_close(value, (expected * log_probs[row]).sum())
+    classes = transduce(log_probs, bags)
+    whole = labels.max(1).values == 1
+    assert (torch.from_numpy(classes)[whole] == labels.argmax(1)[whole]).all()
+    assert int((~whole).sum()) <= 2 * len(SIZES)
+
+
+def test_weights_that_are_not_whole_give_exact_masses():
+    bags = weighted_bags()
+    bags = replace(bags, weight=bags.weight * 0.37 + 0.01)
+    labels = hard_labels(predictions(bags), SIZES, bags.proportions, weight=bags.weight)
+    torch.testing.assert_close(bag_means(labels, SIZES, bags.weight).float(), bags.proportions)
+
+
+# --- scores, decisions, conditioning
+
+
+@pytest.mark.parametrize("name", ["likelihood", "correlation", "hard_correlation", "error", "hard_error"])
+def test_scores(name):
+    bags = weighted_bags()
+    copies, row = repeated(bags)
+    log_probs = predictions(bags)
+    expected = SCORES[name](log_probs[row], copies)
+    assert SCORES[name](log_probs, bags) == pytest.approx(expected, rel=1e-6)
+
+
+def test_prices_give_the_weighted_shares():
+    weight = torch.randint(1, 5, (500,), generator=stream(2)).float()
+    log_probs = torch.randn(500, 3, generator=stream(4), dtype=torch.float64).log_softmax(1)
+    shares = torch.tensor([0.6, 0.3, 0.1])
+    codes = decide_by_prices(log_probs.exp().numpy(), share_prices(log_probs, shares, weight))
+    found = np.bincount(codes, weight.numpy(), 3) / float(weight.sum())
+    np.testing.assert_allclose(found, shares, atol=0.02)
+
+
+def test_conditioned_probabilities():
+    bags = weighted_bags()
+    copies, row = repeated(bags)
+    probabilities = predictions(bags).exp().numpy()
+    ids = np.repeat(np.arange(4), SIZES)
+    table = dict(
+        enumerate(bags.proportions.double().numpy() / bags.proportions.double().sum(1, True).numpy())
+    )
+    one = condition_on_proportions(probabilities, ids, table, weight=bags.weight.numpy())
+    other = condition_on_proportions(probabilities[row], ids[row], table)
+    np.testing.assert_allclose(one[row], other, atol=1e-5)
+    weights = bags.weight.numpy()
+    for b in range(4):
+        here = ids == b
+        np.testing.assert_allclose(np.average(one[here], axis=0, weights=weights[here]), table[b], atol=1e-5)
+    groups = np.arange(30) % 2
+    both = {"a": ids, "b": groups}
+    tables = {"a": Proportions(table, std=0.1), "b": Proportions({0: [0.2, 0.3, 0.5], 1: [0.4, 0.3, 0.3]})}
+    one = condition_on_proportions(probabilities, both, tables, weight=weights)
+    other = condition_on_proportions(probabilities[row], {"a": ids[row], "b": groups[row]}, tables)
+    np.testing.assert_allclose(one[row], other, atol=2e-3)
+
+
+# --- building and fitting
+
+
+def rows(n: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, labels, bags and whole weights."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(n, 2))
+    return x, (x[:, 0] > 0).astype(int), np.arange(n) % 20, random.integers(1, 4, n)
+
+
+def test_labels_counts_and_known_labels_are_counted_with_weights():
+    _, y, bags, weight = rows()
+    copy = np.repeat(np.arange(len(y)), weight)
+    counts = {b: np.bincount(y[bags == b], weight[bags == b], 2).tolist() for b in range(20)}
+    w = weight.astype(float)
+    expected = build_bags_without_features(len(copy), y[copy], bags=bags[copy]).bags
+    for call in ({"y": y}, {"proportions": Proportions(counts, "counts")}):
+        built = build_bags_without_features(len(y), bags=bags, weight=w, **call).bags
+        torch.testing.assert_close(built.proportions, expected.proportions)
+        torch.testing.assert_close(built.mass, expected.mass)
+    known = build_bags_without_features(len(y), y, bags=bags, weight=w, known_labels={0: int(y[0])}).bags
+    assert float(known.mass[0]) == float(expected.mass[0]) - weight[0]
+    torch.testing.assert_close(known.overall, expected.overall, atol=1e-6, rtol=0)
+
+
+SHORT = {"epochs": 8, "student_epochs": 3, "random_state": 0, "batch_size": 64, "model": "mlp"}
+
+
+def test_equal_weights_are_no_weights_and_a_column_is_an_array():
+    x, y, bags, weight = rows()
+    plain = ProportionClassifier(**SHORT).fit(x, y, bags=bags)
+    equal = ProportionClassifier(**SHORT).fit(x, y, bags=bags, sample_weight=np.full(300, 2.5))
+    np.testing.assert_allclose(equal.predict_proba(x), plain.predict_proba(x), atol=1e-3)
+    weighted = ProportionClassifier(**SHORT).fit(x, y, bags=bags, sample_weight=weight)
+    assert np.abs(weighted.predict_proba(x) - plain.predict_proba(x)).max() > 1e-2
+    frame = pd.DataFrame(x, columns=["x0", "x1"]).assign(people=weight)
+    named = ProportionClassifier(**SHORT).fit(frame, y, bags=bags, sample_weight="people")
+    np.testing.assert_array_equal(named.predict_proba(frame), weighted.predict_proba(x))
+    shares = np.bincount(y, weight) / weight.sum()
+    np.testing.assert_allclose(weighted.class_shares_, shares, atol=1e-6)
+    counts = np.stack([np.bincount(y[bags == b], weight[bags == b], 2) for b in range(20)])
+    found = np.stack(
+        [np.bincount(weighted.transduction_[bags == b], weight[bags == b], 2) for b in range(20)]
+    )
+    assert np.abs(counts - found).max() <= 2  # the largest weight is 3, and one row of a bag is split
+
+
+def test_rows_of_weight_zero_are_not_learned_from():
+    x, y, bags, _ = rows()
+    moved = x.copy()
+    moved[::3] += 0.5
+    weight = np.where(np.arange(300) % 3 == 0, 0.0, 1.0)
+    settings = SHORT | {"model": own_network}
+    one, other = (
+        ProportionClassifier(**settings).fit(each, y, bags=bags, sample_weight=weight) for each in (x, moved)
+    )
+    np.testing.assert_allclose(one.predict_proba(x), other.predict_proba(x), atol=1e-4)
+    assert len(one.transduction_) == 300
+
+
+def own_network(shape: tuple[int, ...], n_classes: int) -> torch.nn.Module:
+    """A linear one, without batch statistics, to which rows of weight zero would matter."""
+    return torch.nn.Linear(shape[0], n_classes)
+
+
+def test_a_validated_calibrated_fit_and_a_score_take_weights():
+    x, y, bags, weight = rows()
+    model = ProportionClassifier(**SHORT, validation_fraction=0.4, select_by="likelihood", calibrate=True)
+    model.fit(x, y, bags=bags, sample_weight=weight)
+    assert np.isfinite(model.history_[-1]["validation_likelihood"])
+    shares = np.stack([1 - y, y], 1) * 0.5 + 0.25
+    copy = np.repeat(np.arange(300), weight)
+    expected = model.score(x[copy], shares[copy])
+    assert model.score(x, shares, sample_weight=weight) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("weight", [[1.0], np.full(300, -1.0), np.full(300, np.nan), np.zeros(300)])
+def test_weights_that_do_not_fit_are_errors(weight):
+    x, y, bags, _ = rows()
+    with pytest.raises(DataError, match="sample_weight"):
+        ProportionClassifier(**SHORT).fit(x, y, bags=bags, sample_weight=weight)
+
+
+def test_methods_that_do_not_use_weights_refuse_them():
+    x, y, bags, weight = rows()
+    with pytest.raises(SettingsError, match="dllp"):
+        ProportionClassifier(**SHORT, method="llp_gan").fit(x, y, bags=bags, sample_weight=weight)

@@ -28,7 +28,12 @@ ERROR_GAP = 0.02  # larger distances are not due to rounding: the groupings cont
 
 
 def condition_on_proportions(
-    probabilities: Any, bags: Any, proportions: Any, *, classes: Sequence[Hashable] | None = None
+    probabilities: Any,
+    bags: Any,
+    proportions: Any,
+    *,
+    classes: Sequence[Hashable] | None = None,
+    weight: Any = None,
 ) -> np.ndarray:
     """The predicted probabilities of any classifier, given the class proportions of the bags of their rows.
 
@@ -42,6 +47,8 @@ def condition_on_proportions(
         The known proportions of the bags, in any form that `ProportionClassifier.fit` accepts, or
         `{grouping: either}`. The table may have bags without rows. Noisy proportions,
         `Proportions(std=...)`, are first drawn toward the mean prediction of their bag.
+    weight : array-like (N,), optional
+        Weights of the rows, such as the people behind each. Means over a bag are then weighted.
     classes : sequence, optional
         The classes of the columns of `probabilities`, such as `model.classes_`. Tables and data frames are
         aligned by the names of their columns.
@@ -72,7 +79,9 @@ def condition_on_proportions(
     groupings: dict[Any, BuiltBags] = {}
     for name, table in tables.items():
         try:
-            groupings[name] = bags_of_predictions(probabilities, ids[name], table, classes, subset=True)
+            groupings[name] = bags_of_predictions(
+                probabilities, ids[name], table, classes, subset=True, weight=weight
+            )
         except DataError as error:
             raise error if name is None else name_grouping(error, name) from None
     for problem in check_same_classes({name: each.classes.tolist() for name, each in groupings.items()}):
@@ -105,7 +114,9 @@ def condition_bags(log_probs: Tensor, bags: Bags) -> Tensor:
     known = bags.proportions.isfinite().all(1).cpu()
     rows = known.repeat_interleave(bags.sizes).to(log_probs.device)
     if bool(known.any()):
-        plan = entropic_plan(log_probs[rows], bags.sizes[known], bags.proportions.cpu()[known], reg=1.0)
+        weight = None if bags.weight is None else bags.weight[rows.to(bags.weight.device)]
+        shares = bags.proportions.cpu()[known]
+        plan = entropic_plan(log_probs[rows], bags.sizes[known], shares, reg=1.0, weight=weight)
         values[rows] = plan.mass.to(values)
     return values
 

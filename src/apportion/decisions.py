@@ -34,13 +34,18 @@ def known_shares(bags: Bags) -> Tensor:
     return bags.known().overall
 
 
-def share_prices(log_probs: Tensor, shares: Tensor) -> np.ndarray:
+def share_prices(log_probs: Tensor, shares: Tensor, weight: Tensor | None = None) -> np.ndarray:
     """Prices (k,) at which rows of these log-probabilities (n, k) take classes in these shares (k,).
 
     A row takes the class of its highest log-probability minus price. The prices are the dual variables of the
-    transport of all rows to the shares. Their mean is zero.
+    transport of all rows to the shares. Their mean is zero. With weights, n rows are drawn in proportion to
+    them, at equal distances.
     """
     scores = log_probs.cpu().clamp_min(SMALLEST_LOG_PROB)
+    if weight is not None:
+        mass = weight.cpu().double().cumsum(0)
+        drawn = mass[-1] * (torch.arange(len(mass), dtype=torch.float64) + 0.5) / len(mass)
+        scores = scores[torch.searchsorted(mass, drawn).clamp_max(len(mass) - 1)]
     sizes = torch.tensor([len(scores)])
     counts = round_to_counts((shares / shares.sum()).unsqueeze(0), sizes)
     prices = assign_with_duals(scores, sizes, counts).prices[0].numpy()

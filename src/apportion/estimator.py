@@ -27,6 +27,7 @@ from apportion.bags.instances import (
     check_shape,
     count_rows,
     encode_features,
+    read_weight,
     shape_of,
     split_features,
     take_bag_columns,
@@ -176,7 +177,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     n_rows_ : int
         Number of rows seen during `fit`.
     bag_columns_ : list of str
-        Columns of a data frame that held bag ids. `predict` ignores them.
+        Columns of a data frame that held bag ids or weights. `predict` ignores them.
 
     See Also
     --------
@@ -242,7 +243,14 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
 
     def fit(
-        self, X: Any, y: Any = None, *, bags: Any = None, proportions: Any = None, known_labels: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        bags: Any = None,
+        proportions: Any = None,
+        known_labels: Any = None,
+        sample_weight: Any = None,
     ) -> Self:
         """Learn from bags of instances and the class proportions of the bags.
 
@@ -263,13 +271,24 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         known_labels : dict or pandas series, optional
             `{row: class}` of a few rows (rows counted from 0), in addition to the proportions. A series is
             matched by the index of `X`.
+        sample_weight : array-like of shape (n_samples,) or str, optional
+            How much each row counts in its bag, such as the people or the area that it stands for, or the
+            name of the column of `X` that has it, which is then not a feature. A row of weight 3 is three
+            equal rows.
 
         Returns
         -------
         self : ProportionClassifier
             The fitted classifier. If fitting is interrupted, the classifier is unfitted.
         """
-        for state in self.iter_fit(X, y, bags=bags, proportions=proportions, known_labels=known_labels):
+        for state in self.iter_fit(
+            X,
+            y,
+            bags=bags,
+            proportions=proportions,
+            known_labels=known_labels,
+            sample_weight=sample_weight,
+        ):
             if self.verbose:
                 sys.stdout.write(f"{describe_epoch(state, self.history_[-1])}\n")
             else:
@@ -277,7 +296,14 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def iter_fit(
-        self, X: Any, y: Any = None, *, bags: Any = None, proportions: Any = None, known_labels: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        bags: Any = None,
+        proportions: Any = None,
+        known_labels: Any = None,
+        sample_weight: Any = None,
     ) -> Iterator[EpochState]:
         """`fit` as a generator, with the same parameters.
 
@@ -291,12 +317,21 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         check_selection(self.validation_fraction, self.select_by, self.calibrate)
         columns = bag_column_names(bags)
         X, bags = take_bag_columns(X, bags)
+        if isinstance(sample_weight, str):
+            columns = [*columns, sample_weight]
+            X, sample_weight = take_bag_columns(X, sample_weight)
         check_row_order(X, bags)
         encode = encodes_arrays(self.model)
         instances, y = check_instances(self, X, y, needs_y=proportions is None, encode=encode)
         n_rows = count_rows(instances)
         built = build_bags_without_features(
-            n_rows, y, bags=bags, proportions=proportions, known_labels=known_labels, X=X
+            n_rows,
+            y,
+            bags=bags,
+            proportions=proportions,
+            known_labels=known_labels,
+            X=X,
+            weight=read_weight(sample_weight, n_rows),
         )
         for problem in check_bags_differ(built.bags.proportions.double().numpy()):
             raise_problem(problem)
@@ -347,10 +382,10 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     def _learn_decisions(self, log_probs: Tensor, bags: Bags) -> None:
         """Known and predicted shares of the classes, and the prices that make them equal."""
         shares = known_shares(bags)
-        counts = torch.bincount(log_probs.argmax(1), minlength=bags.n_classes)
+        counts = torch.bincount(log_probs.argmax(1).cpu(), bags.weight, minlength=bags.n_classes).double()
         self.class_shares_ = shares.numpy()
-        self.predicted_shares_ = (counts.double() / len(log_probs)).cpu().numpy()
-        self.share_prices_ = share_prices(log_probs, shares)
+        self.predicted_shares_ = (counts / counts.sum()).numpy()
+        self.share_prices_ = share_prices(log_probs, shares, bags.weight)
         never = never_predicted(self.class_shares_, self.predicted_shares_, len(log_probs))
         self.never_predicted_ = describe_never_predicted(self.classes_, self.class_shares_, never)
         if self.never_predicted_:
@@ -445,7 +480,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         y : array-like of shape (n_samples,) or (n_samples, n_classes)
             Labels, or the proportions of each row's own bag (see `expand_proportions`).
         sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows; for labels only.
+            Weights of the rows.
 
         Returns
         -------
@@ -454,7 +489,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             of the bags, in nats per row, as `BagScore()` gives it; rows with equal proportions are one bag.
         """
         if len(shape_of(y)) == 2 and shape_of(y)[1] > 1:
-            return likelihood_of_rows(self.predict_proba(X), y, self.classes_)
+            return likelihood_of_rows(self.predict_proba(X), y, self.classes_, sample_weight)
         return super().score(X, y, sample_weight)
 
 
@@ -526,7 +561,13 @@ def _score_bags(log_probs: Tensor, parts: list[Bags]) -> dict[str, dict[str, flo
         own = log_probs[start : start + len(part.source)]
         start += len(part.source)
         slices = bag_slices(part.sizes)
-        predicted = torch.cat([exact_bag_means(own[rows].exp(), part.sizes[some]) for some, rows in slices])
+        weight = None if part.weight is None else part.weight.cpu()
+        predicted = torch.cat(
+            [
+                exact_bag_means(own[rows].exp(), part.sizes[some], None if weight is None else weight[rows])
+                for some, rows in slices
+            ]
+        )
         proportions = part.proportions.cpu()
         known = proportions.isfinite().all(1)
         errors = (predicted[known] - proportions[known]).abs().sum(1) / 2

@@ -168,7 +168,7 @@ def second_stage(
     mixup : float, default=0.0
         Parameter of mixup's Beta distribution; 0: no mixup.
     weights : Tensor of shape (N,), optional
-        Weights of the rows in the loss.
+        Weights of the rows in the loss, in addition to `bags.weight`.
     memory : int, default=5
         The student learns the mean of this many of the latest rounds of labels.
     warmup_epochs : int, default=1
@@ -189,12 +189,16 @@ def second_stage(
     """
 
     def make_labels(log_probs: Tensor) -> Tensor:
-        proportions = relaxed_proportions(log_probs, bags.sizes, bags.proportions, bags.precision)
-        return label(log_probs, bags.sizes, proportions)
+        weight = {} if bags.weight is None else {"weight": bags.weight}
+        proportions = relaxed_proportions(log_probs, bags.sizes, bags.proportions, bags.precision, **weight)
+        return label(log_probs, bags.sizes, proportions, **weight)
 
     average = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device)
     previous = None
     labels = LabelHistory(make_labels(average), memory)
+    if bags.weight is not None:
+        relative = bags.weight / bags.weight.mean()
+        weights = relative if weights is None else weights * relative
     learner = PLOT(student, labels, loss, mixup, weights)
     done = _restore(learner, optimizers, resume, "second")
     if resume is not None:
@@ -283,6 +287,8 @@ def fit_two_stages(
     EpochState
         After every epoch of both stages.
     """
+    if bags.weight is not None and method != "dllp":
+        raise SettingsError(f"the rows have weights, but the method is {method!r}; pass method='dllp'")
     plan = plan_training(
         bags,
         method,

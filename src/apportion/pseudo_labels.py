@@ -1,7 +1,8 @@
 """Pseudo-labels: labels of single rows from predictions and the proportions of bags.
 
 A labeler is a function (log_probs (N, k), sizes (m,), proportions (m, k)) -> labels (N, k). It works for one
-batch as for the whole training set. Rows are sorted by bag.
+batch as for the whole training set. Rows are sorted by bag. If they have weights, a labeler also gets
+`weight` (N,), and a row of weight 3 is three equal rows.
 """
 
 import math
@@ -13,21 +14,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from apportion.bags.bags import Bags, bag_slices, exact_bag_means
-from apportion.bags.groupings import transduce_groupings
-from apportion.transport import assign, entropic_plan, round_to_counts
+from apportion.bags.groupings import class_masses, counted_labels, transduce_groupings
+from apportion.transport import assign, assign_weighted, entropic_plan, round_to_counts
 
-Labeler = Callable[[Tensor, Tensor, Tensor], Tensor]
+Labeler = Callable[..., Tensor]
 
 # 1/λ of soft labels in recipes, whose images need nearly hard labels: λ = 1 loses three points there. The
 # estimator has `reg=1.0`: on tables it loses on no measure, and probabilities stay calibrated (docs/log.md).
 RECIPE_REG = 0.1
 
 
-def hard_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
+def hard_labels(
+    log_probs: Tensor, sizes: Tensor, proportions: Tensor, weight: Tensor | None = None
+) -> Tensor:
     """The most probable labels that have exactly the counts of every bag, one-hot, eqs. (4) and (6).
 
-    Counts are the proportions times the sizes, rounded to whole numbers.
+    Counts are the proportions times the sizes, rounded to whole numbers. With weights, at most k - 1 rows of
+    a bag are split between classes.
     """
+    if weight is not None:
+        labels = assign_weighted(log_probs, sizes, class_masses(weight, sizes, proportions), weight)
+        return labels.to(log_probs)
     classes = assign(log_probs, sizes, round_to_counts(proportions, sizes))
     return F.one_hot(classes, log_probs.shape[1]).to(log_probs.dtype)
 
@@ -38,21 +45,27 @@ def soft_labels(
     proportions: Tensor,
     reg: float = RECIPE_REG,
     precision: float = math.inf,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """Labels by entropic transport, eq. (7): their mean in each bag equals the bag's proportions.
 
     `reg` is 1/λ. A finite `precision` replaces the constraint by `precision` times a KL divergence, as ROT
     does.
     """
-    return entropic_plan(log_probs, sizes, proportions, reg=reg, precision=precision).mass.to(log_probs.dtype)
+    plan = entropic_plan(log_probs, sizes, proportions, reg=reg, precision=precision, weight=weight)
+    return plan.mass.to(log_probs.dtype)
 
 
-def predicted_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
+def predicted_labels(
+    log_probs: Tensor, sizes: Tensor, proportions: Tensor, weight: Tensor | None = None
+) -> Tensor:
     """The predicted probabilities: self-training without transport (ablation, table 3, rows 2 and 3)."""
     return log_probs.detach().softmax(1)
 
 
-def argmax_labels(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
+def argmax_labels(
+    log_probs: Tensor, sizes: Tensor, proportions: Tensor, weight: Tensor | None = None
+) -> Tensor:
     """The most probable class of each row, one-hot: plain self-training."""
     return F.one_hot(log_probs.argmax(1), log_probs.shape[1]).to(log_probs.dtype)
 
@@ -68,8 +81,12 @@ class SoftLabels:
         self.precision = precision
         self.last_error = self.worst_error = torch.zeros((), dtype=torch.float64)
 
-    def __call__(self, log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-        plan = entropic_plan(log_probs, sizes, proportions, reg=self.reg, precision=self.precision)
+    def __call__(
+        self, log_probs: Tensor, sizes: Tensor, proportions: Tensor, weight: Tensor | None = None
+    ) -> Tensor:
+        plan = entropic_plan(
+            log_probs, sizes, proportions, reg=self.reg, precision=self.precision, weight=weight
+        )
         self.last_error = plan.error.max()
         self.worst_error = torch.maximum(self.worst_error.to(self.last_error), self.last_error)
         return plan.mass.to(log_probs.dtype)
@@ -91,13 +108,17 @@ def make_labeler(name: str, reg: float = RECIPE_REG, precision: float = math.inf
     return {"hard": hard_labels, "predicted": predicted_labels, "argmax": argmax_labels}[name]
 
 
-def predicted_proportions(log_probs: Tensor, sizes: Tensor) -> Tensor:
+def predicted_proportions(log_probs: Tensor, sizes: Tensor, weight: Tensor | None = None) -> Tensor:
     """The mean predicted probabilities of every bag, (m, k), float64 where the device has it."""
-    return exact_bag_means(log_probs.exp(), sizes)
+    return exact_bag_means(log_probs.exp(), sizes, weight)
 
 
 def relaxed_proportions(
-    log_probs: Tensor, sizes: Tensor, proportions: Tensor, precision: Tensor | None = None
+    log_probs: Tensor,
+    sizes: Tensor,
+    proportions: Tensor,
+    precision: Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """The proportions that labels should match, (m, k), where some are unknown or uncertain.
 
@@ -108,12 +129,12 @@ def relaxed_proportions(
     exact = precision is None or bool((precision == math.inf).all())
     if exact and bool(known.all()):
         return proportions
-    filled = torch.where(known, proportions, predicted_proportions(log_probs, sizes).to(proportions))
+    filled = torch.where(known, proportions, predicted_proportions(log_probs, sizes, weight).to(proportions))
     filled = filled / filled.sum(1, keepdim=True)
     if precision is None or exact:
         return filled
-    mass = entropic_plan(log_probs, sizes, filled, reg=1.0, precision=precision).mass.to(filled)
-    return exact_bag_means(mass, sizes).to(filled)
+    plan = entropic_plan(log_probs, sizes, filled, reg=1.0, precision=precision, weight=weight)
+    return exact_bag_means(plan.mass.to(filled), sizes, weight).to(filled)
 
 
 def transduce(log_probs: Tensor, bags: Bags) -> np.ndarray:
@@ -124,10 +145,16 @@ def transduce(log_probs: Tensor, bags: Bags) -> np.ndarray:
     """
     if bags.grouping is not None:
         return transduce_groupings(log_probs, bags)
-    proportions = relaxed_proportions(log_probs, bags.sizes, bags.proportions, bags.precision)
+    proportions = relaxed_proportions(log_probs, bags.sizes, bags.proportions, bags.precision, bags.weight)
     classes = np.empty(len(bags.x), np.int64)
     for some, rows in bag_slices(bags.sizes):
-        sizes = bags.sizes[some]
-        labels = assign(log_probs[rows], sizes, round_to_counts(proportions[some], sizes))
-        classes[bags.source[rows]] = labels.cpu()
+        part = Bags(
+            log_probs[rows],
+            bags.sizes[some],
+            proportions[some],
+            bags.source[rows],
+            bags.ids[some],
+            weight=None if bags.weight is None else bags.weight[rows],
+        )
+        classes[part.source] = counted_labels(part.x, part).cpu()
     return classes

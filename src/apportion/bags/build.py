@@ -91,19 +91,19 @@ def build_bags(
 
 def build_bags_without_features(
     n: int, y: Any = None, *, bags: Any = None, proportions: Any = None, known_labels: Any = None,
-    X: Any = None,
+    X: Any = None, weight: np.ndarray | None = None,
 ) -> BuiltBags:  # fmt: skip
     """`build_bags` for n rows whose features come later: `x` has no columns.
 
-    `known_labels` may be a series that is matched to the index of `X`.
+    `known_labels` may be a series that is matched to the index of `X`; `weight` (n,) are the rows' weights.
     """
     labels: Mapping[int, Hashable] = {}
     if known_labels is not None:
         labels = read_known_labels(known_labels, X, bags, n)
     _check_one_source(y, proportions)
     if isinstance(bags, Mapping):
-        return _build_groupings(n, y, bags, proportions, labels)
-    return _build_grouping(n, y, bags, proportions, labels)
+        return _build_groupings(n, y, bags, proportions, labels, weight)
+    return _build_grouping(n, y, bags, proportions, labels, weight)
 
 
 def _check_one_source(y: Any, proportions: Any) -> None:
@@ -118,30 +118,34 @@ def _check_one_source(y: Any, proportions: Any) -> None:
 
 
 def _build_grouping(
-    n: int, y: Any, ids: Any, proportions: Any, known_labels: Mapping[int, Hashable]
+    n: int,
+    y: Any,
+    ids: Any,
+    proportions: Any,
+    known_labels: Mapping[int, Hashable],
+    weight: np.ndarray | None = None,
 ) -> BuiltBags:
     """Bags of one grouping; they may all have the same proportions."""
     groups = group_rows(ids, n)
+    mass = groups.sizes if weight is None else np.bincount(groups.number, weight, len(groups.sizes))
     precision = np.full(len(groups.sizes), math.inf)
     exact = True
     if y is None:
         if ids is None:
             raise DataError("proportions belong to bags; pass bags=, the bag id of every row")
         _refuse_whole_tables(ids, proportions)
-        shares, precision, classes = read_shares(proportions, groups.names, groups.sizes)
+        shares, precision, classes = read_shares(proportions, groups.names, mass)
         exact = as_proportions(proportions).std is None
         if np.isnan(shares).all():
             raise DataError("no bag has proportions, so there is nothing to learn from")
     elif np.ndim(y) == 1:
-        shares, classes = _count_labels(np.asarray(refuse_masked_values(y)), groups)
+        shares, classes = _count_labels(np.asarray(refuse_masked_values(y)), groups, weight)
     else:
         if ids is None:
             raise DataError("y has proportions of bags; pass bags=, the bag id of every row")
         table = table_from_rows(y, groups)
-        shares, precision, classes = read_shares(
-            table, groups.names, groups.sizes, unavailable=NOT_ROW_BY_ROW
-        )
-    bags = _bags_of(groups, shares, precision)
+        shares, precision, classes = read_shares(table, groups.names, mass, unavailable=NOT_ROW_BY_ROW)
+    bags = _bags_of(groups, shares, precision, weight)
     if known_labels:
         bags = add_known_labels(bags, known_labels, classes, exact=exact)
     return BuiltBags(bags, classes)
@@ -164,7 +168,7 @@ def read_shares(
     return shares, precision, aligned.classes
 
 
-def _bags_of(groups: "Groups", shares: np.ndarray, precision: np.ndarray) -> Bags:
+def _bags_of(groups: "Groups", shares: np.ndarray, precision: np.ndarray, weight: np.ndarray | None) -> Bags:
     """The bags of rows in any order, without features."""
     n = len(groups.number)
     in_order = bool((np.diff(groups.number) >= 0).all())
@@ -176,10 +180,13 @@ def _bags_of(groups: "Groups", shares: np.ndarray, precision: np.ndarray) -> Bag
         source,
         groups.names,
         precision=torch.from_numpy(precision) if np.isfinite(precision).any() else None,
+        weight=None if weight is None else torch.from_numpy(weight).float()[source],
     )
 
 
-def _count_labels(y: np.ndarray, groups: "Groups") -> tuple[np.ndarray, np.ndarray]:
+def _count_labels(
+    y: np.ndarray, groups: "Groups", weight: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Shares (m, k) counted from labels, and the sorted classes."""
     if len(y) != len(groups.number):
         raise DataError(f"there are {len(groups.number)} rows but {len(y)} labels; pass one label per row")
@@ -187,8 +194,8 @@ def _count_labels(y: np.ndarray, groups: "Groups") -> tuple[np.ndarray, np.ndarr
     k = len(classes)
     if k < 2:
         raise DataError(f"all labels are of one class, {classes.tolist()}; pass labels of at least two")
-    counts = np.bincount(groups.number * k + code, minlength=len(groups.names) * k)
-    return counts.reshape(-1, k) / groups.sizes[:, None], classes
+    counts = np.bincount(groups.number * k + code, weight, minlength=len(groups.names) * k).reshape(-1, k)
+    return counts / counts.sum(1, keepdims=True), classes
 
 
 def table_from_rows(y: Any, groups: "Groups") -> Proportions:
@@ -226,7 +233,12 @@ def column_names(frame: Any) -> list[Any] | None:
 
 
 def _build_groupings(
-    n: int, y: Any, bags: Mapping[Hashable, Any], proportions: Any, known_labels: Mapping[int, Hashable]
+    n: int,
+    y: Any,
+    bags: Mapping[Hashable, Any],
+    proportions: Any,
+    known_labels: Mapping[int, Hashable],
+    weight: np.ndarray | None,
 ) -> BuiltBags:
     if y is not None and np.ndim(y) > 1:
         raise DataError(
@@ -236,7 +248,7 @@ def _build_groupings(
     built: dict[Hashable, BuiltBags] = {}
     for name, ids in bags.items():
         try:
-            built[name] = _build_grouping(n, y, ids, tables[name], known_labels)
+            built[name] = _build_grouping(n, y, ids, tables[name], known_labels, weight)
         except DataError as error:
             raise name_grouping(error, name) from None
     for problem in check_same_classes({name: each.classes.tolist() for name, each in built.items()}):

@@ -92,11 +92,17 @@ class PredictedShares(NamedTuple):
     variance: np.ndarray  # (m, k) variance of the true shares if rows are independent draws
 
 
-def predict_shares(probabilities: np.ndarray, bag: np.ndarray, sizes: np.ndarray) -> PredictedShares:
-    """The shares of bags from the probabilities (N, k) of rows, whose bags are `bag` (N,)."""
-    n = sizes[:, None]
-    sums = [np.bincount(bag, p, len(sizes)) for p in probabilities.T]
-    variances = [np.bincount(bag, p, len(sizes)) for p in (probabilities * (1 - probabilities)).T]
+def predict_shares(
+    probabilities: np.ndarray, bag: np.ndarray, mass: np.ndarray, weight: np.ndarray | None = None
+) -> PredictedShares:
+    """The shares of bags from the probabilities (N, k) of rows, whose bags are `bag` (N,).
+
+    `mass` (m,) are the sizes of the bags, or the sums of their rows' weights (N,).
+    """
+    n = mass[:, None]
+    rows = 1.0 if weight is None else weight
+    sums = [np.bincount(bag, rows * p, len(mass)) for p in probabilities.T]
+    variances = [np.bincount(bag, rows * p, len(mass)) for p in (probabilities * (1 - probabilities)).T]
     return PredictedShares(np.stack(sums, 1) / n, np.stack(variances, 1) / n**2)
 
 

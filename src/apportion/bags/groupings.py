@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from apportion._random import stream
-from apportion.bags.bags import Bags, exact_bag_means
-from apportion.transport import Plan, assign, entropic_plan, round_to_counts
+from apportion.bags.bags import Bags, bag_sums, exact_bag_means
+from apportion.transport import Plan, assign, assign_weighted, entropic_plan, round_to_counts
 
 MIN_LOG_PROB = -20.0  # raking would hardly move rows that are more certain than this
 IMPOSSIBLE = -300.0  # price of a class that the bag has none of
@@ -40,7 +40,13 @@ def join_groupings(groupings: Mapping[Hashable, Bags]) -> Bags:
         grouping=[name for name, part in groupings.items() for _ in part.ids],
         precision=_join_precision(parts),
         pure=_join_pure(parts),
+        weight=_join_weight(parts),
     )
+
+
+def _join_weight(parts: Sequence[Bags]) -> Tensor | None:
+    weights = [part.weight for part in parts if part.weight is not None]
+    return torch.cat(weights) if weights else None
 
 
 def _join_precision(parts: Sequence[Bags]) -> Tensor | None:
@@ -82,14 +88,17 @@ class Margin(NamedTuple):
     sizes: Tensor  # (m,) sizes of the bags, which sum to n
     proportions: Tensor  # (m, k)
     precision: float | Tensor = math.inf  # (m,) or one for all: the weight of noisy shares
+    weight: Tensor | None = None  # (n,) the weights of the rows
 
 
 def margin_of(bags: Bags) -> Margin:
     """The bags of one grouping whose proportions are known; rows are numbered as in the user's data."""
     known = bags.proportions.isfinite().all(1).cpu()
     precision = math.inf if bags.precision is None else bags.precision[known]
-    rows = bags.source[known[torch.repeat_interleave(bags.sizes)]]
-    return Margin(rows, bags.sizes[known], bags.proportions.cpu()[known].double(), precision)
+    chosen = known[torch.repeat_interleave(bags.sizes)]
+    weight = None if bags.weight is None else bags.weight.cpu()[chosen]
+    shares = bags.proportions.cpu()[known].double()
+    return Margin(bags.source[chosen], bags.sizes[known], shares, precision, weight)
 
 
 def rake(
@@ -115,10 +124,10 @@ def rake(
     moved = math.inf
     while moved > tol and iterations < max_iterations:
         for i in reversed(range(len(margins))):  # the first margin has the last word
-            rows, sizes, shares, precision = margins[i]
+            rows, sizes, shares, precision, weight = margins[i]
             # without the margin's own prices, which would count twice if it is relaxed
             scores = add_prices(predicted, margins, prices, skip=i)[rows]
-            plan = entropic_plan(scores, sizes, shares, reg=reg, precision=precision)
+            plan = entropic_plan(scores, sizes, shares, reg=reg, precision=precision, weight=weight)
             # no infinities: contradicting margins would leave a row without any class
             prices[i] = (reg * plan.mass.log() - scores).masked_fill_(plan.mass == 0, IMPOSSIBLE)
         before = mass
@@ -126,7 +135,8 @@ def rake(
         iterations += 1
         moved = float((mass - before).abs().max()) if len(margins) > 1 else 0.0
     errors = [
-        (exact_bag_means(mass[each.rows], each.sizes) - each.proportions).abs().amax(1) for each in margins
+        (exact_bag_means(mass[each.rows], each.sizes, each.weight) - each.proportions).abs().amax(1)
+        for each in margins
     ]
     return Plan(mass, torch.cat(errors), iterations)
 
@@ -165,12 +175,36 @@ def transduce_groupings(log_probs: Tensor, bags: Bags) -> np.ndarray:
     first = compatible[0]
     scores = mass[first.source].clamp_min(1e-300).log()
     labels = np.empty(len(rows), np.int64)
-    labels[first.source] = assign(scores, first.sizes, round_to_counts(first.proportions, first.sizes))
+    labels[first.source] = counted_labels(scores, first)
     return labels
+
+
+def counted_labels(scores: Tensor, bags: Bags) -> Tensor:
+    """(N,) the most probable classes with the counts of every bag, in the order of the bags.
+
+    Of the rows with weights, at most k - 1 in a bag are split between classes; each gets the class of its
+    largest part.
+    """
+    if bags.weight is None:
+        return assign(scores, bags.sizes, round_to_counts(bags.proportions, bags.sizes))
+    mass = class_masses(bags.weight, bags.sizes, bags.proportions)
+    return assign_weighted(scores, bags.sizes, mass, bags.weight).argmax(1)
+
+
+def class_masses(weight: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
+    """(m, k) the mass of each class: proportions times weights, rounded in bags of whole weights."""
+    weight = weight.cpu().double().unsqueeze(1)
+    sizes = sizes.cpu()
+    total = bag_sums(weight, sizes)
+    mass = proportions.cpu().double() * total
+    whole = bag_sums((weight % 1 != 0).double(), sizes).squeeze(1) == 0
+    if bool(whole.any()):
+        mass[whole] = round_to_counts(proportions.cpu()[whole], total[whole].squeeze(1).long()).double()
+    return mass
 
 
 def _compatible_shares(bags: Bags, mass: Tensor) -> Tensor:
     """(m, k) the proportions of exact bags, and the mean soft labels of all others."""
     exact = bags.proportions.isfinite().all(1) & (_precision_of(bags) == math.inf)
-    means = exact_bag_means(mass[bags.source], bags.sizes)
+    means = exact_bag_means(mass[bags.source], bags.sizes, bags.weight)
     return torch.where(exact.unsqueeze(1), bags.proportions.double(), means)

@@ -38,6 +38,8 @@ ARRAYS: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # 
 # rows of numbers that are encoded: in their own type, since a float32 has only seven digits
 NUMBERS: dict[str, Any] = {"dtype": "numeric", "ensure_all_finite": "allow-nan"}
 
+SMALLEST_WEIGHT = 1e-9  # of a row, relative to the mean
+
 # --- data frames and bags
 
 
@@ -120,6 +122,29 @@ def check_row_order(
             f"pass {bags_name}.loc[{name}.index], or {bags_name}.to_numpy() if it is in the order of {name}"
         )
         raise DataError(f"{bags_name} has the rows of {name} in another order, {first!r} first; {hint}")
+
+
+def read_weight(weight: Any, n_rows: int) -> np.ndarray | None:
+    """The weights of the rows, (n,) float64 and positive, or None.
+
+    A weight of zero becomes a billionth of the mean: the row is still predicted and labeled, and nothing is
+    learned from it.
+    """
+    if weight is None:
+        return None
+    values = np.asarray(refuse_masked_values(weight), dtype=np.float64).reshape(-1)
+    if len(values) != n_rows:
+        raise DataError(
+            f"sample_weight has {len(values)} entries, but there are {n_rows} rows; pass one per row"
+        )
+    wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
+    if len(wrong):
+        value = float(values[wrong[0]])
+        what = f"sample_weight is {value:g} in row {wrong[0]}"
+        raise DataError(f"{what}; pass finite numbers of zero or more", value=value)
+    if not values.any():
+        raise DataError("all of sample_weight is zero; pass a positive weight for some rows")
+    return np.maximum(values, SMALLEST_WEIGHT * values.mean())
 
 
 # --- instances for fit

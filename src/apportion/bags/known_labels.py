@@ -106,13 +106,13 @@ def add_known_labels(bags: Bags, labels: Mapping[int, Hashable], classes: np.nda
     position = torch.empty(n, dtype=torch.int64)
     position[bags.source] = torch.arange(n)
     rows = position[torch.tensor(list(labels))]
-    taken = _count_labels(bags, rows, codes)
-    left = bags.proportions.double() * bags.sizes.unsqueeze(1) - taken
+    counts, taken = _count_labels(bags, rows, codes)
+    left = bags.proportions.double() * bags.mass.unsqueeze(1) - taken
     if exact:
         _check_room(bags, left, taken, list(code))
 
     left = left.clamp_min(0)
-    sizes = bags.sizes - taken.sum(1).long()
+    sizes = bags.sizes - counts.sum(1).long()
     shares = torch.where(left.sum(1, keepdim=True) > 0, left / left.sum(1, keepdim=True), 1 / k)
     shares = torch.where(bags.proportions.isnan(), math.nan, shares)
     kept = (sizes > 0).nonzero().flatten()
@@ -133,6 +133,7 @@ def add_known_labels(bags: Bags, labels: Mapping[int, Hashable], classes: np.nda
         ids=[*(bags.ids[i] for i in kept.tolist()), *(f"known labels {i}" for i in range(len(pure)))],
         precision=precision,
         pure=torch.arange(len(kept) + len(pure)) >= len(kept),
+        weight=None if bags.weight is None else bags.weight[order],
     )
 
 
@@ -150,12 +151,15 @@ def _pure_bags(
     return bags, class_of_bag
 
 
-def _count_labels(bags: Bags, rows: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-    """(m, k) float64: how many rows of each bag have a known label of each class."""
+def _count_labels(bags: Bags, rows: torch.Tensor, codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(m, k) float64: how many rows of each bag have a known label of each class, and their weight."""
     bag = torch.repeat_interleave(bags.sizes)[rows]
     one_hot = torch.nn.functional.one_hot(codes, bags.n_classes).double()
-    counts = torch.zeros(len(bags.sizes), bags.n_classes, dtype=torch.float64)
-    return counts.index_add_(0, bag, one_hot)
+    zeros = torch.zeros(len(bags.sizes), bags.n_classes, dtype=torch.float64)
+    counts = zeros.index_add(0, bag, one_hot)
+    if bags.weight is None:
+        return counts, counts
+    return counts, zeros.index_add(0, bag, one_hot * bags.weight[rows].double().unsqueeze(1))
 
 
 def _check_room(bags: Bags, left: torch.Tensor, taken: torch.Tensor, classes: list[Hashable]) -> None:

@@ -14,7 +14,7 @@ from apportion.bags.arrays import as_tensor
 from apportion.bags.bags import Bags
 from apportion.bags.build import BuiltBags, column_names, group_rows, read_shares
 from apportion.bags.denoise import predict_shares
-from apportion.bags.instances import check_row_order
+from apportion.bags.instances import check_row_order, read_weight
 from apportion.bags.proportions import Proportions, as_proportions
 from apportion.errors import DataError
 
@@ -27,17 +27,20 @@ def bags_of_predictions(
     *,
     subset: bool = False,
     unavailable: frozenset[str] = frozenset(),
+    weight: Any = None,
 ) -> BuiltBags:
     """Bags whose instances are predicted probabilities (N, k), and the classes of their columns.
 
     `classes` names the columns of the predictions; None: the names of a frame, or the sorted classes of the
     table, as in `classes_` of an estimator. Noisy proportions are drawn toward the mean prediction of their
-    bag. `subset` and `unavailable` are those of `read_shares`.
+    bag. `subset` and `unavailable` are those of `read_shares`, `weight` (N,) are the rows' weights.
     """
     check_row_order(probabilities, bags, "probabilities", counted_index=False)
     probabilities, classes = _align_columns(probabilities, classes)
     x = as_tensor(probabilities)
     groups = group_rows(bags, len(x))
+    weight = read_weight(weight, len(x))
+    mass = groups.sizes if weight is None else np.bincount(groups.number, weight, len(groups.sizes))
     table = as_proportions(proportions)
     if classes is None:
         _check_column_order(table)
@@ -48,9 +51,9 @@ def bags_of_predictions(
     predicted = None
     if table.std is not None:
         check_probabilities(x)
-        predicted = predict_shares(x.double().numpy()[:, np.argsort(rank)], groups.number, groups.sizes)
+        predicted = predict_shares(x.double().numpy()[:, np.argsort(rank)], groups.number, mass, weight)
     shares, precision, known = read_shares(
-        table, groups.names, groups.sizes, predicted=predicted, subset=subset, unavailable=unavailable
+        table, groups.names, mass, predicted=predicted, subset=subset, unavailable=unavailable
     )
     check_probabilities(x, len(known))
     _check_same_classes(classes, known)
@@ -62,6 +65,7 @@ def bags_of_predictions(
         order,
         groups.names,
         precision=torch.from_numpy(precision) if np.isfinite(precision).any() else None,
+        weight=None if weight is None else torch.from_numpy(weight).float()[order],
     )
     return BuiltBags(built, known[rank])
 

@@ -140,6 +140,10 @@ class FeatureOptions:
     known_labels: Annotated[
         str | None, _option(panel=DATA, metavar="COLUMN", text="Class of a few rows, empty in all others.")
     ] = None
+    weight: Annotated[
+        str | None,
+        _option(panel=DATA, metavar="COLUMN", text="How much each row counts in its bag, such as people."),
+    ] = None
     image: Annotated[
         str | None,
         _option(panel=DATA, metavar="COLUMN", text="Learn from the image files that this column names."),
@@ -267,6 +271,7 @@ def make_spec(
         missing_cells=proportions.missing_cells,
         rest=proportions.rest,
         known_labels=features.known_labels,
+        weight=features.weight,
         drop=split_names(features.drop),
         categorical=split_names(features.categorical),
         keep=split_names(features.keep),

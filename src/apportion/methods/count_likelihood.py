@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from apportion._device import send_to_device, start_copy_to_host
-from apportion.bags.bags import BagBatch, bag_means
+from apportion.bags.bags import BagBatch, bag_means, bag_sums
 from apportion.losses import mean_over_rows
 from apportion.methods.protocol import LossTerms
 from apportion.transport import entropic_plan
@@ -93,9 +93,14 @@ def differentiable_plan(
     return (scores - per_row).softmax(1)
 
 
-def count_covariance(probs: Tensor, sizes: Tensor) -> Tensor:
-    """The covariance matrix of the counts of each bag, (m, k, k): Σ_j diag(p_j) - p_j p_j'."""
+def count_covariance(probs: Tensor, sizes: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The covariance matrix of the counts of each bag, (m, k, k): Σ_j w_j (diag(p_j) - p_j p_j')."""
     sizes = sizes.cpu()
+    if weight is not None:
+        weight = weight.to(probs).unsqueeze(1)
+        products = (probs.unsqueeze(2) * probs.unsqueeze(1) * weight.unsqueeze(2)).flatten(1)
+        second = bag_sums(products, sizes.to(probs.device)).view(len(sizes), *probs.shape[1:] * 2)
+        return torch.diag_embed(bag_sums(probs * weight, sizes.to(probs.device))) - second
     if bool((sizes == sizes[0]).all()):
         return _covariance_of_equal_bags(probs.view(len(sizes), -1, probs.shape[1]))
     # Bags whose sizes are within a factor of two are padded with zeros to one size. This takes at most twice
@@ -138,16 +143,20 @@ def drawn_count_loss(logits: Tensor, sizes: Tensor, proportions: Tensor, undrawn
     return mean_over_rows(torch.where(single_row, row_loss, bag_loss), sizes)
 
 
-def count_log_likelihood(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
+def count_log_likelihood(
+    log_probs: Tensor, sizes: Tensor, proportions: Tensor, weight: Tensor | None = None
+) -> Tensor:
     """The log-probability of the counts of each bag, (m,) float64, by the normal approximation.
 
     The counts of n independent rows have the sum of their probabilities as mean and the sum of their
-    covariances diag(p) - pp' as covariance.
+    covariances diag(p) - pp' as covariance. A row of weight 3 is three independent rows.
     """
     probs = log_probs.double().exp()
     n = sizes.double().unsqueeze(1)
-    difference = n * (proportions.double() - bag_means(probs, sizes))
-    return normal_log_density(difference, count_covariance(probs, sizes))
+    if weight is not None:
+        n = bag_sums(weight.double().unsqueeze(1), sizes)
+    difference = n * (proportions.double() - bag_means(probs, sizes, weight))
+    return normal_log_density(difference, count_covariance(probs, sizes, weight))
 
 
 def normal_log_density(difference: Tensor, covariance: Tensor) -> Tensor:

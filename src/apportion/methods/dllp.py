@@ -47,7 +47,8 @@ class DLLP:
     def losses(self, batch: BagBatch | RowBatch, progress: float) -> Iterator[LossTerms]:
         logits = self.classifier(batch.x)
         if isinstance(batch, BagBatch):
-            yield {"proportion": proportion_loss(logits, batch.sizes, batch.proportions, batch.undrawn)}
+            loss = proportion_loss(logits, batch.sizes, batch.proportions, batch.undrawn, batch.weight)
+            yield {"proportion": loss}
             return
         if self.memory is None:
             raise TypeError("batches of rows need the predictions of whole bags; pass a PredictionMemory")

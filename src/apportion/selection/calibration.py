@@ -26,7 +26,9 @@ class Temperature(nn.Module):
         return logits / self.temperature
 
 
-def fit_temperature(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> float:
+def fit_temperature(
+    log_probs: Tensor, sizes: Tensor, proportions: Tensor, weight: Tensor | None = None
+) -> float:
     """The temperature at which the counts of held-out bags are most likely, with a prior around one.
 
     The mean prediction of a bag hardly depends on the temperature, but the variance of its counts does: it is
@@ -36,7 +38,7 @@ def fit_temperature(log_probs: Tensor, sizes: Tensor, proportions: Tensor) -> fl
 
     def cost(log_temperature: float) -> float:
         scaled = (log_probs / math.exp(log_temperature)).log_softmax(1)
-        log_likelihood = float(count_log_likelihood(scaled, sizes, proportions).sum())
+        log_likelihood = float(count_log_likelihood(scaled, sizes, proportions, weight).sum())
         return (log_temperature / PRIOR_STD) ** 2 / 2 - log_likelihood
 
     # The cost may have two minima: a grid finds the better one, which is then refined.

@@ -105,7 +105,9 @@ class EpochSelector:
 
     def __init__(self, validation_bags: Bags | None, select_by: str | None) -> None:
         if validation_bags is not None:
-            validation_bags = replace(validation_bags, proportions=validation_bags.proportions.cpu())
+            weight = None if validation_bags.weight is None else validation_bags.weight.cpu()
+            proportions = validation_bags.proportions.cpu()
+            validation_bags = replace(validation_bags, proportions=proportions, weight=weight)
         self.validation_bags = validation_bags
         self.select_by = select_by
         self.stage = ""
@@ -151,7 +153,7 @@ class EpochSelector:
             return network, 1.0
         bags = self.validation_bags
         log_probs = predict_log_proba(network, bags.x.cpu(), as_floats)
-        temperature = fit_temperature(log_probs, bags.sizes, bags.proportions)
+        temperature = fit_temperature(log_probs, bags.sizes, bags.proportions, bags.weight)
         return scale_temperature(network, temperature), temperature
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from apportion.bags.bags import Bags, bag_means, exact_bag_means
 from apportion.bags.build import Groups, column_names, group_rows, table_from_rows
-from apportion.bags.instances import check_row_order
+from apportion.bags.instances import check_row_order, read_weight
 from apportion.bags.predictions import bags_of_predictions
 from apportion.bags.proportions import Proportions
 from apportion.errors import DataError, SettingsError
-from apportion.evaluate import bag_correlation, entropy, proportion_error
+from apportion.evaluate import bag_correlation, entropy
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.selection.diagnosis import estimate_accuracy, label_margins
 from apportion.transport import assign, assign_with_duals, round_to_counts
@@ -33,13 +33,14 @@ Score = Callable[[Tensor, Bags], float]
 
 def likelihood(log_probs: Tensor, bags: Bags) -> float:
     """The log-likelihood of the bags' counts, in nats per row."""
-    log_likelihood = count_log_likelihood(log_probs, bags.sizes, bags.proportions)
-    return float(log_likelihood.sum() / bags.sizes.sum())
+    log_likelihood = count_log_likelihood(log_probs, bags.sizes, bags.proportions, bags.weight)
+    return float(log_likelihood.sum() / bags.mass.sum())
 
 
 def correlation(log_probs: Tensor, bags: Bags) -> float:
     """The correlation of predicted and known proportions over bags, each centered by class."""
-    return bag_correlation(exact_bag_means(log_probs.exp(), bags.sizes), bags.proportions) or 0.0
+    predicted = exact_bag_means(log_probs.exp(), bags.sizes, bags.weight)
+    return bag_correlation(predicted, bags.proportions) or 0.0
 
 
 def hard_correlation(log_probs: Tensor, bags: Bags) -> float:
@@ -54,7 +55,8 @@ def accuracy(log_probs: Tensor, bags: Bags) -> float:
 
 def error(log_probs: Tensor, bags: Bags) -> float:
     """Minus the proportion error: half the L1 distance between predicted and known proportions."""
-    return -proportion_error(log_probs, bags.sizes, bags.proportions)
+    predicted = exact_bag_means(log_probs.exp(), bags.sizes, bags.weight)
+    return -float((predicted - bags.proportions).abs().sum(1).mean() / 2)
 
 
 def hard_error(log_probs: Tensor, bags: Bags) -> float:
@@ -65,7 +67,7 @@ def hard_error(log_probs: Tensor, bags: Bags) -> float:
 
 def cross_entropy(log_probs: Tensor, bags: Bags) -> float:
     """Minus the proportion loss of DLLP."""
-    predicted = bag_means(log_probs.double().exp(), bags.sizes).clamp_min(1e-38)
+    predicted = bag_means(log_probs.double().exp(), bags.sizes, bags.weight).clamp_min(1e-38)
     return float((bags.proportions.double() * predicted.log()).sum(1).mean())
 
 
@@ -91,7 +93,7 @@ def certainty(log_probs: Tensor, bags: Bags) -> float:
 def _hard_proportions(log_probs: Tensor, bags: Bags) -> Tensor:
     """(m, k) the proportions of the most probable classes in every bag."""
     one_hot = F.one_hot(log_probs.argmax(1), log_probs.shape[1]).double()
-    return bag_means(one_hot, bags.sizes)
+    return bag_means(one_hot, bags.sizes, bags.weight)
 
 
 SCORES: dict[str, Score] = {
@@ -229,7 +231,7 @@ def _is_constant_in_bags(y: np.ndarray, bag_of_row: np.ndarray) -> bool:
 # --- the score of an estimator
 
 
-def likelihood_of_rows(probabilities: np.ndarray, y: Any, classes: np.ndarray) -> float:
+def likelihood_of_rows(probabilities: np.ndarray, y: Any, classes: np.ndarray, weight: Any = None) -> float:
     """`likelihood` of probabilities (n, k) and the proportions `y` (n, k) of each row's own bag.
 
     Rows with equal proportions are taken for one bag.
@@ -247,8 +249,10 @@ def likelihood_of_rows(probabilities: np.ndarray, y: Any, classes: np.ndarray) -
     groups = group_rows(bag.reshape(-1), len(rows))
     order = np.argsort(groups.number, kind="stable")
     log_probs = torch.from_numpy(np.log(np.maximum(probabilities, 1e-38)))[order]
+    values = read_weight(weight, len(rows))
+    weights = None if values is None else torch.from_numpy(values)[order]
     bags = Bags(
         log_probs, torch.from_numpy(groups.sizes), torch.from_numpy(shares).float(), torch.from_numpy(order),
-        groups.names,
+        groups.names, weight=weights,
     )  # fmt: skip
     return likelihood(log_probs, bags)

@@ -90,6 +90,7 @@ def _check_columns(spec: TableSpec, columns: Sequence[str], report: CheckReport)
         "--keep": spec.keep,
         "--known-labels": () if spec.known_labels is None else (spec.known_labels,),
         "--image": () if spec.image is None else (spec.image,),
+        "--weight": () if spec.weight is None else (spec.weight,),
     }
     for option, names in options.items():
         for name in names:
@@ -101,7 +102,7 @@ def _check_columns(spec: TableSpec, columns: Sequence[str], report: CheckReport)
                 )
     for name in spec.used_columns:
         if spec.used_columns.count(name) > 1:
-            what = f"column {name!r} is used twice, as bag, shares, labels or image"
+            what = f"column {name!r} is used twice, as bag, shares, labels, weight or image"
             report.add_message("options", what, "name it once")
             break
     for name in spec.keep:
@@ -148,6 +149,7 @@ def _check_groupings(
         for problem in check_bags_differ(np.concatenate(shares)):
             report.add(problem)
     _check_known_labels(spec, checked)
+    _check_weight(spec, checked)
     return aligned, shares
 
 
@@ -195,8 +197,11 @@ def proportions_file(spec: TableSpec, bag: BagColumn) -> Path:
 
 
 def _count_bags(spec: TableSpec, name: str, frame: pl.LazyFrame, report: CheckReport) -> pl.DataFrame:
-    """The sorted bags with their sizes. Rows without a bag are a problem."""
-    counted = frame.select(name).group_by(name).len().collect(engine="streaming")
+    """The sorted bags with their sizes, or weights. Rows without a bag are a problem."""
+    size = pl.len().alias("len")
+    if spec.weight is not None and spec.kind == "counts":  # counts of what the rows stand for
+        size = pl.col(spec.weight).cast(pl.Float64, strict=False).sum().alias("len")
+    counted = frame.group_by(name).agg(size).collect(engine="streaming")
     if counted[name].dtype in (pl.Categorical, pl.Enum):
         counted = counted.with_columns(pl.col(name).cast(pl.String))
     lost = pl.col(name).is_null()
@@ -363,6 +368,20 @@ def _check_known_labels(spec: TableSpec, checked: CheckedTable) -> None:
         checked.report.add_cases("known label", cases, wrong.height, hint)
 
 
+def _check_weight(spec: TableSpec, checked: CheckedTable) -> None:
+    """Weights are numbers of zero or more, and not all zero."""
+    if spec.weight is None:
+        return
+    weight = pl.col(spec.weight).cast(pl.Float64, strict=False)
+    rows = checked.frame.select(spec.weight, good=weight.is_finite() & (weight >= 0)).with_row_index(
+        ROW, offset=1
+    )
+    wrong = rows.filter(~pl.col("good").fill_null(False)).select(ROW, spec.weight).collect()
+    if wrong.height:
+        cases = (f"{spec.table.name}, row {row}, has the weight {value!r}" for row, value in wrong.rows())
+        checked.report.add_cases("weight", cases, wrong.height, "give every row a number of zero or more")
+
+
 def _summary(spec: TableSpec, bag: BagColumn, aligned: Aligned, shares: np.ndarray) -> str:
     """One line about a grouping: its bags, their sizes, and the range of the shares of each class."""
     sizes = aligned.sizes
@@ -372,5 +391,5 @@ def _summary(spec: TableSpec, bag: BagColumn, aligned: Aligned, shares: np.ndarr
         for name, low, high in zip(aligned.classes.tolist(), known.min(0), known.max(0), strict=True)
     )
     by = f" by {bag.name!r}" if len(spec.bags) > 1 else ""
-    rows = f"{sizes.min():,} to {sizes.max():,} rows (median {int(np.median(sizes)):,})"
-    return f"{spec.table.name}: {sizes.sum():,} rows in {len(sizes):,} bags{by} of {rows}; {ranges}"
+    rows = f"{sizes.min():,.0f} to {sizes.max():,.0f} rows (median {int(np.median(sizes)):,})"
+    return f"{spec.table.name}: {sizes.sum():,.0f} rows in {len(sizes):,} bags{by} of {rows}; {ranges}"

@@ -45,7 +45,14 @@ def fit(classifier: ProportionClassifier, spec: TableSpec, checked: CheckedTable
         if len(bags) == 1:
             (bags,) = bags.values()
             (proportions,) = proportions.values()
-        yield from classifier.iter_fit(X, bags=bags, proportions=proportions, known_labels=known_labels)
+        weight = None
+        if spec.weight is not None:
+            weight = (
+                checked.frame.select(pl.col(spec.weight).cast(pl.Float64)).collect().to_series().to_numpy()
+            )
+        yield from classifier.iter_fit(
+            X, bags=bags, proportions=proportions, known_labels=known_labels, sample_weight=weight
+        )
 
 
 def feature_columns(spec: TableSpec, checked: CheckedTable) -> list[pl.Expr]:
@@ -94,6 +101,8 @@ def describe_fit(spec: TableSpec, checked: CheckedTable, classifier: ProportionC
             options[name] = value
     if spec.known_labels is not None:
         options["known labels"] = f"column {spec.known_labels}"
+    if spec.weight is not None:
+        options["weight of a row"] = f"column {spec.weight}"
     return About(
         bags=sum(len(each.sizes) for each in aligned) - len(classifier.validation_bags_),
         fingerprint=",".join(fingerprint(each.bags, each.sizes.tolist()) for each in aligned),

@@ -37,6 +37,7 @@ class TableSpec:
     missing_cells: Literal["error", "impute"] = "error"
     rest: str | None = None
     known_labels: str | None = None  # a column with the class of a few rows, empty in all others
+    weight: str | None = None  # a column with the weight of each row in its bag
     drop: tuple[str, ...] = ()  # columns that are not features
     categorical: tuple[str, ...] = ()  # columns that are categories although they look like numbers
     keep: tuple[str, ...] = ()  # columns of bags that are features, too
@@ -57,7 +58,7 @@ class TableSpec:
     @property
     def used_columns(self) -> tuple[str, ...]:
         """Columns with a role other than feature."""
-        others = tuple(name for name in (self.known_labels, self.image) if name is not None)
+        others = tuple(name for name in (self.known_labels, self.image, self.weight) if name is not None)
         return (*self.bag_names, *others, *self.shares)
 
 

@@ -125,6 +125,7 @@ def _check_groupings(
 ) -> tuple[list[Aligned], list[np.ndarray]]:
     """The proportions of each grouping, in the order of its sorted bags, and the shares that they come to."""
     report = checked.report
+    _check_weight(spec, checked)
     found = [_check_bags(spec, bag, checked) for bag in spec.bags]
     aligned = [each for each in found if each is not None]
     if report.groups or len(aligned) < len(found):
@@ -149,7 +150,6 @@ def _check_groupings(
         for problem in check_bags_differ(np.concatenate(shares)):
             report.add(problem)
     _check_known_labels(spec, checked)
-    _check_weight(spec, checked)
     return aligned, shares
 
 

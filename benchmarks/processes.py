@@ -140,6 +140,7 @@ class Replay:
     def __init__(self, bags: Bags, stage: str) -> None:
         self.x, self.sizes, self.proportions, self.stage = bags.x, bags.sizes, bags.proportions, stage
         self.n_classes, self.precision, self.number = bags.n_classes, bags.precision, 0
+        self.weight = bags.weight
         order = bags.sizes.argsort(descending=True, stable=True)
         self.which = [order[rank::PROCESSES].sort().values for rank in range(PROCESSES)]
         self.shares = [bags.select(which) for which in self.which]

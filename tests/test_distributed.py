@@ -101,7 +101,7 @@ def test_every_term_of_every_method_can_be_summed_over_processes():
 
 def test_parts_of_terms_sum_to_the_terms():
     bags = ProcessBags(ragged([2, 2]), FakeGroup(), 4, 1)
-    bags.weight = 0.25
+    bags.step_weight = 0.25
     term = torch.tensor(3.0, requires_grad=True)
     part = weigh_term("proportion", term, bags)
     assert (part.item(), float(torch.autograd.grad(part, term)[0])) == (0.75, 0.25)
@@ -111,7 +111,7 @@ def test_parts_of_terms_sum_to_the_terms():
 
 def test_running_statistics_are_weighted_means_over_processes():
     bags, norm = ProcessBags(ragged([2, 2]), FakeGroup(), 4, 1), nn.BatchNorm1d(3)
-    bags.weight = 0.25
+    bags.step_weight = 0.25
     norm.running_mean = torch.tensor([4.0, 8.0, 0.0])
     sum_gradients(norm, bags)  # nothing of other processes is added here
     assert norm.running_mean.tolist() == [1.0, 2.0, 0.0]
@@ -209,7 +209,7 @@ def test_of_a_mapped_file_a_process_copies_its_own_bags_alone(tmp_path, monkeypa
 
 def test_a_process_with_fewer_batches_goes_on_with_weight_zero():
     part = ProcessBags(ragged([4, 4, 4, 4]), FakeGroup(other_counts=(4, 4, 2, 2)), 8, epochs=2, done=1)
-    steps = [(len(batch.x), part.weight, part.progress) for batch in part.batches(4, stream(0))]
+    steps = [(len(batch.x), part.step_weight, part.progress) for batch in part.batches(4, stream(0))]
     assert [n for n, *_ in steps] == [4] * 4
     assert [weight for _, weight, _ in steps] == [0.5, 0.5, 0.0, 0.0]
     assert [progress for *_, progress in steps] == [0.5, 0.5 + 4 / 20, 0.5 + 8 / 20, 0.5 + 9 / 20]

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from apportion import pipeline
 from apportion._random import derive_seed
 from apportion.bags.bags import BagBatch, Bags
-from apportion.errors import RunError
+from apportion.errors import RunError, SettingsError
 from apportion.losses import cross_entropy
 from apportion.methods import LLPGAN, ROT, TwoViews
 from apportion.methods.plot import LabelHistory, Loss
@@ -180,13 +180,15 @@ class ProcessBags:
         As in `Bags`, of the own bags.
     rows : Tensor
         The rows of the own bags among those of all.
-    weight : float
+    step_weight : float
         The process's fraction of the rows of the current step.
     progress : float
         From 0 to 1 over the stage, the same in all processes.
     """
 
     def __init__(self, bags: Bags, group: ProcessGroup, batch_size: int, epochs: int, done: int = 0) -> None:
+        if bags.weight is not None:
+            raise SettingsError("rows with weights are not dealt to several processes; train in one")
         self.group = group
         self.epochs = epochs
         self.done = done
@@ -200,10 +202,11 @@ class ProcessBags:
         self.rows = outline.take(dealt[group.rank]).row
         self._rows_of_all = [outline.take(which).row for which in dealt] if group.rank == 0 else []
         self._most_rows = max(int(bags.sizes[which].sum()) for which in dealt)
-        self.weight = self.progress = 0.0
+        self.weight = None  # of rows
+        self.step_weight = self.progress = 0.0
 
     def batches(self, batch_size: int, generator: torch.Generator, by: str = "bag") -> Iterator[BagBatch]:
-        """One epoch of batches of whole bags, which sets `weight` and `progress` for every step."""
+        """One epoch of batches of whole bags, which sets `step_weight` and `progress` for every step."""
         counts = self._count_rows(batch_size, generator)
         total = int(counts.sum())
         rows_done = 0
@@ -213,7 +216,7 @@ class ProcessBags:
             own, of_all = int(counts[self.group.rank, step]), int(counts[:, step].sum())
             if own and step > 0:
                 batch = next(batches)
-            self.weight = own / of_all
+            self.step_weight = own / of_all
             self.progress = (self.done + rows_done / total) / self.epochs
             rows_done += of_all
             yield batch
@@ -239,7 +242,7 @@ class ProcessBags:
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over the rows of all processes; its gradient is that of the own rows."""
-        own = values.mean(0) * self.weight
+        own = values.mean(0) * self.step_weight
         return own + (self.group.all_reduce(own.detach().clone()) - own.detach())
 
 
@@ -275,7 +278,7 @@ def weigh_term(
         return term - term.detach() * (1 - 1 / bags.group.size)
     if name not in mean_terms:
         raise RunError(f"the loss term '{name}' cannot be summed over processes; use one process")
-    return term * bags.weight
+    return term * bags.step_weight
 
 
 def sum_gradients(network: nn.Module, bags: ProcessBags) -> None:
@@ -288,7 +291,7 @@ def sum_gradients(network: nn.Module, bags: ProcessBags) -> None:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             for statistic in (module.running_mean, module.running_var):
                 if statistic is not None:
-                    statistic.mul_(bags.weight)
+                    statistic.mul_(bags.step_weight)
                     values.append(statistic)
     flat = torch.cat([value.detach().reshape(-1) for value in values])
     sums = bags.group.all_reduce(flat).split([value.numel() for value in values])
@@ -419,7 +422,7 @@ class DistributedPipeline:
         gatherer = RowGatherer(own)
 
         def own_part_of_loss(logits: Tensor, labels: Tensor) -> Tensor:
-            return loss(logits, labels) * own.weight
+            return loss(logits, labels) * own.step_weight
 
         states = pipeline.second_stage(
             log_probs[own.rows],

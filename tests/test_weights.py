@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
 from apportion import ProportionClassifier, Proportions, condition_on_proportions
 from apportion._random import stream
@@ -249,7 +250,26 @@ def test_weights_that_do_not_fit_are_errors(weight):
         ProportionClassifier(**SHORT).fit(x, y, bags=bags, sample_weight=weight)
 
 
-def test_methods_that_do_not_use_weights_refuse_them():
+@pytest.mark.parametrize("model", ["linear", LogisticRegression()])
+def test_a_linear_model_and_a_classifier_of_scikit_learn_equal_those_of_repeated_rows(model):
     x, y, bags, weight = rows()
+    copy = np.repeat(np.arange(300), weight)
+    scale = 1 / 10  # so that no encoding differs: two values stay two values
+    x = np.sign(x) * scale
+    one = ProportionClassifier(model, random_state=0).fit(x, y, bags=bags, sample_weight=weight)
+    other = ProportionClassifier(model, random_state=0).fit(x[copy], y[copy], bags=bags[copy])
+    np.testing.assert_allclose(one.predict_proba(x), other.predict_proba(x), atol=1e-3)
+
+
+def test_the_average_of_tables_leaves_trees_out():
+    x, y, bags, weight = rows()
+    model = ProportionClassifier(**SHORT | {"model": "average"}).fit(x, y, bags=bags, sample_weight=weight)
+    assert set(model.selection_["candidates"]) == {"linear", "mlp"}
+
+
+def test_models_and_methods_that_do_not_use_weights_refuse_them():
+    x, y, bags, weight = rows()
+    with pytest.raises(SettingsError, match="trees"):
+        ProportionClassifier("trees").fit(x, y, bags=bags, sample_weight=weight)
     with pytest.raises(SettingsError, match="dllp"):
         ProportionClassifier(**SHORT, method="llp_gan").fit(x, y, bags=bags, sample_weight=weight)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from apportion._random import derive_seed, stream
 from apportion.bags.bags import Bags, bag_means
 from apportion.defaults import TABLE_MODELS, is_scikit, plan_training
+from apportion.errors import SettingsError
 from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
 from apportion.methods.boosted_trees import (
@@ -88,6 +89,8 @@ Fitting = Generator[EpochState, None, Candidate]
 def fit_model(bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[EpochState]:
     """Fit the model with the estimator's settings, in which `resolve_auto` has replaced "auto"."""
     name = settings["model"]
+    if bags.weight is not None and name == "trees":
+        raise SettingsError("trees do not take weights of rows; pass model='auto', 'linear' or 'mlp'")
     if isinstance(name, str) and name in TABLE_MODELS:
         yield from fit_table_model(name, bags.to("cpu"), settings, seed)
     elif is_scikit(name):
@@ -127,7 +130,7 @@ def fit_table_model(name: str, bags: Bags, settings: Mapping[str, Any], seed: in
     candidates: dict[str, Candidate] = {}
     if name != "trees":
         candidates["linear"] = yield from fit_linear_candidate(bags, training, validation)
-    if name != "linear":
+    if name != "linear" and bags.weight is None:  # trees do not take weights of rows
         candidates["trees"] = yield from fit_trees_candidate(bags, training, validation, seed)
     if name == "average":
         candidates["mlp"] = yield from fit_mlp_candidate(bags, training, validation, settings, seed)
@@ -254,35 +257,38 @@ def fit_scikit(estimator: Any, bags: Bags, settings: Mapping[str, Any], seed: in
         teacher = state.learner.classifier
         yield replace(state, last=False, selection=None)
     log_probs = predict_log_proba(teacher, bags.x)
+    row_weight = {} if bags.weight is None else {"weight": bags.weight}
+    weight = torch.ones(len(bags.x)) if bags.weight is None else bags.weight
     folds = torch.randperm(len(bags.sizes), generator=stream(seed, "folds")) % min(FOLDS, len(bags.sizes))
     fold_of_row = torch.repeat_interleave(folds, bags.sizes)
     model = teacher
     for number in range(1, LABEL_ROUNDS + 1):
         started = time.perf_counter()
-        proportions = relaxed_proportions(log_probs, bags.sizes, bags.proportions, bags.precision)
-        labels = label(log_probs, bags.sizes, proportions)
+        proportions = relaxed_proportions(
+            log_probs, bags.sizes, bags.proportions, bags.precision, bags.weight
+        )
+        labels = label(log_probs, bags.sizes, proportions, **row_weight)
         last = number == LABEL_ROUNDS
         if last:
-            model = learn_labels(estimator, bags.x, labels, seed)
+            model = learn_labels(estimator, bags.x, labels, weight, seed)
         else:
             for fold in range(int(folds.max()) + 1):
                 rows = fold_of_row == fold
-                model = learn_labels(estimator, bags.x[~rows], labels[~rows], seed)
+                model = learn_labels(estimator, bags.x[~rows], labels[~rows], weight[~rows], seed)
                 log_probs[rows] = predict_log_proba(model, bags.x[rows])
         terms = {"cross-entropy": float(cross_entropy(log_probs, labels).mean())}
         epoch = Epoch(number, LABEL_ROUNDS, terms, time.perf_counter() - started)
         yield EpochState("second", epoch, Fitted(model), [], last=last)
 
 
-def learn_labels(estimator: Any, x: Tensor, labels: Tensor, seed: int) -> nn.Module:
+def learn_labels(estimator: Any, x: Tensor, labels: Tensor, weight: Tensor, seed: int) -> nn.Module:
     """A new classifier, fitted on a copy of each row for every class of its label, with their weights."""
     model = clone(estimator)
     if "random_state" in model.get_params() and model.get_params()["random_state"] is None:
         model.set_params(random_state=derive_seed(seed, "student") % 2**31)
     row, code = (labels > SMALLEST_LABEL).nonzero(as_tuple=True)
-    model.fit(
-        x[row].flatten(1).float().numpy(), code.numpy(), sample_weight=labels[row, code].double().numpy()
-    )
+    copies = (labels[row, code] * weight[row]).double().numpy()
+    model.fit(x[row].flatten(1).float().numpy(), code.numpy(), sample_weight=copies)
     return ScikitClassifier(model, labels.shape[1]).eval()
 
 
@@ -338,7 +344,7 @@ def choose_factors(log_odds: Sequence[Tensor], base: Tensor, bags: Bags) -> list
         unequal = np.square(factors / total - 1 / count).sum() / WEIGHT_STD**2
         std = LOWER_TEMPERATURE_STD if total > 1 else HIGHER_TEMPERATURE_STD
         distance = (math.log(total) / std) ** 2
-        likelihood = score_of(weighted(factors, log_odds, base), bags) * len(bags.x)
+        likelihood = score_of(weighted(factors, log_odds, base), bags) * float(bags.mass.sum())
         return (unequal + distance) / 2 - likelihood / dispersion
 
     bounds = [(1e-4, 4.0)] * count
@@ -357,12 +363,13 @@ def weighted(factors: Sequence[float] | np.ndarray, log_odds: Sequence[Tensor], 
 def dispersion_of(log_probs: Tensor, bags: Bags) -> float:
     """The variance of the bags' counts over the variance that predictions imply: one if they are right."""
     probs = log_probs.double().exp()
-    n = bags.sizes.double().unsqueeze(1)
-    gap = n * (bags.proportions.double() - bag_means(probs, bags.sizes))
-    variance = n * bag_means(probs * (1 - probs), bags.sizes) + CELL_VARIANCE
+    n = bags.mass.unsqueeze(1)
+    gap = n * (bags.proportions.double() - bag_means(probs, bags.sizes, bags.weight))
+    variance = n * bag_means(probs * (1 - probs), bags.sizes, bags.weight) + CELL_VARIANCE
     return float((gap.square() / variance).mean())
 
 
 def score_of(log_probs: Tensor, bags: Bags) -> float:
     """The log-likelihood of the counts, in nats per row."""
-    return float(count_log_likelihood(log_probs, bags.sizes, bags.proportions).sum()) / len(bags.x)
+    total = count_log_likelihood(log_probs, bags.sizes, bags.proportions, bags.weight).sum()
+    return float(total / bags.mass.sum())

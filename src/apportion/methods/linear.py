@@ -71,8 +71,10 @@ def try_penalties(
         model = fit_linear(training, l2, model)
         with torch.no_grad():
             log_probs = model(validation.x.float()).double().log_softmax(1)
-        total = count_log_likelihood(log_probs, validation.sizes, validation.proportions).sum()
-        score = float(total) / len(validation.x)
+        total = count_log_likelihood(
+            log_probs, validation.sizes, validation.proportions, validation.weight
+        ).sum()
+        score = float(total / validation.mass.sum())
         yield Penalty(l2, model, score)
         worse = 0 if score > best else worse + 1
         best = max(best, score)
@@ -103,6 +105,8 @@ def bag_loss(weights: np.ndarray, bags: Bags, l2: float) -> tuple[float, np.ndar
     gradient = np.zeros_like(W)
     loss = 0.0
     sizes = bags.sizes.numpy()
+    mass = bags.mass.numpy()
+    row_weight = None if bags.weight is None else bags.weight.numpy().astype(np.float64)
     proportions = bags.proportions.numpy().astype(np.float64).T  # (k, m)
     for some, rows in bag_slices(bags.sizes, ROWS_AT_ONCE):
         x = bags.x[rows].numpy().astype(np.float64)
@@ -111,16 +115,19 @@ def bag_loss(weights: np.ndarray, bags: Bags, l2: float) -> tuple[float, np.ndar
         logits -= logits.max(0)
         p = np.exp(logits, out=logits)
         p /= p.sum(0)
-        predicted = np.add.reduceat(p, n.cumsum() - n, axis=1) / n
+        weighted = p if row_weight is None else p * row_weight[rows]
+        predicted = np.add.reduceat(weighted, n.cumsum() - n, axis=1) / mass[some]
         predicted = np.maximum(predicted, 1e-300)
-        loss -= float((n * proportions[:, some] * np.log(predicted)).sum())
+        loss -= float((mass[some] * proportions[:, some] * np.log(predicted)).sum())
         ratio = np.repeat(proportions[:, some] / predicted, n, axis=1)
         toward = p * ratio
         toward -= p * toward.sum(0)
+        if row_weight is not None:
+            toward *= row_weight[rows]
         gradient[:, :-1] -= toward @ x
         gradient[:, -1] -= toward.sum(1)
-    loss /= len(bags.x)
-    gradient /= len(bags.x)
+    loss /= mass.sum()
+    gradient /= mass.sum()
     loss += l2 / 2 * float(np.square(W[:, :-1]).sum())
     gradient[:, :-1] += l2 * W[:, :-1]
     return loss, gradient.ravel()

@@ -88,6 +88,8 @@ def test_the_page_runs_as_printed(page, empty_folder):
         assert printed["python check.py"] == "passed\n"
         assert all(float(line) > 0.8 for line in printed["python digits.py"].split())
         assert "squared error" in html
+        table = Path("report.md").read_text("utf-8").split("## trial")[1]
+        assert table.index("| DLLP |") < table.index("| squared error |") < table.index("| run |")
         return
     assert "tumors-cluster" in html
     folder = Path("runs/tumors-cluster/dllp/16/seed=1")

@@ -31,8 +31,8 @@ from apportion.defaults import (
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
-from apportion.methods import make_learner, takes_pairs
-from apportion.methods.build import Method
+from apportion.methods import METHODS, make_learner, name_of, takes_pairs
+from apportion.methods.build import Method, takes_weights
 from apportion.methods.new_network import MakeNetwork, new_network
 from apportion.methods.plot import PLOT, LabelHistory, Loss, moving_average, prediction_change
 from apportion.methods.protocol import Learner
@@ -287,8 +287,11 @@ def fit_two_stages(
     EpochState
         After every epoch of both stages.
     """
-    if bags.weight is not None and method != "dllp":
-        raise SettingsError(f"the rows have weights, but the method is {method!r}; pass method='dllp'")
+    if bags.weight is not None and not takes_weights(method):
+        known = " or ".join(repr(name) for name in METHODS if takes_weights(name))
+        raise SettingsError(
+            f"the rows have weights, but the method is {name_of(method)!r}; pass method={known}"
+        )
     plan = plan_training(
         bags,
         method,

@@ -14,7 +14,7 @@ from apportion.experiments.recipe import Recipe, from_json
 
 RECIPE_LIMIT = 1 << 22  # bytes of a file of recipes
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-NAME = re.compile(r"[\w+-][\w.+-]*/[\w+-][\w.+-]*/[\w+-][\w.+-]*")  # GROUP/METHOD/SIZE
+NAME = re.compile(r"[\w+-][\w.,=+-]*/[\w+-][\w.+-]*/[\w+-][\w.+-]*")  # GROUP/METHOD/SIZE
 
 
 def import_modules(names: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ options. What is special about a method stands in its class:
 - `title`: what reports call it; by default its name.
 - `batches`: ("bag",) by default; with "row" it can also learn from batches of rows from all bags.
 - `views`: 1 by default; 2 if a batch holds a weak and a strong view of every instance.
+- `weights`: True if its losses take the weights of rows (`batch.weight`) into account.
 - `linear`: True if the classifier has to be linear.
 - `mean_terms`: the names of loss terms that are means over rows, for training in several processes.
 - `image_options`: options for images that differ from its defaults.
@@ -83,6 +84,11 @@ def takes_rows(method: Method) -> bool:
 def takes_pairs(method: Method) -> bool:
     """Whether a batch for this method holds a weak and a strong view of every instance."""
     return getattr(class_of(method), "views", 1) == 2
+
+
+def takes_weights(method: Method) -> bool:
+    """Whether a method can learn from rows that have weights."""
+    return getattr(class_of(method), "weights", False)
 
 
 def is_linear(method: Method) -> bool:

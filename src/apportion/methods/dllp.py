@@ -27,6 +27,7 @@ class DLLP:
 
     title = "DLLP"
     batches = ("bag", "row")
+    weights = True
 
     def __init__(self, classifier: nn.Module, memory: PredictionMemory | None = None) -> None:
         self.classifier = classifier

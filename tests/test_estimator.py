@@ -12,9 +12,10 @@ import pytest
 import scipy.sparse
 import torch
 from sklearn import config_context
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.datasets import load_digits, make_moons
 from sklearn.exceptions import NotFittedError
+from sklearn.inspection import partial_dependence, permutation_importance
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
@@ -566,6 +567,50 @@ def test_a_search_without_routing_chooses_by_the_likelihood_of_proportions():
     )
     assert scores.shape == (3,)
     assert (scores < 0).all()
+
+
+def test_a_search_with_proportions_raises_before_it_scores_nan():
+    search = GridSearchCV(make_pipeline(StandardScaler(), quick()), {}, cv=GroupKFold(3))
+    told = {"proportionclassifier__bags": TOWNS, "proportionclassifier__proportions": NAMED}
+    with pytest.raises(ValueError, match="expand_proportions"):
+        search.fit(X, groups=TOWNS, **told)
+
+    class OwnProportions(ClassifierMixin, BaseEstimator):
+        """Counts the labels of its fold, which is no table cut into folds."""
+
+        def fit(self, X, y):
+            bags = np.arange(len(y)) // 8
+            table = pd.crosstab(bags, y, normalize="index")
+            self.model_ = quick().fit(X, bags=bags, proportions=table)
+            self.classes_ = self.model_.classes_
+            return self
+
+        def predict(self, X):
+            return self.model_.predict(X)
+
+    assert cross_val_score(OwnProportions(), X, TRUTH, cv=2).min() > 0
+    rows = expand_proportions(NAMED, TOWNS)
+    found = GridSearchCV(quick(), {"reg": [0.5, 1.0]}, cv=GroupKFold(3), refit=False)
+    found.fit(X, rows, bags=TOWNS, groups=TOWNS)
+    assert np.isfinite(found.cv_results_["mean_test_score"]).all()
+
+
+def test_permutation_importance_and_partial_dependence():
+    frame = pd.DataFrame(X, columns=["x", "y"]).assign(noise=0.1 * X[:, 0], kind=TOWNS)
+    frame["noise"] = np.random.default_rng(0).normal(size=240)
+    frame["kind"] = np.array(["a", "b"])[np.arange(240) % 2]
+    model = good(pseudo_labels=None).fit(frame, bags=TOWNS, proportions=NAMED)
+    labels = np.array(["no", "yes"])[TRUTH]
+    for y in (labels, expand_proportions(NAMED, TOWNS)):
+        found = permutation_importance(model, frame, y, n_repeats=3, random_state=0).importances_mean
+        assert found.argmax() < 2
+        assert found[:2].min() > found[2:].max()
+    curve = partial_dependence(model, frame, ["y"], grid_resolution=5)["average"][0]
+    assert curve.shape == (5,)
+    assert curve[0] > curve[-1] + 0.3  # the upper moon is "no"
+    kinds = partial_dependence(model, frame, ["kind"], categorical_features=["kind"])["average"][0]
+    assert kinds.shape == (2,)
+    np.testing.assert_allclose(model.predict_log_proba(frame), np.log(model.predict_proba(frame)))
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])

@@ -44,7 +44,7 @@ from apportion.decisions import (
     warn_never_predicted,
 )
 from apportion.defaults import check_settings, encodes_arrays, resolve_auto
-from apportion.errors import ApportionWarning
+from apportion.errors import ApportionWarning, SettingsError
 from apportion.evaluate import bag_correlation, predict_log_proba_on
 from apportion.fitting import fit_model
 from apportion.methods import name_of
@@ -281,6 +281,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         self : ProportionClassifier
             The fitted classifier. If fitting is interrupted, the classifier is unfitted.
         """
+        if proportions is not None:
+            _refuse_search_without_routing()
         for state in self.iter_fit(
             X,
             y,
@@ -494,6 +496,24 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
 
 # --- training
+
+
+def _refuse_search_without_routing() -> None:
+    """Raise SettingsError if a search or a cross-validation of scikit-learn passes proportions to `fit`.
+
+    It would cut bags into folds and keep their proportions, and then score without any y: the error would
+    become a score of NaN. Only an error in `fit` stops a search. With metadata routing scikit-learn refuses
+    proportions itself. An estimator of the user's own between the two may make proportions of each fold.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module == "sklearn.model_selection._validation":
+            hint = "pass y=expand_proportions(proportions, bags) and bags= instead of proportions="
+            raise SettingsError(f"a search cannot cut a table of bags into folds; {hint}")
+        if module.split(".")[0] not in ("sklearn", "apportion"):
+            return
+        frame = frame.f_back
 
 
 def _delete_fitted_attributes(estimator: BaseEstimator) -> None:

@@ -69,6 +69,21 @@ def test_predictions_are_those_of_the_classifier_in_every_format(people, model):
     assert frame["predicted"].to_list() == model.predict(people.drop("town")).tolist()
 
 
+def test_decisions_that_respect_shares_are_those_of_python(people, model):  # noqa: F811
+    features = people.drop("town")
+    done("predict", "model", "people.parquet", "--out", "out.csv", "--decide", "shares")
+    decided = pl.read_csv("out.csv")["predicted"]
+    assert decided.to_list() == model.predict(features, decide="shares").tolist()
+    assert abs((decided == "left").mean() - model.class_shares_[0]) <= 2 / len(people)
+    done("predict", "model", "people.parquet", *TOWNS, "--out", "bags.csv", "--decide", "shares")
+    counts = pl.read_csv("town-counts.csv", schema_overrides={"town": pl.String}).sort("town")
+    left = pl.read_csv("bags.csv", schema_overrides={"town": pl.String}).group_by("town").agg(
+        left=(pl.col("predicted") == "left").sum()
+    )  # fmt: skip
+    assert left.sort("town")["left"].to_list() == counts["left"].to_list()
+    refused("predict", "model", "people.parquet", "--out", "more.csv", "--decide", "most")
+
+
 def test_a_good_model_is_right(good_model):
     done("predict", "model", "people.parquet", "--out", "out.csv")
     assert (pl.read_csv("out.csv")["predicted"].to_numpy() == truth()).mean() > 0.9

@@ -92,7 +92,9 @@ def test_a_loaded_classifier_predicts_the_same_and_can_be_fitted_and_saved_again
     save(after, tmp_path / "two")
     for again in (after, load(tmp_path / "two")):
         assert np.array_equal(again.predict_proba(X), before.predict_proba(X))
-        assert np.array_equal(again.predict(X), before.predict(X))
+        for decide in ("argmax", "shares"):
+            assert np.array_equal(again.predict(X, decide=decide), before.predict(X, decide=decide))
+        assert again.never_predicted_ == before.never_predicted_
         assert again.n_features_in_ == 2
         assert (again.best_epoch_, again.temperature_) == (before.best_epoch_, before.temperature_)
         assert again.bag_scores_ == before.bag_scores_
@@ -272,6 +274,8 @@ HOSTILE: list[tuple[str, Any]] = [
     ("fit.temperature", "hot"), ("fit.temperature", math.nan), ("fit.temperature", 0), ("fit.epoch", -1),
     ("fit.rows", 1.5), ("fit.optimizers", {"first": 1}), ("about", []), ("about.missing", "?"),
     ("about.quality", {"error": [1]}),
+    ("fit.share_prices", [1.0]), ("fit.share_prices", [0.0, math.nan]), ("fit.class_shares", [0, 10**400]),
+    ("fit.predicted_shares", "half"), ("fit.never_predicted", 1),
     ("fit.bag_scores", {"train": {"proportion_error": "0"}}), ("fit.bag_scores", {"train": {}}),
 ]  # fmt: skip
 

@@ -345,7 +345,9 @@ def _read_values(folder: Path) -> dict[str, Any]:
     _check_classes(path, values["classes"])
     for name in ("class_shares", "predicted_shares", "share_prices"):
         numbers = values["fit"][name]
-        if len(numbers) != len(values["classes"]) or not all(map(math.isfinite, numbers)):
+        for number in numbers:
+            check_number(number, f"{path}: {name}", low=-1e9, error=ModelError)
+        if len(numbers) != len(values["classes"]):
             raise ModelError(f"{path}: {name} are {printable(numbers)}; they are one number for each class")
     _check_network(path, values["network"])
     shape = values["input"]["shape"]

@@ -60,7 +60,7 @@ def test_every_model_learns_and_says_what_held_out_bags_chose(classifiers, model
     candidates = classifier.selection_["candidates"]
     assert set(candidates) == ({"linear", "trees", "mlp"} if model == "average" else {model})
     assert sum(found["weight"] for found in candidates.values()) == pytest.approx(1)
-    assert classifier.selection_["held_out_bags"] == 12
+    assert classifier.selection_["held_out_bags"] == 60
     assert classifier.selection_["score"] > classifier.selection_["score_of_overall_shares"]
     assert classifier.best_epoch_ == (model, 1)
     assert {entry["stage"] for entry in classifier.history_} >= set(candidates) - {"mlp"} | {model}

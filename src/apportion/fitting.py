@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,17 +44,23 @@ from apportion.methods.protocol import LossTerms
 from apportion.networks import NETWORKS
 from apportion.networks.average import Average, rescale
 from apportion.networks.scikit import ScikitClassifier
+from apportion.networks.trees import mean_of_trees
 from apportion.pipeline import EpochState, fit_two_stages
 from apportion.pseudo_labels import make_labeler, relaxed_proportions
 from apportion.selection.epochs import can_validate, hold_out
 from apportion.training import Epoch
 
-HELD_OUT = 0.2  # fraction of the bags
+HELD_OUT = 0.2  # fraction of the bags, where they are held out once
 MOST_BAGS = 1000  # held out; they are enough, and more take time
+PARTS = 4  # of the bags, each of which is held out once, where models are fitted fast enough
+MOST_ROWS_FOR_PARTS = 60_000
+MOST_ROWS_TO_CHOOSE = 200_000  # from which penalties and numbers of trees are chosen
+ENSEMBLES = 3  # of trees, whose mean is the model
 WEIGHT_STD = 0.2  # of a model's weight around equal weights, a priori
 HIGHER_TEMPERATURE_STD = 1.0  # of the logarithm of the temperature around zero, a priori
 LOWER_TEMPERATURE_STD = 0.3
-FAST = 4_000_000  # rows times epochs of a network, a dozen seconds on one core
+FAST = 1_000_000  # rows times epochs of a network, a few seconds on one core
+FAST_ENOUGH_TO_REPEAT = 4_000_000
 LABEL_ROUNDS = 4  # of a scikit-learn classifier
 FOLDS = 3  # of the bags, in every round but the last
 SMALLEST_LABEL = 0.01  # smaller probabilities of a soft label are left out
@@ -74,12 +81,27 @@ class Fitted:
         return iter(())
 
 
+@dataclass(frozen=True)
+class Split:
+    """Bags to learn from, and bags to choose by."""
+
+    training: Bags
+    held_out: Bags
+
+    @cached_property
+    def small_training(self) -> Bags:
+        """The bags with known proportions or, of many rows, the first of them, which are in random order."""
+        known = self.training.known()
+        count = int((known.sizes.cumsum(0) <= MOST_ROWS_TO_CHOOSE).sum())
+        return known if count == len(known.sizes) else known.select(torch.arange(max(1, count)))
+
+
 @dataclass
 class Candidate:
     """A model of an average, and what held-out bags say about it."""
 
     model: nn.Module  # learned from all bags or, if that takes long, from those that are not held out
-    log_probs: Tensor | None  # (N, k) of the rows of the held-out bags, which it has not learned from
+    log_probs: list[Tensor]  # (N, k) of the held-out bags of every split, which it has not learned from
     chosen: dict[str, Any]  # settings
 
 
@@ -123,92 +145,131 @@ def fit_network(bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[
 def fit_table_model(name: str, bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[EpochState]:
     """A linear model, trees, or the average of these and an mlp; "teacher" is the average without it."""
     started = time.perf_counter()
-    training, validation = bags, None
-    n_eligible = int(can_validate(bags).sum())
-    if n_eligible >= FEWEST_BAGS:
-        training, validation = hold_out(bags, min(MOST_BAGS, round(HELD_OUT * n_eligible)), seed)
+    fast = len(bags.x) <= MOST_ROWS_FOR_PARTS
+    if name == "average":
+        fast = fast and rows_to_process(bags, settings) <= FAST
+    splits = split_to_choose(bags, PARTS if fast else 1, seed)
     candidates: dict[str, Candidate] = {}
     if name != "trees":
-        candidates["linear"] = yield from fit_linear_candidate(bags, training, validation)
+        candidates["linear"] = yield from fit_linear_candidate(bags, splits)
     if name != "linear" and bags.weight is None:  # trees do not take weights of rows
-        candidates["trees"] = yield from fit_trees_candidate(bags, training, validation, seed)
+        candidates["trees"] = yield from fit_trees_candidate(bags, splits, seed)
     if name == "average":
-        candidates["mlp"] = yield from fit_mlp_candidate(bags, training, validation, settings, seed)
-    model, selection = combine(candidates, bags, validation)
+        candidates["mlp"] = yield from fit_mlp_candidate(bags, splits, settings, seed)
+    model, selection = combine(candidates, bags, [split.held_out for split in splits])
     terms = {f"weight of {each}": found["weight"] for each, found in selection["candidates"].items()}
     epoch = Epoch(1, 1, terms, time.perf_counter() - started)
     yield EpochState(name, epoch, Fitted(model), [], last=True, selection=selection)
 
 
+def split_to_choose(bags: Bags, parts: int, seed: int) -> list[Split]:
+    """Each part of the bags held out in turn; of one part, a fifth of the bags. No split of too few bags."""
+    eligible = can_validate(bags)
+    n_eligible = int(eligible.sum())
+    if n_eligible < FEWEST_BAGS:
+        return []
+    if parts == 1:
+        return [Split(*hold_out(bags, min(MOST_BAGS, round(HELD_OUT * n_eligible)), seed))]
+    part = torch.full((len(bags.sizes),), -1)
+    part[eligible] = torch.randperm(n_eligible, generator=stream(seed, "parts")) % parts
+    splits = []
+    for number in range(parts):
+        training = bags.select((part != number).nonzero().flatten())
+        splits.append(Split(training, bags.select((part == number).nonzero().flatten())))
+    return splits
+
+
 # --- candidates
 
 
-def fit_linear_candidate(bags: Bags, training: Bags, validation: Bags | None) -> Fitting:
+def fit_linear_candidate(bags: Bags, splits: Sequence[Split]) -> Fitting:
     """The linear model with the penalty that predicts the held-out bags best."""
-    if validation is None:
-        return Candidate(fit_linear(bags.known(), USUAL_PENALTY), None, {"l2": USUAL_PENALTY})
-    tried: list[Penalty] = []
+    if not splits:
+        return Candidate(fit_linear(bags.known(), USUAL_PENALTY), [], {"l2": USUAL_PENALTY})
     started = time.perf_counter()
-    for each in try_penalties(training.known(), validation):
-        tried.append(each)
-        now = time.perf_counter()
-        terms = {"l2": each.l2, "likelihood": each.score}
-        epoch = Epoch(len(tried), len(PENALTIES), terms, now - started)
-        yield EpochState("linear", epoch, Fitted(each.model), [])
-        started = now
-    best = max(tried, key=lambda each: each.score)
-    log_probs = predict_log_proba(best.model, validation.x)
-    return Candidate(fit_linear(bags.known(), best.l2, best.model), log_probs, {"l2": best.l2})
+    tried: list[dict[float, Penalty]] = []
+    for split in splits:
+        tried.append({})
+        for each in try_penalties(split.small_training, split.held_out):
+            tried[-1][each.l2] = each
+            now = time.perf_counter()
+            terms = {"l2": each.l2, "likelihood": each.score}
+            epoch = Epoch(len(tried[-1]), len(PENALTIES), terms, now - started)
+            yield EpochState("linear", epoch, Fitted(each.model), [])
+            started = now
+    mass = [float(split.held_out.mass.sum()) for split in splits]
+    scores = {
+        l2: sum(n * found[l2].score for n, found in zip(mass, tried, strict=True))
+        for l2 in tried[0]
+        if all(l2 in found for found in tried)
+    }
+    l2 = max(scores, key=lambda each: scores[each])
+    log_probs = [
+        predict_log_proba(found[l2].model, split.held_out.x)
+        for found, split in zip(tried, splits, strict=True)
+    ]
+    return Candidate(fit_linear(bags.known(), l2, tried[0][l2].model), log_probs, {"l2": l2})
 
 
-def fit_trees_candidate(bags: Bags, training: Bags, validation: Bags | None, seed: int) -> Fitting:
-    """Boosted trees with the number of leaves and of trees that predict the held-out bags best."""
-    if validation is None:
-        rounds, leaves, log_probs = USUAL_ROUNDS, FEW_LEAVES, None
-    else:
-        rounds, leaves, log_probs = yield from choose_trees(training.known(), validation, seed)
-    model: nn.Module = nn.Identity()
-    for found in boost(bags.known(), rounds=rounds, leaves=leaves, seed=seed):
-        model = found.classifier
-        yield trees_state(found)
-    return Candidate(model, log_probs, {"trees": rounds, "leaves": leaves})
+def fit_trees_candidate(bags: Bags, splits: Sequence[Split], seed: int) -> Fitting:
+    """Boosted trees with the number of leaves and of trees that predict the held-out bags best.
+
+    The model is the mean of several ensembles, which differ by the rows and features that trees are grown on.
+    """
+    rounds, leaves = USUAL_ROUNDS, FEW_LEAVES
+    log_probs: list[Tensor] = []
+    if splits:
+        rounds, leaves, log_probs = yield from choose_trees(splits, seed)
+    ensembles = 1 if len(bags.x) > MOST_ROWS_FOR_PARTS else ENSEMBLES
+    models = []
+    for number in range(ensembles):
+        states: deque[Round] = deque(maxlen=1)
+        for found in boost(bags.known(), rounds=rounds, leaves=leaves, seed=derive_seed(seed, number)):
+            states.append(found)
+            yield trees_state(found)
+        models.append(states.pop().classifier)
+    return Candidate(mean_of_trees(models), log_probs, {"trees": rounds * ensembles, "leaves": leaves})
 
 
 def choose_trees(
-    training: Bags, validation: Bags, seed: int
-) -> Generator[EpochState, None, tuple[int, int, Tensor]]:
+    splits: Sequence[Split], seed: int
+) -> Generator[EpochState, None, tuple[int, int, list[Tensor]]]:
     """The number of trees and of leaves with the best score, and the predictions of the held-out bags."""
-    best_score = -math.inf
-    best = (USUAL_ROUNDS, FEW_LEAVES, torch.empty(0))
     sizes = [FEW_LEAVES]
-    if len(training.x) >= ROWS_FOR_MANY_LEAVES:
+    if len(splits[0].training.x) >= ROWS_FOR_MANY_LEAVES:
         sizes.append(MANY_LEAVES)
+    best_score = -math.inf
+    best: tuple[int, int, list[Tensor]] = (USUAL_ROUNDS, FEW_LEAVES, [])
     for leaves in sizes:
-        states: deque[Round] = deque(maxlen=1)
-        for found in boost(training, validation, leaves=leaves, seed=seed):
-            states.append(found)
-            yield trees_state(found, f"trees of {leaves} leaves")
-        found = states.pop()
-        if found.best_score > best_score:
-            best_score = found.best_score
-            best = (found.best, leaves, predict_log_proba(found.classifier, validation.x))
+        rounds = []
+        log_probs = []
+        score = 0.0
+        for split in splits:
+            states: deque[Round] = deque(maxlen=1)
+            for found in boost(split.small_training, split.held_out, leaves=leaves, seed=seed):
+                states.append(found)
+                yield trees_state(found, f"trees of {leaves} leaves")
+            last = states.pop()
+            rounds.append(last.best)
+            log_probs.append(predict_log_proba(last.classifier, split.held_out.x))
+            score += last.best_score * len(split.held_out.x)
+        if score > best_score:
+            best_score = score
+            best = (round(float(np.mean(rounds))), leaves, log_probs)
     return best
 
 
-def fit_mlp_candidate(
-    bags: Bags, training: Bags, validation: Bags | None, settings: Mapping[str, Any], seed: int
-) -> Fitting:
-    """The network as it would be alone. It learns from the held-out bags, too, if that takes seconds only."""
+def fit_mlp_candidate(bags: Bags, splits: Sequence[Split], settings: Mapping[str, Any], seed: int) -> Fitting:
+    """The network as it would be alone. It learns from the held-out bags, too, unless that takes long."""
     settings = dict(settings) | {"model": "mlp"}
-    states: deque[EpochState] = deque(maxlen=1)
-    for state in fit_network(training, settings, seed):
-        states.append(state)
-        yield replace(state, last=False)
-    model = states.pop().learner.classifier
-    if validation is None:
-        return Candidate(model, None, {})
-    log_probs = predict_log_proba(model, validation.x)
-    if rows_to_process(bags, settings) <= FAST:
+    model: nn.Module = nn.Identity()
+    log_probs = []
+    for split in splits:
+        for state in fit_network(split.training, settings, seed):
+            model = state.learner.classifier
+            yield replace(state, last=False)
+        log_probs.append(predict_log_proba(model, split.held_out.x))
+    if len(splits) != 1 or rows_to_process(bags, settings) <= FAST_ENOUGH_TO_REPEAT:
         for state in fit_network(bags, settings, seed):
             model = state.learner.classifier
             yield replace(state, last=False)
@@ -296,17 +357,16 @@ def learn_labels(estimator: Any, x: Tensor, labels: Tensor, weight: Tensor, seed
 
 
 def combine(
-    candidates: Mapping[str, Candidate], bags: Bags, validation: Bags | None
+    candidates: Mapping[str, Candidate], bags: Bags, held_out: Sequence[Bags]
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The average of the candidates' log-odds, and what `selection_` says about it."""
     base = initial_proportions(bags.known()).log().log_softmax(0)
     described: dict[str, Any] = {name: dict(each.chosen) for name, each in candidates.items()}
     selection: dict[str, Any] = {"candidates": described, "held_out_bags": 0}
     factors = [1 / len(candidates)] * len(candidates)
-    if validation is not None:
-        centered = [
-            each.log_probs.double() - base for each in candidates.values() if each.log_probs is not None
-        ]
+    if held_out:
+        validation = join(held_out)
+        centered = [torch.cat(each.log_probs).double() - base for each in candidates.values()]
         factors = choose_factors(centered, base, validation)
         for found, log_odds in zip(described.values(), centered, strict=True):
             found["score"] = score_of(base + log_odds, validation)
@@ -326,6 +386,18 @@ def combine(
     average.weights.copy_(torch.tensor(factors))
     average.bias.copy_(bias)
     return average.eval(), selection
+
+
+def join(parts: Sequence[Bags]) -> Bags:
+    """All bags of several sets, one set after the other."""
+    return Bags(
+        torch.cat([part.x for part in parts]),
+        torch.cat([part.sizes for part in parts]),
+        torch.cat([part.proportions for part in parts]),
+        torch.cat([part.source for part in parts]),
+        [name for part in parts for name in part.ids],
+        weight=None if parts[0].weight is None else torch.cat([part.weight for part in parts]),
+    )
 
 
 def choose_factors(log_odds: Sequence[Tensor], base: Tensor, bags: Bags) -> list[float]:

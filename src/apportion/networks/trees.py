@@ -143,6 +143,31 @@ def as_module(trees: Sequence[Tree], base: np.ndarray, n_features: int) -> Boost
     return module.eval()
 
 
+@torch.no_grad()
+def mean_of_trees(models: Sequence[BoostedTrees]) -> BoostedTrees:
+    """The trees of all models in one, whose logits are the mean of theirs."""
+    first = models[0]
+    sizes = [model.options for model in models]
+    total = {name: sum(each[name] for each in sizes) for name in ("n_trees", "n_nodes", "n_leaves")}
+    mean = BoostedTrees(
+        len(first.importance), len(first.base), **total, depth=max(model.depth for model in models)
+    )
+    tree = node = leaf = 0
+    for model, size in zip(models, sizes, strict=True):
+        nodes = slice(node, node + size["n_nodes"])
+        mean.root[tree : tree + size["n_trees"]] = model.root + node
+        mean.feature[nodes] = model.feature
+        mean.threshold[nodes] = model.threshold
+        mean.child[nodes] = torch.where(model.feature >= 0, model.child + node, model.child + leaf)
+        mean.value[leaf : leaf + size["n_leaves"]] = model.value / len(models)
+        mean.base += model.base / len(models)
+        mean.importance += model.importance / len(models)
+        tree += size["n_trees"]
+        node += size["n_nodes"]
+        leaf += size["n_leaves"]
+    return mean.eval()
+
+
 def _depth(feature: np.ndarray, child: np.ndarray, root: np.ndarray) -> int:
     """Most decisions on a path. Parents come before children, so one pass over the nodes is enough."""
     depth = np.zeros(len(feature), np.int64)

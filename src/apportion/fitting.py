@@ -58,7 +58,7 @@ MOST_ROWS_TO_CHOOSE = 200_000  # from which penalties and numbers of trees are c
 ENSEMBLES = 3  # of trees, whose mean is the model
 WEIGHT_STD = 0.2  # of a model's weight around equal weights, a priori
 HIGHER_TEMPERATURE_STD = 1.0  # of the logarithm of the temperature around zero, a priori
-LOWER_TEMPERATURE_STD = 0.3
+LOWER_TEMPERATURE_STD = 0.3  # less where counts vary more than predictions explain
 FAST = 1_000_000  # rows times epochs of a network, a few seconds on one core
 FAST_ENOUGH_TO_REPEAT = 4_000_000
 LABEL_ROUNDS = 4  # of a scikit-learn classifier
@@ -414,7 +414,7 @@ def choose_factors(log_odds: Sequence[Tensor], base: Tensor, bags: Bags) -> list
     def cost(factors: np.ndarray) -> float:
         total = factors.sum()
         unequal = np.square(factors / total - 1 / count).sum() / WEIGHT_STD**2
-        std = LOWER_TEMPERATURE_STD if total > 1 else HIGHER_TEMPERATURE_STD
+        std = LOWER_TEMPERATURE_STD / dispersion if total > 1 else HIGHER_TEMPERATURE_STD
         distance = (math.log(total) / std) ** 2
         likelihood = score_of(weighted(factors, log_odds, base), bags) * float(bags.mass.sum())
         return (unequal + distance) / 2 - likelihood / dispersion

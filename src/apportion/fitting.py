@@ -390,13 +390,14 @@ def combine(
 
 def join(parts: Sequence[Bags]) -> Bags:
     """All bags of several sets, one set after the other."""
+    weights = [part.weight for part in parts if part.weight is not None]
     return Bags(
         torch.cat([part.x for part in parts]),
         torch.cat([part.sizes for part in parts]),
         torch.cat([part.proportions for part in parts]),
         torch.cat([part.source for part in parts]),
         [name for part in parts for name in part.ids],
-        weight=None if parts[0].weight is None else torch.cat([part.weight for part in parts]),
+        weight=torch.cat(weights) if weights else None,
     )
 
 

@@ -772,3 +772,19 @@ def test_shares_that_are_shuffled_onto_themselves_reach_the_correlation():
         bags = Bags(rows, torch.full((6,), 50), known, torch.arange(300), list("abcdef"))
         found = diagnose_bags(rows.log(), bags, n_permutations=7199)
         assert found.p_value > 1.2 / 720  # of 720 orders two are as good
+
+
+def test_thousands_of_classes_share_one_slope_and_take_no_matrices_of_pairs(monkeypatch):
+    random = np.random.default_rng(0)
+    y = random.integers(6, size=(60, 20))
+    guess = np.where(random.random(y.shape) < 0.8, y, random.integers(6, size=y.shape))
+    known, predicted = (
+        torch.stack([torch.from_numpy((v == c).mean(1)) for c in range(6)], 1) for v in (y, guess)
+    )
+    sizes = torch.full((60,), 20)
+    monkeypatch.setattr("apportion.selection.diagnosis.MAX_CLASSES", 5)
+    accuracy, half_width = estimate_accuracy(predicted, known, sizes)
+    assert abs(accuracy - (y == guess).mean()) < half_width < 0.15
+    p = np.full((60, 20_000), 1 / 20_000)
+    table = {i: np.bincount(random.integers(20_000, size=6), minlength=20_000) / 6 for i in range(10)}
+    assert not diagnose_predictions(p, np.arange(60) % 10, table, origin="held_out").supported

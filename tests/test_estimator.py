@@ -24,7 +24,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
-from apportion import BagCorrelation, BagScore, ProportionClassifier, Proportions, expand_proportions
+from apportion import (
+    BagCorrelation,
+    BagScore,
+    ProportionClassifier,
+    Proportions,
+    condition_on_proportions,
+    expand_proportions,
+)
 from apportion.encoding import TableEncoder
 from apportion.errors import ApportionWarning, DataError, SettingsError
 from apportion.estimator import describe_epoch, seconds_left
@@ -806,3 +813,36 @@ def test_the_examples_in_docstrings_run():
     found = doctest.testmod(apportion.estimator)
     assert found.attempted > 5
     assert found.failed == 0
+
+
+# --- tensors, and frames with two columns of one name
+
+
+def test_tensors_with_gradients_or_of_bfloat16_are_read_as_arrays():
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)).bfloat16().float()
+    bags = torch.arange(60) % 10
+    shares = torch.rand(10, generator=torch.Generator().manual_seed(1)).double()
+    table = torch.stack([1 - shares, shares], 1)
+    model = ProportionClassifier("mlp", "dllp", None, epochs=1, random_state=0)
+    expected = clone(model).fit(x.numpy(), bags=bags.numpy(), proportions=table.numpy())
+    p = expected.predict_proba(x.numpy())
+    for X, ids, known in (
+        (x.clone().requires_grad_(), bags.float().requires_grad_(), table.clone().requires_grad_()),
+        (x.bfloat16(), bags.bfloat16(), dict(enumerate(table.clone().requires_grad_()))),
+    ):
+        found = clone(model).fit(X, bags=ids, proportions=known)
+        np.testing.assert_array_equal(found.predict_proba(X), p)
+    rows = table[bags]
+    assert expected.score(x, rows.clone().requires_grad_()) == expected.score(x.numpy(), rows.numpy())
+    conditioned = condition_on_proportions(torch.from_numpy(p).requires_grad_(), bags, table)
+    np.testing.assert_allclose(conditioned, condition_on_proportions(p, bags.numpy(), table.numpy()))
+
+
+def test_two_columns_of_one_name_are_an_error():
+    frame = pd.DataFrame(np.zeros((4, 3)), columns=["a", "b", "b"])
+    model = ProportionClassifier(epochs=1)
+    with pytest.raises(DataError) as found:
+        model.fit(frame, [0, 1, 0, 1], bags=[0, 0, 1, 1])
+    assert found.value.value == "b"
+    with pytest.raises(DataError):
+        TableEncoder().fit(frame)

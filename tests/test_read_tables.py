@@ -282,3 +282,12 @@ def test_damaged_or_huge_excel_files_and_a_missing_extra_are_errors(tmp_path, mo
     for use in (read_table, read.check_output_suffix):
         with pytest.raises(DataError, match=r"apportion\[excel\]"):
             use(tmp_path / "fine.xlsx")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "xlsx"])
+def test_a_table_for_which_there_is_no_memory_is_an_error_and_not_an_abort(tmp_path, monkeypatch, suffix):
+    """Polars ends the process when an allocation fails, as under `ulimit -v`."""
+    write_table(pl.LazyFrame({"a": [1.5, 2.5]}), tmp_path / f"t.{suffix}")
+    monkeypatch.setattr(read, "MEMORY_OF_POLARS", 1 << 60)
+    with pytest.raises(DataError, match="memory"):
+        read_table(tmp_path / f"t.{suffix}")

@@ -767,3 +767,35 @@ def test_a_weighted_row_of_an_entropic_plan_is_several_equal_rows(precision):
 def test_masses_and_weights_that_do_not_fit_are_errors(mass, weight):
     with pytest.raises(DataError):
         assign_weighted(np.zeros((2, 2)), [2], mass, weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_classes_that_a_bag_does_not_have_change_nothing_and_take_no_memory(monkeypatch, dtype):
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.tensor([3, 1, 5, 4])
+    scores = torch.randn(13, 40, generator=generator, dtype=dtype).log_softmax(1)
+    labels = torch.randint(40, (13,), generator=generator)
+    bag = torch.repeat_interleave(torch.arange(4), sizes)
+    counts = torch.zeros(4, 40, dtype=torch.int64).index_put_((bag, labels), torch.tensor(1), accumulate=True)
+    found = []
+    for limit in (1024, 2):
+        monkeypatch.setattr("apportion.transport._solve.MANY_CLASSES", limit)
+        exact = assign_with_duals(scores, sizes, counts)
+        soft = entropic_plan(scores, sizes, counts / sizes[:, None], reg=1.0)
+        again = assign_with_duals(scores, sizes, counts, prices=exact.prices)
+        assert torch.equal(again.classes, exact.classes)
+        found.append((exact.classes, exact.prices, exact.gap, soft.mass, assign(scores, sizes, counts)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+
+def test_a_hundred_thousand_classes_need_no_matrix_of_pairs():
+    """The matrix of all pairs of classes would have 75 GiB."""
+    k, sizes = 100_000, torch.tensor([6, 6])
+    scores = torch.randn(12, k, generator=torch.Generator().manual_seed(0))
+    counts = torch.zeros(2, k, dtype=torch.int64)
+    counts[0, [5, 70_000]] = 3
+    counts[1, [0, 99_999]] = torch.tensor([1, 5])
+    classes = assign(scores, sizes, counts)
+    assert torch.bincount(classes[:6], minlength=k).equal(counts[0])
+    assert float(entropic_plan(scores, sizes, counts / 6, reg=1.0).error.max()) < 1e-6

@@ -13,6 +13,7 @@ EXTRAS = {
     "onnx": ("onnx", "onnxscript"),
     "tensorboard": ("tensorboardX",),
     "dask": ("dask", "distributed"),
+    "excel": ("fastexcel", "xlsxwriter"),
 }
 
 
@@ -29,6 +30,15 @@ def main() -> None:
                 sys.stderr.write(f"apportion: this command needs {missing}; {hint}\n")
                 sys.exit(USER_ERROR)
         raise
+    except (ImportError, MemoryError) as problem:
+        # the loader's words for a library that does not fit into the memory that the process may use
+        if isinstance(problem, ImportError) and "failed to map segment" not in str(problem):
+            raise
+        reason = str(problem).splitlines()[0] if str(problem) else "no memory left"
+        sys.stderr.write(
+            f"apportion: there is too little memory ({reason}); raise the limit of the process\n"
+        )
+        sys.exit(USER_ERROR)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import narwhals as nw
 import numpy as np
+from narwhals.dependencies import is_pandas_dataframe
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -314,7 +315,16 @@ def _check_numbers(X: np.ndarray) -> None:
         raise DataError(f"{what}; pass numbers of shape (n_rows, n_columns), or a data frame")
 
 
+def check_unique_columns(frame: Any) -> None:
+    """Raise DataError for a pandas frame that has two columns of one name."""
+    names = list(getattr(frame, "columns", ())) if is_pandas_dataframe(frame) else []
+    if len(set(names)) < len(names):
+        name = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"X has two columns named {name!r}; rename or drop one", value=name)
+
+
 def _as_frame(X: Any) -> nw.DataFrame | nw.LazyFrame:
+    check_unique_columns(X)
     try:
         return nw.from_native(X)
     except TypeError:

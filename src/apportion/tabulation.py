@@ -22,6 +22,7 @@ from apportion.bags.bags import Bags
 from apportion.bags.build import build_bags_without_features, check_row_order, group_rows, take_bag_columns
 from apportion.bags.proportions import as_proportions
 from apportion.conditioning import condition_bags
+from apportion.encoding import check_unique_columns
 from apportion.errors import DataError, SettingsError, did_you_mean
 from apportion.selection.crossfit import copy_unfitted, fit_part, name_bags, row_ids, take_instances
 
@@ -151,6 +152,7 @@ def _read_groups(model: Any, X: Any, by: Any) -> tuple[dict[str, Any], Any]:
         X = X.collect()
     if not (is_pandas_dataframe(X) or is_polars_dataframe(X)):
         raise DataError(f"by is {by!r}, but X is not a data frame; pass {{name: array}}", value=by)
+    check_unique_columns(X)
     for name in names:
         if name not in X.columns:
             what = f"by has {name!r}{did_you_mean(name, list(X.columns))}, which is not a column of X"

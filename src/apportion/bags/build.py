@@ -20,7 +20,13 @@ from narwhals.dependencies import (
 )
 from torch import Tensor
 
-from apportion.bags.arrays import as_tensor, move_channels_first, refuse_masked_values, stack_images
+from apportion.bags.arrays import (
+    as_tensor,
+    move_channels_first,
+    refuse_masked_values,
+    stack_images,
+    without_torch,
+)
 from apportion.bags.bags import Bags
 from apportion.bags.denoise import PredictedShares, clean_proportions
 from apportion.bags.groupings import join_groupings
@@ -201,7 +207,7 @@ def _count_labels(
 def table_from_rows(y: Any, groups: "Groups") -> Proportions:
     """The table of bags from proportions row by row; all rows of a bag must agree."""
     names = column_names(y)
-    rows = np.asarray(refuse_masked_values(y), dtype=np.float64)
+    rows = np.asarray(refuse_masked_values(without_torch(y)), dtype=np.float64)
     if len(rows) != len(groups.number):
         raise DataError(
             f"there are {len(groups.number)} rows but y has {len(rows)}; pass one row of y per row"
@@ -350,7 +356,7 @@ def _factorize(ids: Any) -> tuple[list[Any], np.ndarray] | None:
 
     One Python object per row would take gigabytes for large data.
     """
-    array: Any = ids.cpu().numpy() if isinstance(ids, Tensor) else ids
+    array: Any = without_torch(ids)
     if is_polars_series(ids):
         if ids.dtype.is_integer() and not ids.null_count():
             array = ids.to_numpy()

@@ -28,9 +28,10 @@ from apportion.bags.arrays import (
     refuse_masked_values,
     refuse_texts_and_sparse,
     stack_images,
+    without_torch,
 )
 from apportion.bags.bags import Bags
-from apportion.encoding import TableEncoder
+from apportion.encoding import TableEncoder, check_unique_columns
 from apportion.errors import DataError, did_you_mean
 
 ROW_MODELS = ("mlp", "linear", "trees", "average")
@@ -163,7 +164,7 @@ def check_instances(estimator: Any, X: Any, y: Any, *, needs_y: bool, encode: bo
         _record_columns(estimator, X)
         return X, _check_y(y)
     y = _check_y(y)
-    X = move_channels_first(stack_images(X))
+    X = move_channels_first(stack_images(without_torch(X)))
     refuse_texts_and_sparse(X)
     encode = encode and not _has_many_axes(X)
     settings = NUMBERS if encode else ARRAYS
@@ -185,6 +186,7 @@ def _check_y(y: Any) -> Any:
     """Labels as a vector. Proportions row by row stay as they are, since their column names matter."""
     if y is None:
         return None
+    y = without_torch(y)
     if isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1:
         for row, label in enumerate(y):
             if label is None:
@@ -207,6 +209,7 @@ def shape_of(y: Any) -> tuple[int, ...]:
 
 
 def _record_columns(estimator: Any, frame: Any) -> None:
+    check_unique_columns(frame)
     if is_pandas_dataframe(frame):
         validate_data(estimator, frame, skip_check_array=True)
         return
@@ -295,7 +298,7 @@ def split_features(parts: list[Bags], x: Tensor) -> tuple[Bags, Bags | None]:
 
 def check_instances_like_fit(estimator: Any, X: Any) -> Any:
     """Instances as a data frame, an array or a tensor, as the estimator was fitted on."""
-    X = _drop_bag_columns(X, estimator.bag_columns_)
+    X = without_torch(_drop_bag_columns(X, estimator.bag_columns_))
     if estimator.encoder_ is not None and not estimator.encoder_.named:
         refuse_texts_and_sparse(X)
         return validate_data(estimator, X, reset=False, **NUMBERS)
@@ -320,6 +323,7 @@ def _drop_bag_columns(X: Any, columns: list[str]) -> Any:
 
 
 def _compare_columns(estimator: Any, frame: Any) -> None:
+    check_unique_columns(frame)
     if is_pandas_dataframe(frame):
         validate_data(estimator, frame, reset=False, skip_check_array=True)
         return

@@ -18,6 +18,7 @@ from narwhals.dependencies import (
     is_polars_series,
 )
 
+from apportion.bags.arrays import without_torch
 from apportion.errors import DataError, SettingsError, did_you_mean
 
 KINDS = ("shares", "percent", "counts")
@@ -236,7 +237,7 @@ class _Table(NamedTuple):
 
 
 def _read(options: Proportions, bags: Sequence[Hashable], subset: bool) -> _Table:
-    table = options.table
+    table = without_torch(options.table)
     classes_passed = None if options.classes is None else list(options.classes)
     gap = math.nan if options.missing_cells == "impute" else 0.0  # value of a class that a bag does not name
     names = set(bags)

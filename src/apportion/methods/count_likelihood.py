@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from apportion._device import send_to_device, start_copy_to_host
 from apportion.bags.bags import BagBatch, bag_means, bag_sums
+from apportion.errors import SettingsError
 from apportion.losses import mean_over_rows
 from apportion.methods.protocol import LossTerms
 from apportion.transport import entropic_plan
 
 TINY = 1e-30  # a normal float32, so that its logarithm is exact
+MAX_CLASSES = 10_000  # of matrices with a number for every pair, 0.8 GB for one bag
 CELL_VARIANCE = 1 / 12  # variance of a uniform distribution over one whole count
 
 
@@ -95,6 +97,12 @@ def differentiable_plan(
 
 def count_covariance(probs: Tensor, sizes: Tensor, weight: Tensor | None = None) -> Tensor:
     """The covariance matrix of the counts of each bag, (m, k, k): Σ_j w_j (diag(p_j) - p_j p_j')."""
+    k = probs.shape[1]
+    if k > MAX_CLASSES:
+        raise SettingsError(
+            f"the likelihood of counts needs a matrix of {k:,} × {k:,} numbers for every bag; merge classes,"
+            " or use another method or score, such as 'dllp' or 'cross_entropy'"
+        )
     sizes = sizes.cpu()
     if weight is not None:
         weight = weight.to(probs).unsqueeze(1)

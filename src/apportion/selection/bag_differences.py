@@ -22,6 +22,7 @@ LEVEL = 0.001  # bags made by chance fail each of three tests this often
 LEVEL_OF_CLASSES = 0.01  # stricter: bags that differ have to look alike inside every class
 MAX_ROWS = 200_000  # a random sample of the rows is tested
 MAX_FEATURES = 16  # more are projected to so many random directions
+MAX_PREDICTIONS = 64  # so are the predictions of more classes
 MIN_FREEDOM = 6  # bags beyond the number of classes
 
 Differences = Literal["chance", "classes", "more"]
@@ -70,7 +71,7 @@ def find_differences(
     known_kept = known[kept]
     one_fold = torch.zeros(len(sizes), dtype=torch.int64)
     fold = one_fold if fold_of_bag is None else fold_of_bag[kept]
-    predictions = probabilities[rows].double()
+    predictions = _project(probabilities[rows].double(), MAX_PREDICTIONS)
     p_proportions = 1.0 if noisy else p_value_of_proportions(known, bags.sizes)
     p_measures = [p_value_of_chance(predictions, sizes, fold)]
     p_classes = p_value_of_classes(predictions, sizes, known_kept, fold)
@@ -224,7 +225,12 @@ def features_for_tests(X: Any) -> Tensor | None:
     x = x - x.mean(0)
     deviation = x.square().mean(0).sqrt()
     x = x[:, deviation > 0] / deviation[deviation > 0]
-    if x.shape[1] <= MAX_FEATURES:
+    return _project(x, MAX_FEATURES)
+
+
+def _project(x: Tensor, most: int) -> Tensor:
+    """Values (n, d) along `most` random directions, if d is larger."""
+    if x.shape[1] <= most:
         return x
-    directions = torch.randn(x.shape[1], MAX_FEATURES, generator=stream(0, "directions of a test"))
-    return x @ directions
+    generator = stream(0, "directions of a test")
+    return x @ torch.randn(x.shape[1], most, generator=generator).to(x)

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -45,6 +46,7 @@ SIGNIFICANCE = 0.002  # the p-value up to which a correlation counts
 MIN_PERMUTATIONS = 499  # fewer cannot show a p-value as small as SIGNIFICANCE
 MAX_INTERVAL = 0.9  # an interval of the accuracy that is as wide as this says nothing
 JACKKNIFE_GROUPS = 200  # groups of bags at most, each left out once
+MAX_CLASSES = 200  # beyond this, all classes share one slope: a slope for each pair takes k squared numbers
 
 Origin = Literal["held_out", "cross_validated", "training"]
 
@@ -657,15 +659,22 @@ def estimate_accuracy(
         freedom = (len(sizes) - 1) / (len(sizes) - len(fold_of_bag.unique()))
     n = sizes.double().unsqueeze(1)
     m, k = known.shape
-    columns = torch.cat([torch.ones_like(n), known, predicted], 1)
-    weighted = n * columns
     groups = min(m, JACKKNIFE_GROUPS)
-    sums = torch.stack([columns[i::groups, : k + 1].T @ weighted[i::groups] for i in range(groups)])
+    if k > MAX_CLASSES:
+        products = torch.cat([torch.ones_like(n), known, predicted, known.square(), known * predicted], 1)
+        weighted = n * products
+        sums = torch.stack([weighted[i::groups].sum(0) for i in range(groups)])
+        accuracy_from_sums = _accuracy_of_one_slope
+    else:
+        columns = torch.cat([torch.ones_like(n), known, predicted], 1)
+        weighted = n * columns
+        sums = torch.stack([columns[i::groups, : k + 1].T @ weighted[i::groups] for i in range(groups)])
+        accuracy_from_sums = partial(_accuracy_from_sums, m=m)
     total = sums.sum(0)
-    accuracy = float(_accuracy_from_sums(total[None], m)[0])
+    accuracy = float(accuracy_from_sums(total[None])[0])
     if m < 3:
         return accuracy, 1.0
-    left_out = _accuracy_from_sums(total - sums, m)
+    left_out = accuracy_from_sums(total - sums)
     deviation = math.sqrt((groups - 1) / groups * float((left_out - left_out.mean()).square().sum()))
     half_width = float(stdtrit(groups - 1, 0.975)) * deviation * math.sqrt(freedom)
     return accuracy, math.hypot(half_width, varying_confusion(predicted, known, sizes))
@@ -713,6 +722,8 @@ def varying_confusion(predicted: Tensor, known: Tensor, sizes: Tensor) -> float:
         return 0.0  # rows are in bags by chance, so confusion cannot go along with proportions
     n = sizes.double().unsqueeze(1)
     m, k = known.shape
+    if k > MAX_CLASSES:
+        return 1.0  # no single slope describes how so many classes are confused
     columns = torch.cat([torch.ones_like(n), known, predicted], 1)
     sums = columns[:, : k + 1].T @ (n * columns)
     pi, q, slopes, variance = (part[0] for part in _confusion_slopes(sums[None], m))
@@ -723,6 +734,14 @@ def varying_confusion(predicted: Tensor, known: Tensor, sizes: Tensor) -> float:
     excess = float((n * residuals.square()).sum()) / (m - 1) - two_deviations * by_chance
     hidden = max(0.0, excess) / float(n.mean()) / float(variance)
     return math.sqrt(hidden) * (1 - float(pi.square().sum()))
+
+
+def _accuracy_of_one_slope(sums: Tensor) -> Tensor:
+    """Accuracies (r,) from weighted sums (r, 1 + 4k) of [1, known, predicted, known², known predicted]."""
+    pi, q, squares, products = (sums[:, 1:] / sums[:, :1]).chunk(4, 1)
+    variance = (squares - pi.square()).sum(1).clamp_min(1e-12)
+    slope = (products - pi * q).sum(1) / variance
+    return (pi * q).sum(1) + slope * (pi - pi.square()).sum(1)
 
 
 def _accuracy_from_sums(sums: Tensor, m: int) -> Tensor:

@@ -14,6 +14,7 @@ from narwhals.dependencies import is_pandas_dataframe, is_polars_dataframe
 from sklearn.utils.metadata_routing import MetadataRequest
 from torch import Tensor
 
+from apportion.bags.arrays import without_torch
 from apportion.bags.bags import Bags, bag_means, exact_bag_means
 from apportion.bags.build import Groups, column_names, group_rows, table_from_rows
 from apportion.bags.instances import check_row_order, read_weight
@@ -184,7 +185,7 @@ def _held_out_bags(estimator: Any, probabilities: np.ndarray, X: Any, y: Any, ba
     if _has_one_row_per_bag(y, groups):
         table = y
     elif np.ndim(y) == 1:
-        table = _count_labels(np.asarray(y), groups, np.asarray(classes))
+        table = _count_labels(np.asarray(without_torch(y)), groups, np.asarray(classes))
     else:
         table = table_from_rows(y, groups)
     return bags_of_predictions(probabilities, bags, table, classes).bags
@@ -237,7 +238,7 @@ def likelihood_of_rows(probabilities: np.ndarray, y: Any, classes: np.ndarray, w
     Rows with equal proportions are taken for one bag.
     """
     names = column_names(y)
-    rows = np.asarray(y, dtype=np.float64)
+    rows = np.asarray(without_torch(y), dtype=np.float64)
     if names is not None:
         order = [names.index(name) for name in classes.tolist() if name in names]
         rows = rows[:, order]

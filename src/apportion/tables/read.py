@@ -8,6 +8,7 @@ are refused before they are read.
 
 import csv
 import io
+import mmap
 import re
 import warnings
 from collections import Counter
@@ -34,6 +35,8 @@ MAX_COLUMNS = 3_000
 MAX_EXCEL = 1 << 28  # bytes in an Excel file, unpacked
 MAX_VALUES = 1 << 26  # a file may always claim so many values, half a gigabyte,
 MAX_VALUES_PER_BYTE = 200  # and a larger one so many for each of its bytes
+MEMORY_OF_POLARS = 1 << 30  # bytes, with its threads and buffers
+MEMORY_PER_VALUE = 32  # bytes; a value is read, encoded, predicted and written
 HEAD = 1 << 20  # bytes from which the dialect of a CSV is found
 FIRST_ROWS = 1_000  # rows that show, for nearly all columns of texts, that they are not dates
 
@@ -174,6 +177,17 @@ def _check_size(path: Path, n_rows: int, n_columns: int) -> None:
     if n_rows * n_columns > max(MAX_VALUES, MAX_VALUES_PER_BYTE * size):
         what = f"{n_rows:,} rows of {n_columns:,} columns in {size:,} bytes"
         raise DataError(f"{printable(path)} claims to hold {what}, which cannot be data")
+    _check_memory(path, n_rows * n_columns)
+
+
+def _check_memory(path: Path, n_values: int) -> None:
+    """Raise DataError if a limit leaves too little memory: polars would end the process without a word."""
+    needed = MEMORY_OF_POLARS + MEMORY_PER_VALUE * n_values
+    try:
+        mmap.mmap(-1, needed).close()  # only reserved, not used
+    except (OSError, ValueError, OverflowError) as problem:
+        what = f"{printable(path)} needs about {needed / 2**30:.1f} GiB of memory"
+        raise DataError(f"{what}, more than is left; raise the limit, or split the table") from problem
 
 
 # --- CSV

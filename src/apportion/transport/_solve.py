@@ -17,6 +17,7 @@ from torch import Tensor
 from apportion.errors import ApportionWarning, DataError
 from apportion.transport._inputs import (
     ArrayLike,
+    as_array,
     bag_starts,
     check_counts,
     check_masses,
@@ -126,6 +127,21 @@ def solve_exact(
     scores = check_scores(log_probs)
     starts = bag_starts(sizes, len(scores))
     table = check_counts(counts, starts, scores.shape[1])
+    present = present_classes(table)
+    if present is not None:
+        rows = np.repeat(np.arange(len(table)), np.diff(starts))
+        small = np.take_along_axis(scores, present[rows], 1), np.take_along_axis(table, present, 1)
+        warm_start = None if prices is None else np.take_along_axis(as_array(prices), present, 1)
+        found, costs, gaps = solve_exact(small[0], sizes, small[1], warm_start, keep_prices=keep_prices)
+        classes = np.take_along_axis(present[rows], found.numpy()[:, None], 1)[:, 0]
+        full = np.full(table.shape if keep_prices else (0, table.shape[1]), math.inf)
+        if keep_prices:
+            np.put_along_axis(full, present, costs.numpy(), 1)
+        return (
+            tensor_like(classes, log_probs),
+            tensor_like(full, log_probs),
+            tensor_like(gaps.numpy(), log_probs),
+        )
     costs = check_prices(prices, table.shape) if keep_prices else np.empty((0, table.shape[1]))
     classes, gaps = np.empty(len(scores), np.int64), np.empty(len(costs))
     announce_compilation(exact.solve_bags, "exact", seconds=15)
@@ -143,6 +159,21 @@ def solve_exact(
         if status != exact.OK:
             raise infeasible_bag(bag, status == exact.NOT_A_NUMBER, scores, starts, table)
     return tensor_like(classes, log_probs), tensor_like(costs, log_probs), tensor_like(gaps, log_probs)
+
+
+MANY_CLASSES = 1024  # beyond this, classes that a bag does not have are left out before solvers see them
+
+
+def present_classes(table: np.ndarray) -> np.ndarray | None:
+    """For every bag (m, w) the classes it has, and others up to the largest number; None if that is no help.
+
+    Solvers need memory for k squared numbers. A bag of n rows has at most n of its many classes.
+    """
+    widest = int((table > 0).sum(1).max(initial=1))
+    if table.shape[1] <= MANY_CLASSES or 2 * widest > table.shape[1]:
+        return None
+    order = np.argsort(table <= 0, axis=1, kind="stable")[:, :widest]
+    return np.sort(order, axis=1)
 
 
 # --- the best labels of weighted rows
@@ -294,6 +325,14 @@ def solve_entropic(
     starts = bag_starts(sizes, len(scores))
     table = check_proportions(proportions, len(starts) - 1, scores.shape[1])
     rho = damping(reg, precision, len(table))
+    present = present_classes(table) if not rho.any() else None
+    if present is not None:
+        rows = np.repeat(np.arange(len(table)), np.diff(starts))
+        small = np.take_along_axis(scores, present[rows], 1), sizes, np.take_along_axis(table, present, 1)
+        found, gaps, iterations = solve_entropic(*small, reg, math.inf, tol, max_iterations)
+        mass = np.zeros_like(scores)
+        np.put_along_axis(mass, present[rows], found.numpy(), 1)
+        return tensor_like(mass, log_probs), tensor_like(gaps.numpy(), log_probs), iterations
     mass, errors = np.empty_like(scores), np.empty(len(table))
     announce_compilation(newton.solve_bags, "entropic", seconds=15)
 

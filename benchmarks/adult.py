@@ -101,7 +101,7 @@ def ours(settings: dict[str, Any]):
         x: np.ndarray, y: np.ndarray, bags: np.ndarray | None, test_x: np.ndarray, seed: int
     ) -> np.ndarray:
         return (
-            ProportionClassifier(**settings, random_state=seed)
+            ProportionClassifier(**{"model": "mlp"} | settings, random_state=seed)
             .fit(x, y, bags=bags)
             .predict_proba(test_x)[:, 1]
         )

@@ -39,7 +39,7 @@ def bag_of(bags: Bags) -> np.ndarray:
 def judged(data: Instances, size: int, kind: str, seed: int) -> list[tuple[float, float]]:
     """(log-loss, accuracy) of predictions as they are, and of `condition_on_proportions`."""
     learned, new = halves(data, size, kind, seed)
-    model = ProportionClassifier(random_state=seed)
+    model = ProportionClassifier("mlp", random_state=seed)
     model.fit(learned.x.numpy(), bags=bag_of(learned), proportions=learned.proportions.numpy())
     before, truth = model.predict_proba(new.x.numpy()), data.y[new.source].numpy()
     found = before, condition_on_proportions(before, bag_of(new), new.proportions.numpy())

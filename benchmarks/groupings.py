@@ -70,7 +70,9 @@ def main() -> None:
     predicted: dict[tuple[str, ...], list[np.ndarray]] = {}
     for names in (names for n in (1, 2, 3) for names in combinations(GROUPINGS, n)):
         chosen = {name: bags[name] for name in names}
-        models = (ProportionClassifier(random_state=seed).fit(x, y, bags=chosen) for seed in asked.seeds)
+        models = (
+            ProportionClassifier("mlp", random_state=seed).fit(x, y, bags=chosen) for seed in asked.seeds
+        )
         predicted[names] = [model.predict_proba(test_x) for model in models]
         scores = [judged(each[:, 1], test_y) for each in predicted[names]]
         line(" + ".join(names), sum(len(np.unique(each)) for each in chosen.values()), scores)

@@ -184,6 +184,8 @@ def test_any_classifier_with_sample_weights_is_a_student(student, tmp_path):
         {"model": "trees", "method": "rot"},
         {"model": "trees", "pseudo_labels": "hard"},
         {"model": "linear", "batch_size": 64},
+        {"model": "average", "select_by": "likelihood", "validation_fraction": 0.2},
+        {"model": "trees", "select_by": "likelihood", "validation_fraction": 0.2},
         {"model": KNeighborsClassifier()},
         {"model": LinearSVC()},
         {"model": LogisticRegression(), "method": "dllp"},

@@ -33,7 +33,9 @@ from apportion.training import View
 
 DataKind = Literal["table", "images", "cpu_images"]
 TABLE_MODELS = ("linear", "trees", "average")  # models of rows that the training loop does not train
-TRAINING_SETTINGS = ("epochs", "student_epochs", "learning_rate", "student_learning_rate", "batch_size")
+TRAINING_SETTINGS = (
+    "epochs", "student_epochs", "learning_rate", "student_learning_rate", "batch_size", "select_by",
+)  # fmt: skip
 
 LARGEST_WHOLE_BAG = 4096  # rows; a batch grows up to this size to hold the largest bag
 MAX_INFORMATIVE_ROWS = 8192  # 1,000 steps of this many rows take one core a minute or two
@@ -109,7 +111,7 @@ def is_auto(value: Any) -> bool:
 def network_settings(settings: Mapping[str, Any]) -> list[str]:
     """The names of the settings that are given and that only networks have."""
     names = [name for name in ("method", "pseudo_labels") if not is_auto(settings[name])]
-    return names + [name for name in TRAINING_SETTINGS if settings[name] is not None]
+    return names + [name for name in TRAINING_SETTINGS if settings.get(name) is not None]
 
 
 def default_method_options(kind: DataKind, method: Method) -> dict[str, Any]:
@@ -450,10 +452,13 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         _check_choice("model", model, [*NETWORKS, *TABLE_MODELS])
     if isinstance(model, str) and model in ("linear", "trees"):
         for name in ("method", "pseudo_labels", *TRAINING_SETTINGS):
-            if settings[name] is not None:
+            if settings.get(name) is not None:
                 what = f"{name} is {settings[name]!r}, a setting of networks, but the model is {model!r}"
                 raise SettingsError(f"{what}; leave {name} out, or pass model='mlp'")
         return
+    if isinstance(model, str) and model == "average" and settings.get("select_by") is not None:
+        what = f"select_by is {settings['select_by']!r}, which chooses an epoch of a network"
+        raise SettingsError(f"{what}, but the model is 'average'; leave it out, or pass model='mlp'")
     method = settings["method"]
     if not callable(method) and (not isinstance(method, str) or method not in METHODS):
         names = ", ".join(METHODS)
@@ -484,7 +489,7 @@ def _check_scikit(model: Any, settings: Mapping[str, Any]) -> None:
         hint = "pass a classifier that takes it, such as LogisticRegression() or RandomForestClassifier()"
         raise SettingsError(f"model is a {name}, whose fit takes no sample_weight; {hint}")
     for setting in ("method", *TRAINING_SETTINGS):
-        if settings[setting] is not None:
+        if settings.get(setting) is not None:
             what = f"{setting} is {settings[setting]!r}, a setting of networks, but the model is a {name}"
             raise SettingsError(f"{what}; leave {setting} out, or pass model='mlp'")
     _check_choice("pseudo_labels", settings["pseudo_labels"], list(PSEUDO_LABELS))

@@ -109,7 +109,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         Fraction of the bags that is held out from training, for `select_by` and `calibrate`.
     select_by : str, optional
         A score of the validation bags, such as "likelihood" (see `BagScore`): the weights of the epoch with
-        the best score are kept. None: those of the last epoch.
+        the best score are kept. For networks only. None: those of the last epoch.
     calibrate : bool, default=False
         Whether to divide the logits by the temperature at which the counts of the validation bags are most
         likely. Predicted classes stay the same, probabilities change.

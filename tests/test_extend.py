@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import re
 import runpy
@@ -110,7 +111,7 @@ def test_a_file_holds_what_show_prints(tmp_path):
     path = tmp_path / "mine.json"
     for recipe, name in (
         (Recipe(), "mine/dllp/50"),
-        (Recipe(first=FirstStage("rot"), second=SecondStage()), "mine/rot+plot/50"),
+        (Recipe(first=FirstStage("rot"), second=SecondStage(precision=math.inf)), "mine/rot+plot/50"),
     ):
         path.write_text(to_json(recipe))
         assert read_recipes(path) == {name: recipe}
@@ -121,7 +122,17 @@ def test_a_file_holds_what_show_prints(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{", '{"data": 1}', '{"../../etc/x": {}}', '{"a/b": {}}', '{"a/b/c": {"nonsense": 1}}', '"x"'],
+    [
+        "",
+        "[]",
+        "{",
+        "[" * 100_000,
+        '{"data": 1}',
+        '{"../../etc/x": {}}',
+        '{"a/b": {}}',
+        '{"a/b/c": {"nonsense": 1}}',
+        '"x"',
+    ],
 )
 def test_a_bad_file_of_recipes_is_refused(tmp_path, text):
     path = tmp_path / "mine.json"

@@ -8,7 +8,7 @@ from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
-from apportion._untrusted import parse_json, printable, read_bytes
+from apportion._untrusted import printable, read_bytes
 from apportion.errors import SettingsError
 from apportion.experiments.recipe import Recipe, from_json
 
@@ -47,7 +47,12 @@ def read_recipes(path: Path) -> dict[str, Recipe]:
     A single recipe is named after the file, its method and its bag size.
     """
     text = read_bytes(path, RECIPE_LIMIT, error=SettingsError, follow_symlinks=True)
-    values = parse_json(text, str(path), {}, error=SettingsError)
+    try:
+        values = json.loads(text)  # unlike in other files, numbers may be infinite, such as a precision
+    except (ValueError, RecursionError) as problem:
+        raise SettingsError(f"{path} is not valid JSON: {printable(problem)}") from None
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path} holds no recipe; pass a file that `apportion show` printed")
     if values and set(values) <= {each.name for each in fields(Recipe)}:
         recipe = from_json(json.dumps(values))
         return {check_name(default_name(path, recipe)): recipe}

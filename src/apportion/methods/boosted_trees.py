@@ -42,7 +42,6 @@ from torch import Tensor, nn
 
 from apportion._random import derive_seed
 from apportion.bags.bags import Bags
-from apportion.methods import _tree_growth as kernels
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.methods.protocol import LossTerms
 from apportion.networks.trees import BoostedTrees, Tree, as_module
@@ -186,6 +185,8 @@ class Boosting:
 
     def add_tree(self, edges: list[np.ndarray]) -> Tree:
         """Grow a tree on the residuals, solve its leaf values, and add them to the scores."""
+        from apportion.methods import _tree_growth as kernels  # numba imports slowly
+
         kernels.class_probabilities(self.scores, self.probabilities)
         kernels.compare_bags(
             self.probabilities, self.sizes, self.proportions, self.predicted, self.residuals, self.weights
@@ -201,6 +202,8 @@ class Boosting:
         return Tree(feature, threshold, child, value, gain)
 
     def _grow(self) -> tuple[np.ndarray, ...]:
+        from apportion.methods import _tree_growth as kernels
+
         n, d = self.bins.shape
         n_rows = min(round(FRACTION_OF_ROWS * n), MAX_ROWS_TO_GROW)
         # float32 random numbers below a fraction are faster than a choice without replacement
@@ -217,6 +220,8 @@ class Boosting:
 
     def _leaf_values(self, leaves: int) -> np.ndarray:
         """Equation (3), times the rate: (leaves, classes)."""
+        from apportion.methods import _tree_growth as kernels
+
         classes = self.proportions.shape[1]
         gram = np.zeros((classes, leaves, leaves))
         right = np.zeros((classes, leaves))
@@ -255,6 +260,8 @@ class HeldOut:
         self.logits = np.tile(base, (len(self.x), 1))
 
     def add(self, tree: Tree) -> None:
+        from apportion.methods import _tree_growth as kernels
+
         leaf = np.empty(len(self.x), np.int32)
         kernels.find_leaves(self.x, tree.feature, tree.threshold, tree.child, leaf)
         self.logits += tree.value[leaf]

@@ -18,20 +18,6 @@ from apportion.errors import DataError
 CHANNELS = (1, 3, 4)  # gray, color, color and transparency
 
 
-def without_torch(values: Any) -> Any:
-    """A tensor as an array: without gradients, from any device, and float32 in place of bfloat16.
-
-    Lists and dicts of tensors become lists and dicts of arrays; everything else stays as it is.
-    """
-    if isinstance(values, Tensor):
-        return (values.float() if values.dtype == torch.bfloat16 else values).numpy(force=True)
-    if isinstance(values, list | tuple) and values and isinstance(values[0], Tensor):
-        return [without_torch(value) for value in values]
-    if isinstance(values, dict) and any(isinstance(value, Tensor) for value in values.values()):
-        return {name: without_torch(value) for name, value in values.items()}
-    return values
-
-
 def as_tensor(X: Any) -> Tensor:
     """Instances as a tensor (n, ...): float32, or uint8 for images. Shares memory with `X` where it can."""
     if isinstance(X, Tensor):

@@ -25,7 +25,6 @@ from apportion.bags.arrays import (
     move_channels_first,
     refuse_masked_values,
     stack_images,
-    without_torch,
 )
 from apportion.bags.bags import Bags
 from apportion.bags.denoise import PredictedShares, clean_proportions
@@ -45,6 +44,7 @@ from apportion.bags.proportions import (
     as_proportions,
     clip_rounding_residue,
     is_missing,
+    without_torch,
 )
 from apportion.errors import ApportionWarning, DataError, SettingsError, did_you_mean
 

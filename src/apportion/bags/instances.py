@@ -28,9 +28,9 @@ from apportion.bags.arrays import (
     refuse_masked_values,
     refuse_texts_and_sparse,
     stack_images,
-    without_torch,
 )
 from apportion.bags.bags import Bags
+from apportion.bags.proportions import without_torch
 from apportion.encoding import TableEncoder, check_unique_columns
 from apportion.errors import DataError, did_you_mean
 

@@ -6,6 +6,7 @@ classes. `problems` decides whether these numbers can be right.
 
 import math
 import re
+import sys
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -18,7 +19,6 @@ from narwhals.dependencies import (
     is_polars_series,
 )
 
-from apportion.bags.arrays import without_torch
 from apportion.errors import DataError, SettingsError, did_you_mean
 
 KINDS = ("shares", "percent", "counts")
@@ -234,6 +234,23 @@ class _Table(NamedTuple):
     values: np.ndarray  # (rows, k) float64
     bags: list[Hashable] | None  # None: rows follow the sorted bag ids
     classes: list[Any] | None  # None: columns have no names
+
+
+def without_torch(values: Any) -> Any:
+    """A tensor as an array: without gradients, from any device, and float32 in place of bfloat16.
+
+    Lists and dicts of tensors become lists and dicts of arrays; everything else stays as it is.
+    """
+    torch = sys.modules.get("torch")  # not imported for this: `apportion check` starts without it
+    if torch is None:
+        return values
+    if isinstance(values, torch.Tensor):
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy(force=True)
+    if isinstance(values, list | tuple) and values and isinstance(values[0], torch.Tensor):
+        return [without_torch(value) for value in values]
+    if isinstance(values, dict) and any(isinstance(value, torch.Tensor) for value in values.values()):
+        return {name: without_torch(value) for name, value in values.items()}
+    return values
 
 
 def _read(options: Proportions, bags: Sequence[Hashable], subset: bool) -> _Table:

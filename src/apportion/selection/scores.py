@@ -14,12 +14,11 @@ from narwhals.dependencies import is_pandas_dataframe, is_polars_dataframe
 from sklearn.utils.metadata_routing import MetadataRequest
 from torch import Tensor
 
-from apportion.bags.arrays import without_torch
 from apportion.bags.bags import Bags, bag_means, exact_bag_means
 from apportion.bags.build import Groups, column_names, group_rows, table_from_rows
 from apportion.bags.instances import check_row_order, read_weight
 from apportion.bags.predictions import bags_of_predictions
-from apportion.bags.proportions import Proportions
+from apportion.bags.proportions import Proportions, without_torch
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import bag_correlation, entropy
 from apportion.methods.count_likelihood import count_log_likelihood

@@ -317,13 +317,13 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         _delete_fitted_attributes(self)
         seed = as_seed(self.random_state)
         check_selection(self.validation_fraction, self.select_by, self.calibrate)
+        encode = encodes_arrays(self.model)
         columns = bag_column_names(bags)
         X, bags = take_bag_columns(X, bags)
         if isinstance(sample_weight, str):
             columns = [*columns, sample_weight]
             X, sample_weight = take_bag_columns(X, sample_weight)
         check_row_order(X, bags)
-        encode = encodes_arrays(self.model)
         instances, y = check_instances(self, X, y, needs_y=proportions is None, encode=encode)
         n_rows = count_rows(instances)
         built = build_bags_without_features(

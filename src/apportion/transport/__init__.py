@@ -6,15 +6,15 @@ labels, `entropic_plan` the best soft labels. Both take all bags at once, rows e
 are pure functions of arrays. docs/transport.md explains how the solvers work and what they cost.
 """
 
-from apportion.transport._inputs import ArrayLike
-from apportion.transport._rounding import round_to_counts
 from apportion.transport._solve import (
+    ArrayLike,
     Assignment,
     Plan,
     assign,
     assign_weighted,
     assign_with_duals,
     entropic_plan,
+    round_to_counts,
 )
 
 __all__ = [

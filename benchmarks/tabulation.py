@@ -1,6 +1,6 @@
 """Do the intervals of tables by group hold? Simulated elections, whose votes by group are known.
 
-python benchmarks/tabulate.py [--seeds 0 1 2 3] [--effects 0 0.3 0.7] [--epochs 40] [--level 0.9]
+python benchmarks/tabulation.py [--seeds 0 1 2 3] [--effects 0 0.3 0.7] [--epochs 40] [--level 0.9]
 
 Votes depend on race, age (not linearly) and degree, and on an effect of the precinct with this deviation.
 Race and age differ by precinct. Prints, for six tables, how many cells the interval holds, its interval score

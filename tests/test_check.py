@@ -182,6 +182,13 @@ def test_all_problems_are_reported_at_once(tmp_path):
         assert part in str(caught.value)
 
 
+def test_rows_without_a_bag_are_counted_as_rows_whatever_they_weigh(tmp_path):
+    people(tmp_path, town=["b", "a", "b", "c", None, None], people=[1.0, 1.0, 1.0, 1.0, 0.25, 0.25])
+    shares(tmp_path, left=[1, 1, 1], right=[0, 1, 0])
+    report = checked(tmp_path, kind="counts", weight="people").report
+    assert any("2 rows without a bag, first row 5" in str(problem) for problem in report.problems)
+
+
 def test_the_first_three_cases_are_named_and_all_are_counted(tmp_path):
     names = [f"t{i}" for i in range(20)]
     people(tmp_path, town=names, age=range(20), job=["x", "y"] * 10, owner=[True, False] * 10)

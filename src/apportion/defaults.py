@@ -9,7 +9,7 @@ recipes of the paper refer to these functions, never the reverse. Most defaults 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from apportion.augment import crop_flip, weak_and_strong
 from apportion.bags.arrays import as_floats, center_pixels, is_images
 from apportion.bags.bags import Bags
-from apportion.errors import SettingsError
+from apportion.errors import DataError, SettingsError
 from apportion.methods.build import METHODS, Method, image_options, is_linear, takes_pairs, takes_rows
 from apportion.methods.new_network import MakeNetwork, is_built_in
 from apportion.networks import NETWORKS, mlp, resnet9
@@ -33,6 +33,7 @@ from apportion.training import View
 
 DataKind = Literal["table", "images", "cpu_images"]
 TABLE_MODELS = ("linear", "trees", "average")  # models of rows that the training loop does not train
+ROW_MODELS = ("mlp", *TABLE_MODELS)
 TRAINING_SETTINGS = (
     "epochs", "student_epochs", "learning_rate", "student_learning_rate", "batch_size", "select_by",
 )  # fmt: skip
@@ -478,6 +479,27 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             continue
         if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise SettingsError(f"{name} is {value!r}; pass a whole number, at least {least}")
+
+
+def check_shape(x: Any, requested: Any, model: str | Callable[..., nn.Module]) -> None:
+    """Raise DataError for instances of a shape that the network cannot take."""
+    images = "images are bytes (n, channels, height, width)"
+    hint = ""
+    if x.ndim > 2 and model in ROW_MODELS and requested == model:
+        hint = f"the model {model!r} takes rows: pass X.reshape(len(X), -1), or another model"
+    elif x.ndim == 3 and (isinstance(model, str) or requested == "auto"):
+        hint = f"{images}: pass X[:, None] if they are gray, or a model of your own"
+    elif x.ndim == 4 and not is_images(x) and requested == "auto":
+        hint = (
+            f"{images}: pass X.astype(numpy.uint8) if pixels are from 0 to 255, "
+            "(255 * X).round().astype(numpy.uint8) if they are from 0 to 1, or name a model"
+        )
+    elif x.ndim > 4 and requested == "auto":
+        hint = f"{images}: pass X.reshape(-1, *X.shape[-3:]) if each is an image, with a bag for each"
+    elif x.ndim != 4 and isinstance(model, str) and model not in ROW_MODELS:
+        hint = f"{images} for the model {model!r}; name another, such as 'mlp' for rows"
+    if hint:
+        raise DataError(f"X has instances of shape {tuple(x.shape[1:])}; {hint}", value=tuple(x.shape[1:]))
 
 
 def _check_scikit(model: Any, settings: Mapping[str, Any]) -> None:

@@ -24,7 +24,6 @@ from apportion.bags.instances import (
     check_instances,
     check_instances_like_fit,
     check_row_order,
-    check_shape,
     count_rows,
     encode_features,
     read_weight,
@@ -43,7 +42,7 @@ from apportion.decisions import (
     share_prices,
     warn_never_predicted,
 )
-from apportion.defaults import check_settings, encodes_arrays, resolve_auto
+from apportion.defaults import check_settings, check_shape, encodes_arrays, resolve_auto
 from apportion.errors import ApportionWarning, SettingsError
 from apportion.evaluate import bag_correlation, predict_log_proba_on
 from apportion.fitting import fit_model

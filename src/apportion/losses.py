@@ -1,7 +1,7 @@
 """Losses: pure functions of logits, computed in float32 whatever the network computes in.
 
-Proportions are known here. Bags without any are left out before (`Bags.known`), and noise is removed in
-`bags.denoise`.
+Proportions are known here. A bag with some unknown shares is refused in `bags.problems` or filled in
+`bags.denoise`, which also removes noise; bags without any are left out before (`Bags.known`).
 """
 
 import math

@@ -26,7 +26,7 @@ from apportion.encoding import check_unique_columns
 from apportion.errors import DataError, SettingsError, did_you_mean
 from apportion.selection.crossfit import copy_unfitted, fit_part, name_bags, row_ids, take_instances
 
-MIN_BAGS = 8  # halves of fewer bags cannot be learned from
+MIN_BAGS_TO_HALVE = 8  # halves of fewer bags cannot be learned from
 BIAS = 4.0  # mean square error of networks over the variance that halves of the bags show (docs/tabulate.md)
 Columns = dict[str, list[Any]]
 
@@ -238,7 +238,7 @@ class CellCounter:
         Yields (replicate, state) after every epoch. There are no replicates for fewer than eight known bags.
         """
         known = np.flatnonzero(self.known)
-        if len(known) < MIN_BAGS:
+        if len(known) < MIN_BAGS_TO_HALVE:
             return
         ids = row_ids(self.bags)
         for i in range(0, replicates, 2):

@@ -1,7 +1,7 @@
 """Build `Bags` from users' data: rows with bag ids, and labels or a table of proportions.
 
-`build_bags` goes from top to bottom: which rows make up which bag, the proportions of the bags, the rows with
-a known label, and only then the features, which are written to their place once.
+`build_bags` goes from top to bottom: the ids of the bags and which rows make up which bag, the proportions
+of the bags, the rows with a known label, and only then the features, which are written to their place once.
 """
 
 import math

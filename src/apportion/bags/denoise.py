@@ -11,9 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from apportion.bags.proportions import Aligned
-
-SUM_TOLERANCE = 1e-4  # relative: shares printed with four digits sum to one within this
+from apportion.bags.proportions import SUM_TOLERANCE, Aligned
 
 Std = float | Literal["estimate"] | np.ndarray  # of one number; (m, 1) where numbers were rescaled bag by bag
 

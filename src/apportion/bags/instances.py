@@ -3,7 +3,7 @@
 `check_instances` is for `fit`, `check_instances_like_fit` for what is predicted later.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +19,10 @@ from narwhals.dependencies import (
 from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data  # type: ignore[attr-defined]
-from torch import Tensor, nn
+from torch import Tensor
 
 from apportion.bags.arrays import (
     as_tensor,
-    is_images,
     move_channels_first,
     refuse_masked_values,
     refuse_texts_and_sparse,
@@ -34,7 +33,6 @@ from apportion.bags.proportions import without_torch
 from apportion.encoding import TableEncoder, check_unique_columns
 from apportion.errors import DataError, did_you_mean
 
-ROW_MODELS = ("mlp", "linear", "trees", "average")
 ARRAYS: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # images stay bytes
 # rows of numbers that are encoded: in their own type, since a float32 has only seven digits
 NUMBERS: dict[str, Any] = {"dtype": "numeric", "ensure_all_finite": "allow-nan"}
@@ -216,27 +214,6 @@ def _record_columns(estimator: Any, frame: Any) -> None:
     names = nw.from_native(frame).collect_schema().names()  # scikit-learn before 1.9 cannot read polars 2
     estimator.n_features_in_ = len(names)
     estimator.feature_names_in_ = np.asarray(names, dtype=object)
-
-
-def check_shape(x: Any, requested: Any, model: str | Callable[..., nn.Module]) -> None:
-    """Raise DataError for instances of a shape that the network cannot take."""
-    images = "images are bytes (n, channels, height, width)"
-    hint = ""
-    if x.ndim > 2 and model in ROW_MODELS and requested == model:
-        hint = f"the model {model!r} takes rows: pass X.reshape(len(X), -1), or another model"
-    elif x.ndim == 3 and (isinstance(model, str) or requested == "auto"):
-        hint = f"{images}: pass X[:, None] if they are gray, or a model of your own"
-    elif x.ndim == 4 and not is_images(x) and requested == "auto":
-        hint = (
-            f"{images}: pass X.astype(numpy.uint8) if pixels are from 0 to 255, "
-            "(255 * X).round().astype(numpy.uint8) if they are from 0 to 1, or name a model"
-        )
-    elif x.ndim > 4 and requested == "auto":
-        hint = f"{images}: pass X.reshape(-1, *X.shape[-3:]) if each is an image, with a bag for each"
-    elif x.ndim != 4 and isinstance(model, str) and model not in ROW_MODELS:
-        hint = f"{images} for the model {model!r}; name another, such as 'mlp' for rows"
-    if hint:
-        raise DataError(f"X has instances of shape {tuple(x.shape[1:])}; {hint}", value=tuple(x.shape[1:]))
 
 
 # --- features in the order of the bags

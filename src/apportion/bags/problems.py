@@ -17,12 +17,11 @@ from unicodedata import normalize
 import numpy as np
 
 from apportion.bags.denoise import (
-    SUM_TOLERANCE,
     cells_beyond_noise,
     sums_beyond_noise,
     to_common_total,
 )
-from apportion.bags.proportions import Aligned, Proportions
+from apportion.bags.proportions import SUM_TOLERANCE, Aligned, Proportions
 from apportion.errors import DataError
 
 FEW = 3  # with at least this many bags, sums that fit are not a coincidence

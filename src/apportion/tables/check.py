@@ -1,7 +1,8 @@
 """Everything that is wrong with a table and the proportions of its bags, before anything is trained.
 
 `check` reports all problems at once. Feature columns are checked in `features`, images in `images`. What may
-be wrong with proportions is decided in `bags.problems`.
+be wrong with proportions is decided in `bags.problems`. The ids of a file of proportions are read in the type
+of those of the table (`cast_ids`).
 """
 
 import re
@@ -207,9 +208,9 @@ def _count_bags(spec: TableSpec, name: str, frame: pl.LazyFrame, report: CheckRe
     lost = pl.col(name).is_null()
     if counted[name].dtype.is_float():
         lost |= pl.col(name).is_nan()
-    n_lost = int(counted.filter(lost)["len"].sum())
-    if n_lost:
-        first = frame.select(name).with_row_index(ROW, offset=1).filter(lost).head(1).collect()[ROW].item()
+    if len(counted.filter(lost)):
+        rows = frame.select(name).with_row_index(ROW, offset=1).filter(lost)
+        n_lost, first = rows.select(pl.len(), pl.col(ROW).first().alias("first")).collect().row(0)
         what = f"{spec.table.name} has {n_lost:,} rows without a bag, first row {first}"
         report.add_message("no bag", what, f"fill in the column {name!r}, or leave these rows out")
     return counted.filter(~lost).sort(name)

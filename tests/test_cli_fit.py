@@ -1,5 +1,6 @@
 """`apportion check` and `fit`: the weights of the estimator, options, places that cannot be written."""
 
+import inspect
 import json
 import os
 import signal
@@ -17,8 +18,10 @@ from typer.testing import CliRunner
 pl = pytest.importorskip("polars")
 pd = pytest.importorskip("pandas")
 
-from apportion import ProportionClassifier, Proportions  # noqa: E402
+from apportion import ProportionClassifier, Proportions, tabulate  # noqa: E402
+from apportion.cli import tables  # noqa: E402
 from apportion.cli.app import app, main  # noqa: E402
+from apportion.cli.options import TrainingOptions  # noqa: E402
 from apportion.datasets.synthetic import moons  # noqa: E402
 from apportion.errors import ApportionError, ApportionWarning, ModelError  # noqa: E402
 from apportion.saving import load  # noqa: E402
@@ -37,6 +40,21 @@ def run(*words: object) -> Any:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
+
+
+@pytest.mark.parametrize(
+    ("command", "function", "own"),
+    [
+        (TrainingOptions, ProportionClassifier, {"random_state"}),  # a command repeats itself, seed 0
+        (tables.tabulate, tabulate, {"proportions"}),
+    ],
+)
+def test_options_have_the_defaults_of_python(command, function, own):
+    ours = inspect.signature(command).parameters
+    theirs = inspect.signature(function).parameters
+    shared = ours.keys() & theirs.keys() - own
+    assert len(shared) > 1
+    assert {name: ours[name].default for name in shared} == {name: theirs[name].default for name in shared}
 
 
 def done(*words: object) -> str:

@@ -21,7 +21,7 @@ from apportion.bags.denoise import (
     sums_beyond_noise,
     to_common_total,
 )
-from apportion.bags.proportions import SUM_TOLERANCE, Aligned, Proportions
+from apportion.bags.proportions import COUNT_TOLERANCE, SUM_TOLERANCE, Aligned, Proportions
 from apportion.errors import DataError
 
 FEW = 3  # with at least this many bags, sums that fit are not a coincidence
@@ -497,7 +497,7 @@ def _check_sums(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         return
     if options.std is not None:
         return
-    tolerance = 1e-8 + 1e-5 * totals if aligned.counts else SUM_TOLERANCE * totals
+    tolerance = 1e-8 + COUNT_TOLERANCE * totals if aligned.counts else SUM_TOLERANCE * totals
     off = np.abs(sums - totals) > tolerance
     wrong = np.flatnonzero(off & usable)
     hint = _sum_hint(aligned, usable) if len(wrong) else ""

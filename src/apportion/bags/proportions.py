@@ -23,6 +23,7 @@ from apportion.errors import DataError, SettingsError, did_you_mean
 
 KINDS = ("shares", "percent", "counts")
 SUM_TOLERANCE = 1e-4  # relative: shares printed with four digits sum to one within this
+COUNT_TOLERANCE = 1e-5  # relative: counts that were computed in float32
 ROUNDING_RESIDUE = 1e-9  # negative numbers above -1e-9 are floating-point residue, as of 1 - 0.9 - 0.1
 FEW = 3  # with at least this many bags, a column of their ids is not a coincidence; 0 and 1 may be shares
 

@@ -1,4 +1,4 @@
-"""Commands about tables: check, fit, predict, diagnose and export."""
+"""Commands about tables: check, fit, predict, diagnose, tabulate and export."""
 
 import math
 from collections import Counter

@@ -128,7 +128,7 @@ def cell_contents(cell: Cell) -> dict[str, Any]:
         "size": rest[1] if len(rest) > 1 else "",
         "seeds": ", ".join(folder.name.removeprefix("seed=") for folder in cell.folders),
         "mean": statistics.fmean(values),
-        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        "deviation": cell.deviation(),
         "oracle": cell.mean("test_accuracy", "oracle"),
         "seconds": cell.seconds(),
     }

@@ -52,6 +52,11 @@ class Cell:
     def mean(self, *path: str) -> float:
         return statistics.fmean(self.numbers(*path))
 
+    def deviation(self) -> float | None:
+        """Standard deviation of the accuracies over seeds; None of one seed."""
+        values = self.accuracies()
+        return statistics.stdev(values) if len(values) > 1 else None
+
     def accuracies(self) -> list[float]:
         """Test accuracy of the last epoch of every seed, in percent."""
         return self.numbers("test_accuracy", "last")

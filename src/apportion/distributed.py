@@ -41,7 +41,7 @@ MAX, SUM = dist.ReduceOp.MAX, dist.ReduceOp.SUM
 
 
 class ProcessGroup:
-    """The processes of one training, rows_done from one of them.
+    """The processes of one training, as one of them sees them.
 
     Attributes
     ----------

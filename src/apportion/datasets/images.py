@@ -3,7 +3,7 @@
 A copy is a folder of .npy arrays, the binary version of the CIFAR archive (packed or unpacked), or the IDX
 files of the MNIST family (with or without .gz). Whatever the copy, its arrays must have the known checksums:
 two people who use the same seed have the same bags. Where no checksum of the content is known (Fashion-MNIST,
-KMNIST), the published .gz files must have theirs.
+KMNIST), the published .gz files must have theirs. Addresses and checksums are at the end.
 """
 
 import hashlib

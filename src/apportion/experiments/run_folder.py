@@ -3,7 +3,7 @@
 The result is written last: if it exists, the run is finished. Every other file is written whole or not at
 all, and the log is on the disk before the checkpoint that counts its lines. A run that was killed at any
 moment therefore resumes to the same bits. Run folders may come from strangers: what is read is checked, and
-nothing in it is executed.
+nothing in it is executed. (`run` skips a finished run of the same recipe.)
 """
 
 import io

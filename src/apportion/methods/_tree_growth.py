@@ -1,9 +1,9 @@
 """Compiled kernels of boosted trees: growing one tree, and sums over bags and leaves.
 
 A tree grows leaf by leaf, and the split that most reduces the squared error of the residuals comes first.
-Features are small whole numbers (bins), so the best split of a leaf follows from a histogram: sums of the
-residuals, of the weights, and the number of rows, in each bin of each feature. The histogram of the larger
-child is that of its parent minus that of the smaller child.
+Features are small whole numbers (bins, made in boosted_trees.py, which has all settings), so the best split
+of a leaf follows from a histogram: sums of the residuals, of the weights, and the number of rows, in each bin
+of each feature. The histogram of the larger child is that of its parent minus that of the smaller child.
 
 Scores, probabilities and residuals have one column per class; of two classes only the second has one.
 `bins` are (n, d) bytes. The bins of feature f are places `start[f]` to `start[f + 1]` of a histogram.

@@ -14,9 +14,12 @@ from apportion.experiments.sample import GRID, Sample
 SCRIPT = "<script>alert(1)</script>"  # the name of a class, and a remark
 
 
-def recipe_for(epochs: int, plot: bool, seed: int, data: str = "digits") -> Recipe:
-    second = SecondStage(epochs=epochs) if plot else None
-    return Recipe(Data(data, 16), Network(), FirstStage(epochs=epochs), second, seed=seed)
+def recipe_for(name: str, epochs: int, seed: int, data: str = "digits") -> Recipe:
+    """A recipe whose method and bag size are those of its name, if it says them."""
+    *_, method, size = ["g", "dllp", *name.split("/")]
+    second = SecondStage(epochs=epochs) if "+plot" in name else None
+    first = FirstStage(method.split("+")[0], epochs=epochs)
+    return Recipe(Data(data, int(size) if size.isdecimal() else 16), Network(), first, second, seed=seed)
 
 
 def log_line(epoch: int, accuracy: float, plot: bool = True) -> dict[str, Any]:
@@ -99,7 +102,7 @@ def write_run(
         if last is not None:
             curve[-1] = last
         log = [log_line(epoch, accuracy, plot) for epoch, accuracy in enumerate(curve, 1)]
-    (folder / "recipe.json").write_text(to_json(recipe_for(epochs, plot, seed, data)))
+    (folder / "recipe.json").write_text(to_json(recipe_for(name, epochs, seed, data)))
     where = {"device": "cpu: x", "torch": "2", "commit": "abcdef", "remark": SCRIPT}
     (folder / "where.json").write_text(json.dumps(where))
     write_log(folder, log)

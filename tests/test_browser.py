@@ -135,6 +135,25 @@ def test_a_bag_is_picked_and_its_labels_follow(chromium, report):
     visit.close(report)
 
 
+def test_the_points_of_one_run_are_gone_when_another_has_none(chromium, report):
+    visit = Visit(chromium, report)
+    page = visit.page
+    shown = "() => getComputedStyle(document.getElementById('chart-points')).display"
+    page.select_option("#run", "figure2-early/dllp/50/seed=1")
+    page.wait_for_function("() => document.querySelector('#chart-points svg')")
+    assert page.evaluate(shown) != "none"
+    assert page.text_content("#caption-shares").endswith(": known, predicted.")  # a first stage has no labels
+    page.select_option("#run", "digits/dllp+plot/16/seed=1")
+    page.wait_for_function("() => document.querySelector('#tiles .tile')")
+    assert page.evaluate(shown) == "none"
+    assert page.text_content("#caption-shares").endswith(": known, transport labels, predicted.")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('#chart-history .role-mark.mark-text text')]"
+        ".some(text => text.textContent.startsWith('class 1'))"  # and not 'cla', as every class begins
+    )
+    visit.close(report)
+
+
 def test_a_class_named_script_is_text(chromium, report):
     visit = Visit(chromium, report)
     visit.page.select_option("#run", "digits/dllp/16/seed=2")

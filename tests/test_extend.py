@@ -10,18 +10,29 @@ import shlex
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from apportion.cli.app import app
+from apportion.cli.experiments import change_recipes
 from apportion.datasets import Instances, load_dataset, register_dataset
 from apportion.datasets.catalog import OTHERS
-from apportion.errors import DataError, SettingsError
+from apportion.errors import ApportionWarning, DataError, RunError, SettingsError
 from apportion.experiments.extensions import check_name, import_modules, read_recipes
-from apportion.experiments.recipe import Data, FirstStage, Recipe, SecondStage, check_recipe, to_json
+from apportion.experiments.recipe import (
+    Data,
+    FirstStage,
+    Recipe,
+    SecondStage,
+    check_recipe,
+    from_json,
+    to_json,
+)
 from apportion.experiments.recipes import RECIPES
+from apportion.experiments.run import run, run_with_teacher
 from apportion.experiments.run_folder import read_recipe, read_where
 from apportion.methods import METHODS
 from apportion.report.page import run_command
@@ -104,6 +115,119 @@ def test_the_page_runs_as_printed(page, empty_folder):
     assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
+# --- a module that changes
+
+MINE = """
+from apportion.errors import SettingsError
+from apportion.losses import proportion_loss
+from apportion.methods import register_method
+from factor import FACTOR
+
+class Mine:
+    title = "my method"
+
+    def __init__(self, classifier, start=0.5):
+        self.classifier = classifier
+        if not 0 <= start < 1:
+            raise SettingsError(f"start is {start}; it must be in [0, 1)")
+
+    def networks(self):
+        return [self.classifier]
+
+    def losses(self, batch, progress):
+        yield {"bags": FACTOR * proportion_loss(self.classifier(batch.x), batch.sizes, batch.proportions)}
+
+register_method("mine", Mine)
+"""
+RUN = "apportion run figure2/dllp/50 --set first.method=mine --import mine --name t/mine/50 --device cpu"
+
+
+def write_module(name: str, text: str) -> None:
+    """Write a module, to be imported as by a new process."""
+    Path(f"{name}.py").write_text(text)
+    for each in (name, "mine"):
+        sys.modules.pop(each, None)
+
+
+def test_runs_of_another_state_of_a_module_are_reported(empty_folder):
+    write_module("factor", "FACTOR = 1\n")
+    write_module("mine", MINE)
+    short = f"{RUN} --set first.epochs=1 --seeds"
+    run_line(f"{short} 1-2")
+    (checksum,) = read_where(Path("runs/t/mine/50/seed=1"))["imports"].values()
+    Path("unrelated.py").write_text("")
+    write_module("mine", MINE)
+    assert import_modules(["mine"]) == {"mine": checksum}
+    assert run_line(f"{short} 1").split("seed=1: ")[1].strip() == "finished before, skipped"
+    write_module("factor", "FACTOR = 2  # mine.py imports it\n")
+    again = " ".join(run_line(f"{short} 1,3").split())
+    assert "seed=1: finished before with another mine.py, skipped" in again
+    assert "finished before with another mine.py" in run_line(f"{short} 1 --jobs 2")
+    run_line("apportion report runs --md report.md --html report.html")
+    assert "`t/mine/50`‡ |" in Path("report.md").read_text("utf-8")
+    assert "t/mine/50‡" in Path("report.html").read_text("utf-8")
+
+
+def test_a_run_does_not_resume_with_another_state_of_a_module(empty_folder):
+    write_module("factor", "FACTOR = 1\n")
+    write_module("mine", MINE)
+    recipe = Recipe(first=FirstStage("mine", epochs=3))
+    lines = run(recipe, Path("run"), device="cpu", imports=["mine"])
+    next(lines)
+    next(lines)
+    lines.close()
+    write_module("factor", "FACTOR = 2  # another one\n")
+    with pytest.raises(RunError, match=r"imports\.mine: "):
+        list(run(recipe, Path("run"), device="cpu", imports=["mine"]))
+    assert len(list(run(recipe, Path("run"), device="cpu", imports=["mine"], force=True))) == 1
+
+
+def test_a_second_stage_warns_of_a_first_stage_by_another_state_of_a_module(empty_folder):
+    write_module("factor", "FACTOR = 1\n")
+    write_module("mine", MINE)
+    run_line(f"{RUN} --set first.epochs=1")
+    write_module("factor", "FACTOR = 2  # another one\n")
+    recipe = Recipe(first=FirstStage("mine", epochs=1), second=SecondStage(epochs=1))
+    recipe = replace(recipe, network=RECIPES["figure2/dllp/50"].network, batch_size=100)
+    first = read_recipe(Path("runs/t/mine/50/seed=1"))
+    recipe = from_json(json.dumps(first | {"second": json.loads(to_json(recipe))["second"]}))
+    with pytest.warns(ApportionWarning, match=r"another mine\.py"):
+        list(run_with_teacher(recipe, Path("runs"), "t/mine+plot/50", device="cpu", imports=["mine"]))
+
+
+def test_a_start_that_failed_leaves_the_folder_to_another_recipe(empty_folder):
+    write_module("factor", "FACTOR = 1\n")
+    write_module("mine", MINE)
+    short = f"{RUN} --set first.epochs=1"
+    with pytest.raises(SettingsError, match="start is 3"):
+        run_line(f"{short} --set first.options.start=3.0")
+    run_line(short)
+    folder = Path("runs/t/mine/50/seed=1")
+    assert read_recipe(folder)["first"]["options"] == {}
+    with pytest.raises(RunError, match=r"start: default in the folder, 0\.1 requested"):
+        run_line(f"{short} --set first.options.start=0.1")
+
+
+def test_show_checks_options_of_imported_methods(empty_folder):
+    write_module("factor", "FACTOR = 1\n")
+    write_module("mine", MINE)
+    show = "apportion show figure2/dllp/50 --import mine --set first.method=mine --set first.options"
+    assert json.loads(run_line(f"{show}.start=0.1"))["first"]["options"] == {"start": 0.1}
+    with pytest.raises(SettingsError, match="strat"):
+        run_line(f"{show}.strat=0.1")
+
+
+def test_a_report_says_which_modules_have_the_titles(empty_folder):
+    write_module("factor", "FACTOR = 1\n")
+    write_module("mine", MINE)
+    run_line(f"{RUN} --set first.epochs=1")
+    assert "--import" not in run_line("apportion report runs --md report.md --import mine")
+    assert "| my method |" in Path("report.md").read_text("utf-8")
+    del METHODS["mine"]
+    assert "pass --import mine for the titles" in run_line("apportion report runs --md report.md")
+    assert "| mine |" in Path("report.md").read_text("utf-8")
+
+
 # --- recipes in files
 
 
@@ -118,6 +242,22 @@ def test_a_file_holds_what_show_prints(tmp_path):
     group = {name: json.loads(to_json(recipe)) for name, recipe in RECIPES.items() if "smoke/" in name}
     path.write_text(json.dumps(group))
     assert read_recipes(path) == {name: RECIPES[name] for name in group}
+
+
+def test_a_recipe_of_a_file_is_named_after_its_changed_settings(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(to_json(RECIPES["digits/dllp/16"]))
+    changes = {"first.method": "rot", "data.bag_size": "32", "second": "{}"}
+    assert list(change_recipes(str(path), changes)) == ["mine/rot+plot/32"]
+    path.write_text(json.dumps({"a/b/16": json.loads(to_json(RECIPES["digits/dllp/16"]))}))
+    assert list(change_recipes(str(path), changes)) == ["a/b/16"]
+
+
+def test_a_second_stage_cannot_be_named_like_its_first_stage(tmp_path):
+    recipe = replace(RECIPES["digits/dllp+plot/16"])
+    with pytest.raises(RunError, match=r"mine/dllp\+plot/16"):
+        list(run_with_teacher(recipe, tmp_path, "mine/dllp/16", device="cpu"))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -148,7 +288,7 @@ def test_names_that_are_no_folders_of_runs_are_refused(name):
     assert check_name("a-b/dllp+plot/64") == "a-b/dllp+plot/64"
 
 
-@pytest.mark.parametrize("name", ["no_such_module", "os; rm", "../x", "json.no_such_part"])
+@pytest.mark.parametrize("name", ["no_such_module", "os; rm", "../x", "json.no_such_part", "json.py"])
 def test_modules_that_are_not_there_are_refused(name):
     with pytest.raises(SettingsError):
         import_modules([name])

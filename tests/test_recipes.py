@@ -69,7 +69,7 @@ def test_settings_are_changed_by_path_and_read_as_json():
         "network.options.widths": "[8, 8]",
         "seed": "7",
     }
-    recipe = change_recipe(Recipe(), changes)
+    recipe = change_recipe(Recipe(second=SecondStage()), changes)
     network = Network(options={"dropout": 0.5})
     second = SecondStage(mixup=1.0, labels="soft", precision=2.5, network=network)
     assert recipe == Recipe(network=Network(options={"widths": (8, 8)}), second=second, seed=7)
@@ -108,6 +108,13 @@ def test_a_students_network_starts_from_that_of_the_first_stage():
 def test_unknown_settings_and_wrong_types_are_refused(path, text):
     with pytest.raises(SettingsError, match=path.split(".")[0]):
         change_recipe(Recipe(), {path: text})
+
+
+def test_a_second_stage_is_added_by_name_only():
+    with pytest.raises(SettingsError, match=r"digits/dllp/16 has no second stage.*second\.epochs"):
+        change_recipe(Recipe(), {"second.epochs": "2"}, "digits/dllp/16")
+    added = change_recipe(Recipe(), {"second": "{}", "second.epochs": "2"})
+    assert added.second == SecondStage(epochs=2)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", '{"bags": {}}', "{", "[" * 100_000, '{"seed": "\\ud800"}'])

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,46 @@ def test_tables_report_the_last_epoch_and_not_the_best(tmp_path):
     for text in (run_table(cells, "mine1"), accuracy_table(cells, "mine1"), "## mine2"):
         assert text in page
     assert "Made on: cpu: x, torch 2, commit abcdef (4 runs)." in page
+
+
+def test_method_and_bag_size_are_those_of_the_recipe_whatever_the_folder_is_called(tmp_path):
+    base = RECIPES["digits/dllp/16"]
+    rot = change_recipe(base, {"first.method": "rot", "data.bag_size": "32"})
+    runs = {
+        "trial/dllp/16": rot,
+        "trial/rot/32": change_recipe(rot, {"data.bag_size": "16"}),
+        "trial/rot-sharp/32": change_recipe(rot, {"first.options.alpha": "0.9"}),
+        "trial/again/32": rot,
+        "trial/supervised/1": change_recipe(base, {"data.bag_size": "1"}),
+        "trial/plot/16": RECIPES["digits/dllp+plot/16"],
+        "trial/twice/16": change_recipe(rot, {"data.bag_size": "16"}),
+        "trial/twice/32": change_recipe(rot, {"data.bag_size": "16"}),
+    }
+    for i, (name, recipe) in enumerate(runs.items()):
+        folder = write_run(tmp_path, name, last=float(i))
+        (folder / "recipe.json").write_text(to_json(recipe))
+    cells = collect(tmp_path)
+    assert accuracy_table(cells, "trial").splitlines() == [
+        "|  | bags of 1 | bags of 16 | bags of 32 |",
+        "| --- | --- | --- | --- |",
+        "| ROT (again) | – | – | 3.00 (–, 1) |",
+        "| ROT | – | 1.00 (–, 1) | 0.00 (–, 1) |",
+        "| DLLP + PLOT | – | 5.00 (–, 1) | – |",
+        "| ROT (rot-sharp) | – | – | 2.00 (–, 1) |",
+        "| supervised | 4.00 (–, 1) | – | – |",
+        "| ROT (twice) | – | 6.00 (–, 1) | – |",
+        "| ROT (twice/32) | – | 7.00 (–, 1) | – |",
+    ]
+    rows = {cell["name"]: (cell["method"], cell["size"]) for cell in data_of(html_page(tmp_path))["cells"]}
+    assert rows["trial/dllp/16"] == ("ROT", "32")
+
+
+def test_seeds_of_different_recipes_in_one_folder_are_marked(tmp_path):
+    for seed, change in ((1, {}), (2, {"first.epochs": "7"})):
+        folder = write_run(tmp_path, "trial/dllp/16", seed)
+        (folder / "recipe.json").write_text(to_json(change_recipe(RECIPES["digits/dllp/16"], change)))
+    assert provenance_marks(collect(tmp_path), "trial") == {"trial/dllp/16": "†"}
+    assert "trial/dllp/16†" in html_page(tmp_path)
 
 
 def test_runs_of_other_settings_and_of_other_sources_are_marked(tmp_path):
@@ -327,6 +368,15 @@ def test_charts_are_vega_lite():
         assert vl_convert.vegalite_to_vega(chart)["marks"]
 
 
+def test_the_command_starts_from_the_recipe_with_the_fewest_differences():
+    recipe = change_recipe(RECIPES["digits/llp_vat+plot/16"], {"data.name": "blobs", "second.mixup": "0.4"})
+    command = run_command("mine/llp_vat+plot/16", json.loads(to_json(recipe)), {"imports": {"sharp": "ab"}})
+    assert command == (
+        "apportion run digits/llp_vat+plot/16 --seeds 1 --name mine/llp_vat+plot/16 --import sharp "
+        "--set data.name=blobs --set second.mixup=0.4"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "recipe"),
     [
@@ -346,7 +396,7 @@ def test_the_command_repeats_the_run(name, recipe):
     words = shlex.split(run_command(name, json.loads(to_json(recipe))))
     assert words[:2] == ["apportion", "run"]
     assert words[3:5] == ["--seeds", str(recipe.seed)]
-    settings = parse_settings([word for word in words[5:] if word != "--set"])
+    settings = parse_settings([after for word, after in pairwise(words) if word == "--set"])
     assert replace(change_recipe(RECIPES[words[2]], settings), seed=recipe.seed) == recipe
 
 

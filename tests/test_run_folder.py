@@ -105,7 +105,7 @@ def test_another_recipe_is_refused_with_the_settings_that_differ_or_forced_and_r
     with pytest.raises(RunError) as error:
         start_run(begun, other, WHERE)
     assert "first.epochs: 3" in str(error.value)
-    assert "second.mixup: None" in str(error.value)
+    assert "second.mixup: none" in str(error.value)
     assert "learning_rate" not in str(error.value)
     assert read_recipe(begun) == json.loads(RECIPE)
     assert start_run(begun, other, WHERE, force=True)["epoch"] == 1

@@ -58,6 +58,22 @@ def find_recipes(name: str) -> "dict[str, Recipe]":
     return group
 
 
+def change_recipes(name: str, settings: dict[str, str]) -> "dict[str, Recipe]":
+    """The recipes of `find_recipes` with changed settings.
+
+    A recipe that is named after its file, its method and its bag size is named after those that it has now.
+    """
+    from apportion.experiments.extensions import check_name, default_name
+    from apportion.experiments.recipe import change_recipe
+
+    changed = {}
+    for key, recipe in find_recipes(name).items():
+        new = change_recipe(recipe, settings, key)
+        is_default = name.endswith(".json") and key == default_name(Path(name), recipe)
+        changed[check_name(default_name(Path(name), new)) if is_default else key] = new
+    return changed
+
+
 def parse_settings(texts: list[str] | None) -> dict[str, str]:
     from apportion._untrusted import printable
 
@@ -106,12 +122,21 @@ def show(
         str, typer.Argument(help="A recipe, or a group: then an object with one recipe per name.")
     ],
     set_: Settings = None,
+    imports: Imports = None,
 ) -> None:
-    """Print a recipe with all its settings as JSON."""
-    from apportion.experiments.recipe import change_recipe, to_json
+    """Print a recipe with all its settings as JSON.
 
-    settings = parse_settings(set_)
-    recipes = {key: to_json(change_recipe(recipe, settings)) for key, recipe in find_recipes(name).items()}
+    With --import, names and options of your own are checked, too.
+    """
+    from apportion.experiments.extensions import import_modules
+    from apportion.experiments.recipe import check_recipe, to_json
+
+    import_modules(imports or ())
+    found = change_recipes(name, parse_settings(set_))
+    if imports:
+        for recipe in found.values():
+            check_recipe(recipe)
+    recipes = {key: to_json(recipe) for key, recipe in found.items()}
     if list(recipes) == [name]:
         print(recipes[name])
     else:
@@ -153,16 +178,13 @@ def run(
 
     from apportion.cli.progress import Progress
     from apportion.experiments.extensions import check_name, import_modules
-    from apportion.experiments.recipe import change_recipe, changed_name
+    from apportion.experiments.recipe import changed_name
     from apportion.experiments.run import run_with_teacher
 
     modules = tuple(imports or ())
-    import_modules(modules)
+    checksums = import_modules(modules)
     changes = parse_settings(set_)
-    found = {
-        changed_name(key, changes): change_recipe(recipe, changes)
-        for key, recipe in find_recipes(name).items()
-    }
+    found = {changed_name(key, changes): recipe for key, recipe in change_recipes(name, changes).items()}
     if run_name is not None:
         if len(found) != 1:
             raise typer.BadParameter(f"--name is for one recipe, but {name} has {len(found)}")
@@ -176,17 +198,29 @@ def run(
             raise typer.BadParameter(
                 "under torchrun all processes share one run; leave out --jobs and --scheduler"
             )
-        run_in_parallel(recipes, out, jobs, scheduler, tensorboard, settings)
+        run_in_parallel(recipes, out, jobs, scheduler, tensorboard, settings, checksums)
         return
     is_first_process = os.environ.get("RANK", "0") == "0"  # of those that torchrun started
     for key, recipe in recipes:
         event_files = EventFiles() if tensorboard and is_first_process else nullcontext()
         with Progress() as progress, event_files as events:
             for folder, epochs, line in run_with_teacher(recipe, out, key, **settings):
-                if is_first_process:
+                if line is None and is_first_process:
+                    progress.print(
+                        f"{folder.relative_to(out)}: {finished_before(folder, checksums)}, skipped"
+                    )
+                elif line is not None and is_first_process:
                     progress.show_epoch(str(folder.relative_to(out)), epochs, line)
                 if events is not None and line is not None:
                     events.write(folder, line)
+
+
+def finished_before(folder: Path, checksums: dict[str, str]) -> str:
+    """What is printed about a finished run. It may have been made by another state of a user's module."""
+    from apportion.experiments.run_folder import changed_modules
+
+    changed = [f"{module}.py" for module in changed_modules(folder, checksums)]
+    return f"finished before with another {' and '.join(changed)}" if changed else "finished before"
 
 
 def run_in_parallel(
@@ -196,6 +230,7 @@ def run_in_parallel(
     scheduler: str | None,
     tensorboard: bool,
     settings: dict[str, Any],
+    checksums: dict[str, str],
 ) -> None:
     """Make the runs, print a line for each that has ended, and fail at the end if any of them failed."""
     from apportion._untrusted import printable
@@ -216,7 +251,7 @@ def run_in_parallel(
                 failed += 1
                 text = f"failed: {result.problem}"
             else:
-                took = f"{result.seconds:.1f} s" if result.seconds else "finished before"
+                took = f"{result.seconds:.1f} s" if result.seconds else finished_before(folder, checksums)
                 text = f"test {read_result(folder)['test_accuracy']['last']:.2f} %, {took}"
                 if events is not None and result.seconds:
                     for line in read_log(folder):
@@ -272,6 +307,7 @@ def report(
     from apportion.errors import RunError
     from apportion.experiments.extensions import import_modules
     from apportion.experiments.run_folder import all_runs, is_finished
+    from apportion.report.tables import collect, modules_not_imported
 
     import_modules(imports or ())
     if not root.is_dir():
@@ -298,6 +334,10 @@ def report(
         page = html_page(root, data, thumbnails).encode("utf-8", "replace")
         atomic_write(html, page, error=RunError)
         print(f"{printable(html)}, {len(page) / 1e6:.2f} MB")
+    modules = modules_not_imported(collect(root))
+    if modules:
+        options = " ".join(f"--import {module}" for module in modules)
+        print(f"pass {options} for the titles of methods and the pictures of data")
 
 
 class FigureKind(StrEnum):
@@ -393,7 +433,8 @@ def demo(
                 for name, unseeded in recipes.items():
                     recipe = replace(unseeded, seed=seed)
                     for place, epochs, line in run_with_teacher(recipe, root, name, device="cpu"):
-                        progress.show_epoch(str(place.relative_to(root).parent), epochs, line)
+                        if line is not None:
+                            progress.show_epoch(str(place.relative_to(root).parent), epochs, line)
                     folders.append(folder_of_run(root, name, recipe))
             print(f"\n{title}\n{moons_table(folders)}")
             stem = out / next(iter(recipes)).split("/")[0]

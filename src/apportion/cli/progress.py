@@ -63,11 +63,8 @@ class Progress:
         if done == total or time.monotonic() - self.printed > PLAIN_SECONDS:
             self._print_pending()
 
-    def show_epoch(self, name: str, epochs: int, line: dict[str, Any] | None) -> None:
-        """A line of the log of a run of so many epochs; None if the run was finished before."""
-        if line is None:
-            self.print(f"{name}: finished before, skipped")
-            return
+    def show_epoch(self, name: str, epochs: int, line: dict[str, Any]) -> None:
+        """A line of the log of a run of so many epochs."""
         terms = ", ".join(f"{term} {value:.4g}" for term, value in line["terms"].items())
         self.update(name, line["epoch"], epochs, f"test {line['test_accuracy']:.2f} %, {terms}")
 

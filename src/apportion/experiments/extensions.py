@@ -10,28 +10,31 @@ from pathlib import Path
 
 from apportion._untrusted import printable, read_bytes
 from apportion.errors import SettingsError
+from apportion.experiments.provenance import MODULE, module_checksum
 from apportion.experiments.recipe import Recipe, from_json
 
 RECIPE_LIMIT = 1 << 22  # bytes of a file of recipes
-MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 NAME = re.compile(r"[\w+-][\w.,=+-]*/[\w+-][\w.+-]*/[\w+-][\w.+-]*")  # GROUP/METHOD/SIZE
 
 
-def import_modules(names: Iterable[str]) -> None:
+def import_modules(names: Iterable[str]) -> dict[str, str]:
     """Import modules that register methods, networks and data sets, also from the working directory.
 
-    This executes them, so their names come from the user, never from a file.
+    This executes them, so their names come from the user, never from a file. Returns their checksums.
     """
+    checksums = {}
     for name in names:
         if not MODULE.fullmatch(name):
             raise SettingsError(
                 f"'{printable(name)}' is not the name of a module; pass one such as my_module"
             )
+        if name.endswith(".py"):
+            raise SettingsError(f"'{name}' is a file; pass the name of its module, --import {name[:-3]}")
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
         try:
-            import_module(name)
+            checksums[name] = module_checksum(import_module(name))
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise  # a module that this one imports
@@ -39,6 +42,7 @@ def import_modules(names: Iterable[str]) -> None:
                 f"there is no module '{name}'; run the command in the folder of {name}.py, or put it on "
                 "PYTHONPATH"
             ) from None
+    return checksums
 
 
 def read_recipes(path: Path) -> dict[str, Recipe]:

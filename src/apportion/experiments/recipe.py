@@ -135,15 +135,21 @@ def from_json(text: str) -> Recipe:
     return _build(Recipe, values, "")
 
 
-def change_recipe(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
-    """The recipe with settings such as {"second.mixup": "0.4"}. Values are read as JSON if possible."""
+def change_recipe(recipe: Recipe, settings: Mapping[str, str], name: str = "the recipe") -> Recipe:
+    """The recipe with settings such as {"second.mixup": "0.4"}. Values are read as JSON if possible.
+
+    `name` is what errors call the recipe.
+    """
     values: dict[str, Any] = asdict(recipe)
     for path, text in settings.items():
-        *parents, name = path.split(".")
+        *parents, last = path.split(".")
         place = values
         for i, parent in enumerate(parents):
             if place.get(parent) is None and parent == "second":
-                place[parent] = {}
+                raise SettingsError(
+                    f"{printable(name)} has no second stage, so there is no {printable(path)}; start from a "
+                    "recipe with +plot in its name, or add a second stage before: --set second={}"
+                )
             if place.get(parent) is None and parent == "network":
                 place[parent] = deepcopy(values["network"])
             if not isinstance(place.get(parent), dict):
@@ -153,9 +159,9 @@ def change_recipe(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
                 )
             place = place[parent]
         try:
-            place[name] = json.loads(text)
+            place[last] = json.loads(text)
         except (ValueError, RecursionError):
-            place[name] = text
+            place[last] = text
     return _build(Recipe, values, "")
 
 

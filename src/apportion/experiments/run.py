@@ -74,22 +74,22 @@ def run(
     is recorded. `imports` are modules that register methods, networks or data sets of the recipe.
     """
     # everything that can fail early fails here, before the folder is created
-    import_modules(imports)
+    checksums = import_modules(imports)
     check_recipe(recipe)
     run_folder.check_not_finished(folder)
     run_folder.check_same_recipe(folder, to_json(recipe), force)
     place = process_device(find_device(device))
     task = load_run_data(recipe, place, data)
     group = process_group(place)
-    where = describe_where(place, exact)
+    where = describe_where(place, exact, checksums)
     where["data"] = data_checksum(task)
     where["processes"] = 1 if group is None else group.size
-    if imports:
-        where["imports"] = list(imports)
     if recipe.second is not None and teacher is None:
         raise RunError("a second stage needs the run of its first stage; pass its folder as teacher")
     if teacher is not None:
         run_folder.check_teacher_data(teacher, where["data"])
+        for module in run_folder.changed_modules(teacher, checksums):
+            _warn(f"the first stage in {teacher} was made with another {module}.py")
     if group is not None:
         _check_processes(group, where, recipe)
         if group.rank:
@@ -396,11 +396,17 @@ def teacher_folder(recipe: Recipe, root: Path, name: str) -> Path:
     alone, and its first stage is trained again next to it, in a folder that no report counts.
     """
     first = replace(recipe, second=None)
+    group, _, size = name.split("/")
+    usual_name = f"{group}/{recipe.first.method}/{size}"
+    if usual_name == name:
+        raise RunError(
+            f"{name} is the name of the first stage of this run; name the run of its second stage otherwise, "
+            f"such as {group}/{recipe.first.method}+plot/{size} (--name)"
+        )
     found = find_run(root, first, files_to_teach(recipe))
     if found is not None:
         return found
-    group, _, size = name.split("/")
-    usual = folder_of_run(root, f"{group}/{recipe.first.method}/{size}", recipe)
+    usual = folder_of_run(root, usual_name, recipe)
     if not run_folder.is_finished(usual):
         return usual
     run_folder.check_same_recipe(usual, to_json(first))

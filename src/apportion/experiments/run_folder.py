@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,11 @@ from apportion._untrusted import (
     read_tensors,
 )
 from apportion.errors import RunError
+from apportion.experiments.provenance import imported_modules
 
 CHECKPOINT_SECONDS = 20.0  # between checkpoints: what a SIGKILL costs at most
 # parts of where.json that must not change when a run resumes
-PINNED = ("apportion", "sources", "torch", "exact", "data", "processes")
+PINNED = ("apportion", "sources", "imports", "torch", "exact", "data", "processes")
 RESUME_HINT = "the same command resumes from the last checkpoint"
 LOG_LIMIT = 1 << 25  # bytes; the log of ten thousand epochs has 4 million
 
@@ -132,10 +133,17 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     old = _flatten(old)
     new = _flatten(new)
     return [
-        f"  {printable(name)}: {printable(repr(old.get(name)))} in the folder, {new.get(name)!r} requested"
+        f"  {printable(name)}: {_shown(old, name)} in the folder, {_shown(new, name)} requested"
         for name in {**old, **new}
         if old.get(name) != new.get(name)
     ]
+
+
+def _shown(settings: dict[str, Any], name: str) -> str:
+    """A setting for people. An option that is missing has its default."""
+    if name not in settings:
+        return "default" if ".options." in name else "none"
+    return printable(repr(settings[name]))
 
 
 def _flatten(values: dict[str, Any], path: str = "") -> dict[str, Any]:
@@ -149,8 +157,14 @@ def _flatten(values: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def check_same_recipe(folder: Path, recipe: str, force: bool = False) -> list[str]:
-    """Raise if the folder holds a run of another recipe; with `force` return the differences instead."""
+    """Raise if the folder holds a run of another recipe; with `force` return the differences instead.
+
+    Without a checkpoint there is nothing to keep, such as after an option that the method refused: then any
+    recipe may take the folder, unless a process is training there.
+    """
     if not (folder / "recipe.json").exists():
+        return []
+    if not is_finished(folder) and not (folder / "last.safetensors").exists() and not is_in_use(folder):
         return []
     changes = differences(read_recipe(folder), json.loads(recipe))
     if changes and (is_finished(folder) or not force):
@@ -175,6 +189,14 @@ def check_teacher_data(teacher: Path, data: str) -> None:
             f"{teacher} was trained on other data or other bags ({printable(sums[-1])}, not {data}); move it "
             "away and run its first stage again"
         )
+
+
+def changed_modules(folder: Path, checksums: Mapping[str, str]) -> list[str]:
+    """The imported modules, given by their checksums, that have changed since this run was made."""
+    if not checksums or not (folder / "where.json").exists():
+        return []
+    before = imported_modules(read_where(folder))
+    return [name for name, checksum in checksums.items() if before.get(name, checksum) != checksum]
 
 
 # --- writing
@@ -219,9 +241,8 @@ def open_run(folder: Path) -> Iterator[Checkpointer]:
 def start_run(folder: Path, recipe: str, where: dict[str, Any], force: bool = False) -> dict[str, Any] | None:
     """Prepare an open folder. Returns the checkpoint to resume from, or None for a new run.
 
-    A change of recipe, data or version is refused, or with `force` recorded in where.json.
+    A change of recipe, data, modules or version is refused, or with `force` recorded in where.json.
     """
-    changes = check_same_recipe(folder, recipe, force)
     for partial in folder.glob("*.apportion-partial"):  # of a process that was killed
         partial.unlink()
     if not (folder / "last.safetensors").exists():
@@ -229,6 +250,7 @@ def start_run(folder: Path, recipe: str, where: dict[str, Any], force: bool = Fa
         write_text(folder / "recipe.json", recipe)
         write_text(folder / "where.json", json.dumps(where, indent=1))
         return None
+    changes = check_same_recipe(folder, recipe, force)
     state = read_checkpoint(folder)
     before = read_where(folder)
     pinned = [name for name in PINNED if name in before and name in where]

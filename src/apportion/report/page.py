@@ -10,6 +10,7 @@ import os
 import shlex
 import statistics
 from contextlib import suppress
+from functools import cache
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -21,12 +22,22 @@ from apportion._untrusted import atomic_write
 from apportion.datasets import depends_on_seed
 from apportion.errors import DataError, RunError, SettingsError
 from apportion.experiments.data import load_instances
-from apportion.experiments.extensions import MODULE, NAME
+from apportion.experiments.extensions import NAME
+from apportion.experiments.provenance import imported_modules
 from apportion.experiments.recipe import Recipe, from_json, to_json
 from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run_folder import read_log, read_recipe, read_where
 from apportion.experiments.sample import Sample, read_sample
-from apportion.report.tables import Cell, Cells, collect, log_curves, method_title, time_by_part
+from apportion.report.tables import (
+    MARKS,
+    Cell,
+    Cells,
+    collect,
+    groups_of,
+    log_curves,
+    provenance_marks,
+    time_by_part,
+)
 
 if TYPE_CHECKING:
     from apportion.datasets import Instances
@@ -109,8 +120,12 @@ def page_contents(cells: Cells, pictures: "Pictures") -> dict[str, Any]:
                     run["sample"] = packed
                     run["picture"] = pictures.key_for(folder, sample)
             runs.append(run)
+    marks: dict[str, str] = {}
+    for group in groups_of(cells):
+        marks |= provenance_marks(cells, group)
     return {
-        "cells": [cell_contents(cell) for cell in cells.values()],
+        "cells": [cell_contents(cell) | {"marks": marks.get(cell.name, "")} for cell in cells.values()],
+        "legend": [text for mark, text in MARKS.items() if any(mark in each for each in marks.values())],
         "runs": runs,
         "sprites": pictures.sprites,
         "points": pictures.points,
@@ -120,12 +135,11 @@ def page_contents(cells: Cells, pictures: "Pictures") -> dict[str, Any]:
 def cell_contents(cell: Cell) -> dict[str, Any]:
     """One row of the table of results."""
     values = cell.accuracies()
-    group, *rest = cell.name.split("/")
     return {
         "name": cell.name,
-        "group": group,
-        "method": method_title(rest[0]) if rest else group,
-        "size": rest[1] if len(rest) > 1 else "",
+        "group": cell.name.split("/")[0],
+        "method": cell.title(),
+        "size": cell.size(),
         "seeds": ", ".join(folder.name.removeprefix("seed=") for folder in cell.folders),
         "mean": statistics.fmean(values),
         "deviation": cell.deviation(),
@@ -182,29 +196,36 @@ def sparse_confusion(matrix: list[list[int]]) -> dict[str, Any]:
 
 
 def run_command(name: str, recipe: dict[str, Any], where: dict[str, Any] | None = None) -> str:
-    """`apportion run …` with every setting that differs from the named recipe.
+    """`apportion run …` with every setting that differs from a named recipe, and the modules that are needed.
 
-    Runs with a name of their own start from a recipe for two moons. Modules that they imported are named.
+    That recipe is the one that the run is named after, or else the one with the fewest differences.
     """
     group, _, rest = name.partition("/")
-    base = f"{group.partition(',')[0]}/{rest}"  # of `changed_name`
-    if base not in RECIPES:
-        base = "figure2/dllp/50"
-    named = _flat_settings(json.loads(to_json(RECIPES[base])))
-    settings = {
-        path: value for path, value in _flat_settings(recipe).items() if named.get(path, ...) != value
-    }
-    seed = settings.pop("seed", recipe.get("seed", 1))
+    own = f"{group.partition(',')[0]}/{rest}"  # of `changed_name`
+    settings = _flat_settings(recipe)
+    is_single = recipe.get("second") is None
+    bases = {base: named for base, named in named_settings().items() if ("second" in named) == is_single}
+    base = own if own in bases else min(bases, key=lambda each: len(_changes(bases[each], settings)))
+    changes = _changes(bases[base], settings)
+    seed = changes.pop("seed", recipe.get("seed", 1))
     words = ["apportion", "run", base, "--seeds", str(seed)]
     if base != name and NAME.fullmatch(name):
         words += ["--name", name]
-    modules = (where or {}).get("imports", [])
-    for module in modules if isinstance(modules, list) else []:
-        if isinstance(module, str) and MODULE.fullmatch(module):
-            words += ["--import", module]
-    for path, value in settings.items():
+    for module in imported_modules(where or {}):
+        words += ["--import", module]
+    for path, value in changes.items():
         words += ["--set", f"{path}={value if isinstance(value, str) else json.dumps(value)}"]
     return shlex.join(words)
+
+
+@cache
+def named_settings() -> dict[str, dict[str, Any]]:
+    """The settings by path of every named recipe. Without a second stage, `second` is a setting: None."""
+    return {name: _flat_settings(json.loads(to_json(recipe))) for name, recipe in RECIPES.items()}
+
+
+def _changes(named: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    return {path: value for path, value in settings.items() if named.get(path, ...) != value}
 
 
 def _flat_settings(values: dict[str, Any], path: str = "") -> dict[str, Any]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from apportion._untrusted import LARGEST, NUMBER, check_json
+from apportion.datasets import dataset_names
 from apportion.errors import RunError
-from apportion.experiments.provenance import most_common_sources
+from apportion.experiments.provenance import has_other_sources, imported_modules, usual_sources
 from apportion.experiments.recipe import to_json
 from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run_folder import (
@@ -25,7 +26,7 @@ from apportion.experiments.run_folder import (
     read_where,
 )
 from apportion.experiments.sample import Sample, read_sample
-from apportion.methods import title_of
+from apportion.methods import METHODS, title_of
 
 OTHER_TITLES = {"plot": "PLOT", "supervised": "supervised"}  # of what is not a first stage
 
@@ -64,8 +65,36 @@ class Cell:
     def seconds(self) -> float:
         return statistics.fmean(sum(result["seconds"].values()) for result in self.results)
 
+    def method(self) -> str:
+        """The method of the runs by their recipe, such as dllp+plot; by their name if no recipe says it."""
+        recipe = read_recipe(self.folders[0])
+        method = setting(recipe, "first", "method")
+        if not isinstance(method, str):
+            return self.name.split("/")[-2] if "/" in self.name else self.name
+        return method if recipe.get("second") is None else f"{method}+plot"
+
+    def title(self) -> str:
+        """What reports call the method. A name that is not that of a method is added in brackets."""
+        own = self.name.split("/")[-2] if "/" in self.name else self.name
+        method = self.method()
+        if own == "supervised" and method == "dllp" and self.size() == "1":
+            return OTHER_TITLES[own]
+        is_variant = any(part not in METHODS and part != "plot" for part in own.split("+"))
+        return f"{method_title(method)} ({own})" if is_variant and own != method else method_title(method)
+
+    def size(self) -> str:
+        """The bag size of the runs by their recipe, or by their name if no recipe says it."""
+        size = setting(read_recipe(self.folders[0]), "data", "bag_size")
+        return str(size) if isinstance(size, int) else self.name.split("/")[-1]
+
 
 Cells = Mapping[str, Cell]
+
+
+def setting(recipe: Mapping[str, Any], part: str, name: str) -> Any:
+    """A setting such as first.method of a recipe from a folder, which may be any JSON; else None."""
+    values = recipe.get(part)
+    return values.get(name) if isinstance(values, dict) else None
 
 
 def collect(root: Path) -> dict[str, Cell]:
@@ -134,15 +163,19 @@ def size_columns(sizes: Iterable[object]) -> list[str]:
 
 def accuracy_table(cells: Cells, group: str) -> str:
     """Test accuracy of a group: one row per method, one column per bag size."""
-    parts = [name.split("/") for name in cells if name.startswith(f"{group}/") and name.count("/") == 2]
-    methods = list(dict.fromkeys(method for _, method, _ in parts))
-    sizes = sorted({size for *_, size in parts}, key=sort_key)
-    rows = []
-    for method in methods:
-        found = [cells.get(f"{group}/{method}/{size}") for size in sizes]
-        values = [mean_and_deviation(cell.accuracies()) if cell else "–" for cell in found]
-        rows.append([safe_text(method_title(method)), *values])
-    return markdown_table([safe_text(column) for column in size_columns(sizes)], rows)
+    rows: dict[str, dict[str, Cell]] = {}  # by title and bag size
+    for name, cell in cells.items():
+        if name.startswith(f"{group}/") and name.count("/") == 2:
+            title, size = cell.title(), cell.size()
+            if size in rows.get(title, {}):
+                title = f"{method_title(cell.method())} ({name.partition('/')[2]})"
+            rows.setdefault(title, {})[size] = cell
+    sizes = sorted({size for found in rows.values() for size in found}, key=sort_key)
+    lines = []
+    for title, found in rows.items():
+        values = [mean_and_deviation(found[size].accuracies()) if size in found else "–" for size in sizes]
+        lines.append([safe_text(title), *values])
+    return markdown_table([safe_text(column) for column in size_columns(sizes)], lines)
 
 
 def run_table(cells: Cells, group: str) -> str:
@@ -177,19 +210,23 @@ def run_table(cells: Cells, group: str) -> str:
 
 # what the report says about runs that should not stand next to the others of their group
 MARKS = {
-    "†": "† A run has other settings than the recipe of this name.",
-    "‡": "‡ A run was made by other sources of the package than most runs of its group.",
+    "†": "† A run has other settings than the recipe of this name, or than the other seeds.",
+    "‡": "‡ A run was made by other sources, of the package or of imported modules, than most of its group.",
 }
 
 
 def provenance_marks(cells: Cells, group: str) -> dict[str, str]:
     """The marks of each cell of a group, such as {"table1/dllp/64": "†"}; most have none."""
     own = {name: cell for name, cell in cells.items() if name.startswith(f"{group}/")}
-    usual = most_common_sources(read_where(folder) for cell in own.values() for folder in cell.folders)
+    usual = usual_sources(read_where(folder) for cell in own.values() for folder in cell.folders)
     marks = {}
     for name, cell in own.items():
-        others = any(read_where(folder).get("sources") != usual for folder in cell.folders)
-        changed = any(has_other_settings(name, read_recipe(folder)) for folder in cell.folders)
+        others = any(has_other_sources(read_where(folder), usual) for folder in cell.folders)
+        recipes = [read_recipe(folder) for folder in cell.folders]
+        changed = any(
+            has_other_settings(name, recipe) or without_seed(recipe) != without_seed(recipes[0])
+            for recipe in recipes
+        )
         marks[name] = ("†" if changed else "") + ("‡" if others else "")
     return marks
 
@@ -198,8 +235,23 @@ def has_other_settings(name: str, recipe: dict[str, Any]) -> bool:
     """Whether the recipe of a run is not the one of its name, the seed aside. Own names may mean anything."""
     if name not in RECIPES:
         return False
-    named = json.loads(to_json(RECIPES[name]))
-    return bool(differences(named | {"seed": None}, recipe | {"seed": None}))
+    return bool(differences(without_seed(json.loads(to_json(RECIPES[name]))), without_seed(recipe)))
+
+
+def without_seed(recipe: dict[str, Any]) -> dict[str, Any]:
+    return recipe | {"seed": None}
+
+
+def modules_not_imported(cells: Cells) -> list[str]:
+    """The modules of runs whose method or data set is not known here: it has no title or pictures."""
+    modules: dict[str, None] = {}
+    for cell in cells.values():
+        for folder in cell.folders:
+            recipe = read_recipe(folder)
+            known = setting(recipe, "first", "method") in list(METHODS)
+            if not known or setting(recipe, "data", "name") not in dataset_names():
+                modules |= dict.fromkeys(imported_modules(read_where(folder)))
+    return list(modules)
 
 
 def groups_of(cells: Cells) -> list[str]:

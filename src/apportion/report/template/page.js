@@ -141,6 +141,13 @@ function drawTime() {
 
 const className = (sample, c) => sample.classes[c] ?? `class ${c}`;
 
+function shortName(name, names) {
+  // as many letters as tell it from the other classes, but at least three
+  let n = 3;
+  while (n < name.length && names.some((other) => other !== name && other.startsWith(name.slice(0, n)))) n++;
+  return name.slice(0, n);
+}
+
 function opened(run) {
   // A sample with its packed numbers as arrays, made once.
   if (!run.opened) {
@@ -184,16 +191,23 @@ async function drawBag() {
     shares.push({ ...of, kind: "predicted", share: line.shares[open.firstShare[b] + i] });
   });
   await draw("shares", shares);
+  byId("caption-shares").textContent = `Proportions of the bag, from above: ${[...new Set(shares.map((row) => row.kind))].join(", ")}.`;
   await drawInstances(run, b, line, labels, at(line.predicted), at(open.truth));
   const rows = [];
   for (const each of open.epochs) {
     at(each.labels || each.predicted).forEach((label, i) => {
       const name = className(sample, label);
       const classes = { predicted: className(sample, at(each.predicted)[i]), truth: className(sample, at(open.truth)[i]) };
-      rows.push({ epoch: each.epoch, instance: i + 1, class: name, label: name, short: name.slice(0, 3), ...classes });
+      rows.push({ epoch: each.epoch, instance: i + 1, class: name, label: name, short: shortName(name, sample.classes), ...classes });
     });
   }
-  await draw("history", rows);
+  const used = new Set(rows.map((row) => row.class));
+  await draw("history", rows, (spec) => {
+    // colors in the order of the classes; there are only ten
+    const domain = sample.classes.length > 10 ? sample.classes.filter((name) => used.has(name)) : sample.classes;
+    spec.layer[0].encoding.color.scale = { domain };
+    return spec;
+  });
 }
 
 function drawInstances(run, b, line, labels, predicted, truth) {
@@ -214,7 +228,10 @@ function drawInstances(run, b, line, labels, predicted, truth) {
     }));
     const values = (axis) => points.map((point) => point[axis]);
     const ends = (pick) => [pick(...values(0)), pick(...values(1))];
-    return draw("points", rows, (spec) => framed(spec, ends(Math.min), ends(Math.max)));
+    return draw("points", rows, (spec) => {
+      for (const channel of ["shape", "color"]) spec.layer[0].encoding[channel].scale = { domain: sample.classes };
+      return framed(spec, ends(Math.min), ends(Math.max));
+    });
   }
   const tilesBefore = sprite ? sample.shown.slice(0, b).reduce((a, n) => a + Math.min(n, sprite.each), 0) : 0;
   byId("tiles").replaceChildren(...labels.map((label, i) => {

@@ -27,6 +27,7 @@ from apportion.augment import views
 from apportion.bags.bags import Bags
 from apportion.bags.simulate import make_bags
 from apportion.datasets import Instances, load_dataset
+from apportion.defaults import default_warmup_epochs
 from apportion.errors import DataError, TrainingError
 from apportion.evaluate import accuracy, predict_log_proba
 from apportion.methods import METHODS, is_linear, make_learner, takes_pairs, title_of
@@ -46,6 +47,8 @@ TUNING_SEED = 0
 SEEDS = (11, 12, 13)
 SUPERVISED = "supervised"  # DLLP with bags of one row
 WITH_STUDENT = "dllp+plot"  # half of the epochs for DLLP, half for a student on soft labels
+LONGER = "dllp+plot, twice the budget"  # as many epochs for each of the two stages
+NOT_COMPARED = (SUPERVISED, LONGER)
 OPTIONS: dict[str, dict[str, Any]] = {"llp_gan": {"weight": 10.0}}  # with 1 its other terms drown ten classes
 
 
@@ -107,7 +110,7 @@ def train(
     method: str, data: Instances, bags: Bags, setting: Setting, size: int, rate: float, seed: int
 ) -> tuple[nn.Module, Any]:
     """The trained classifier, and what prepares instances for it."""
-    base = "dllp" if method in (SUPERVISED, WITH_STUDENT) else method
+    base = "dllp" if method in (SUPERVISED, WITH_STUDENT, LONGER) else method
     augment, prepare = views(data.mean, data.std, CPU, view_name(base, data))
     if data.x.ndim == 4 and not takes_pairs(base):  # generators of rows are small, those of images are not
         bags = replace(bags, x=prepare(bags.x).flatten(1))
@@ -123,13 +126,15 @@ def train(
     optimizers += [make_optimizer(each, "adam", 3e-4, momentum=0.5) for each in others]
     options: dict[str, Any] = {"schedule": one_cycle, "seed": seed, "batch_size": batch_size}
     finish(first_stage(learner, bags, optimizers, epochs=epochs, augment=augment, **options))
-    if method != WITH_STUDENT:
+    if method not in (WITH_STUDENT, LONGER):
         return learner.classifier, prepare
     log_probs = predict_log_proba(learner.classifier, bags.x)
     reseed(seed, "second", "weights")
     student = mlp(shape, data.n_classes, setting.widths)
     optimizers = [make_optimizer(student, "adam", rate)]
-    finish(second_stage(log_probs, student, bags, optimizers, epochs=epochs, label=soft_labels, **options))
+    # after one epoch of three steps, the student's predictions would make poor labels
+    options |= {"warmup_epochs": default_warmup_epochs("table", epochs), "label": soft_labels}
+    finish(second_stage(log_probs, student, bags, optimizers, epochs=epochs, **options))
     return student, prepare
 
 
@@ -178,7 +183,7 @@ def run(cell: Cell, method: str, rate: float, seed: int, folder: Path | None) ->
 
 
 def all_methods() -> list[str]:
-    return [SUPERVISED, *METHODS, WITH_STUDENT]
+    return [SUPERVISED, *METHODS, WITH_STUDENT, LONGER]
 
 
 def wanted(cells: list[Cell], methods: list[str], lines: list[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
@@ -226,6 +231,9 @@ PUBLISHED_CIFAR = {  # CIFAR-10, random bags of 64
 }
 
 
+TITLES = {WITH_STUDENT: "DLLP + PLOT", LONGER: "DLLP + PLOT, twice the budget"}
+
+
 def table(lines: list[dict[str, Any]]) -> Iterator[str]:
     """Mean accuracy of the seeds by method and cell, with the standard deviation of the seeds."""
     cells = [cell for cell in CELLS if any(line["cell"] == str(cell) for line in lines)]
@@ -233,17 +241,17 @@ def table(lines: list[dict[str, Any]]) -> Iterator[str]:
     yield f"| method | {' | '.join(heads)} | mean rank | published, CIFAR-10, random 64 |"
     yield f"|---|{'---|' * (len(cells) + 2)}"
     results = {m: [accuracies(lines, str(cell), m) for cell in cells] for m in all_methods()}
-    compared = [m for m, values in results.items() if m != SUPERVISED and any(values)]
+    compared = [m for m, values in results.items() if m not in NOT_COMPARED and any(values)]
     ranks = mean_ranks({m: results[m] for m in compared})
     best = [max((statistics.fmean(results[m][i]) for m in compared if results[m][i]), default=0.0)
             for i in range(len(cells))]  # fmt: skip
-    for method in [SUPERVISED, *sorted(compared, key=lambda m: ranks[m])]:
+    for method in [SUPERVISED, *sorted(compared, key=lambda m: ranks[m]), LONGER]:
         texts = []
         for i, values in enumerate(results[method]):
-            top = bool(values) and method != SUPERVISED and statistics.fmean(values) == best[i]
+            top = bool(values) and method in compared and statistics.fmean(values) == best[i]
             texts.append(show_values(values, top))
-        rank = "" if method == SUPERVISED else f"{ranks[method]:.1f}"
-        name = "DLLP + PLOT" if method == WITH_STUDENT else title_of(method)
+        rank = f"{ranks[method]:.1f}" if method in compared else ""
+        name = TITLES.get(method) or title_of(method)
         yield f"| {name} | {' | '.join(texts)} | {rank} | {PUBLISHED_CIFAR.get(method, '')} |"
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit, softmax
 
 from apportion._random import stream
 from apportion.bags.bags import Bags
@@ -38,10 +39,7 @@ def boosting(bags: Bags, scores: np.ndarray | None = None) -> tuple[Boosting, li
     state = Boosting(apply_bins(x, edges), bags, [len(edge) + 1 for edge in edges], 8, random)
     if scores is not None:
         state.scores[:] = scores
-    kernels.class_probabilities(state.scores, state.probabilities)
-    kernels.compare_bags(
-        state.probabilities, state.sizes, state.proportions, state.predicted, state.residuals, state.weights
-    )
+        state.add(np.zeros((1, scores.shape[1])))  # predicts the bags
     return state, edges
 
 
@@ -60,15 +58,21 @@ def test_residuals_are_minus_the_gradient_of_the_bag_loss(k):
     loss = proportion_loss(logits, bags.sizes, bags.proportions)
     assert state.loss() == pytest.approx(loss.item(), rel=1e-5)
     (loss * len(z)).backward()
-    np.testing.assert_allclose(state.residuals, -z.grad.numpy(), atol=2e-4)
+    rows = np.arange(len(z))
+    residuals, weights = state.compare(rows)
+    np.testing.assert_allclose(residuals, -z.grad.numpy(), atol=2e-4)
+    some, some_weights = state.compare(rows[5::7])
+    assert (some == residuals[5::7]).all()
+    assert (some_weights == weights[5::7]).all()
 
 
 @pytest.mark.parametrize("k", [2, 3])
 def test_leaf_equations_are_those_of_a_newton_step_for_whole_bags(k):
     bags = ragged_bags(k)
     state, _ = boosting(bags, random_scores(bags))
-    leaves = 5
-    leaf = np.random.default_rng(2).integers(0, leaves, len(bags.x)).astype(np.int32)
+    feature, cut, child, _ = state.grow()
+    leaves = int((feature < 0).sum())
+    assert leaves > 3
     classes = state.scores.shape[1]
     gram, right, information = (
         np.zeros((classes, leaves, leaves)),
@@ -76,11 +80,16 @@ def test_leaf_equations_are_those_of_a_newton_step_for_whole_bags(k):
         np.zeros(classes),
     )
     kernels.leaf_equations(
-        state.probabilities, leaf, state.sizes, state.proportions, state.predicted, gram, right, information
-    )
+        state.bins, feature, cut, child, state.probabilities, state.leaf, state.sizes, state.proportions,
+        state.predicted, gram, right, information,
+    )  # fmt: skip
+    leaf = np.empty(len(bags.x), np.int32)
+    kernels.find_leaves(state.bins, feature, cut, child, leaf)
+    assert (leaf == state.leaf).all()
     bag = np.repeat(np.arange(len(state.sizes)), state.sizes)
+    p = softmax(state.scores, 1) if classes > 1 else expit(state.scores)
     for c in range(classes):
-        slope = state.probabilities[:, c] * (1 - state.probabilities[:, c]) / state.sizes[bag]
+        slope = p[:, c] * (1 - p[:, c]) / state.sizes[bag]
         A = np.zeros((len(state.sizes), leaves))
         np.add.at(A, (bag, leaf), slope)
         predicted = state.predicted[:, c]
@@ -98,13 +107,14 @@ def test_first_split_is_the_best_of_all_splits():
     feature, cut, child = (np.zeros(15, np.int32) for _ in range(3))
     gain = np.zeros(15)
     memory = np.zeros((8, state.start[-1], 5))
+    residuals, weights = state.compare(np.arange(n))
     n_nodes = kernels.grow(
-        state.bins, state.start, np.arange(d), state.residuals, state.weights, np.arange(n, dtype=np.int32),
-        20, memory, feature, cut, child, gain,
+        state.bins, state.start, np.arange(d), residuals, weights, np.arange(n, dtype=np.int32), 20,
+        memory, feature, cut, child, gain,
     )  # fmt: skip
 
     def explained(rows: np.ndarray) -> float:
-        return np.square(state.residuals[rows].sum(0, dtype=np.float64)).sum() / state.weights[rows].sum()
+        return np.square(residuals[rows].sum(0, dtype=np.float64)).sum() / weights[rows].sum()
 
     gains = {}
     for f in range(d):

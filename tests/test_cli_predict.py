@@ -13,10 +13,11 @@ from apportion import (  # noqa: E402
     ProportionClassifier,
     Proportions,
     condition_on_proportions,
+    encoding,
     tabulate,
 )
 from apportion.saving import load  # noqa: E402
-from apportion.tables import images, predict  # noqa: E402
+from apportion.tables import images  # noqa: E402
 
 TOWNS = ("--bag", "town", "--counts", "town-counts.csv")
 GOOD = (
@@ -109,7 +110,7 @@ def test_semicolons_and_decimal_commas(people, model):  # noqa: F811
 
 def test_rows_are_predicted_in_batches(people, model, monkeypatch):  # noqa: F811
     done("predict", "model", "people.parquet", "--out", "whole.parquet")
-    monkeypatch.setattr(predict, "BATCH", 77)
+    monkeypatch.setattr(encoding, "BATCH", 77)
     done("predict", "model", "people.parquet", "--out", "parts.parquet")
     np.testing.assert_allclose(probabilities("parts.parquet"), probabilities("whole.parquet"), atol=1e-6)
 

@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "apportion"
 
 # Each may import from its own layer and from those above it.
 LAYERS = (
-    ("errors", "_random", "_device", "_untrusted", "_register"),
+    ("errors", "_random", "_device", "_untrusted", "_register", "_scratch"),
     ("transport", "networks", "encoding"),
     ("bags",),
     ("losses", "pseudo_labels", "optim", "augment"),

@@ -27,11 +27,12 @@ from apportion.transport import assign_with_duals, round_to_counts
 DECISIONS = ("argmax", "shares")
 HIGHEST_PRICE = 1e6  # of a class that is nowhere
 SMALLEST_LOG_PROB = -1e4
+MOST_ROWS_FOR_PRICES = 1 << 20
 
 
 def known_shares(bags: Bags) -> Tensor:
     """The class shares (k,) of all rows in bags with known proportions, float64."""
-    return bags.known().overall
+    return replace(bags, x=bags.x[:, :0]).known().overall  # without a copy of the features
 
 
 def share_prices(log_probs: Tensor, shares: Tensor, weight: Tensor | None = None) -> np.ndarray:
@@ -39,13 +40,17 @@ def share_prices(log_probs: Tensor, shares: Tensor, weight: Tensor | None = None
 
     A row takes the class of its highest log-probability minus price. The prices are the dual variables of the
     transport of all rows to the shares. Their mean is zero. With weights, n rows are drawn in proportion to
-    them, at equal distances.
+    them, at equal distances. Of more than a million rows, so many are drawn, at equal distances too.
     """
-    scores = log_probs.cpu().clamp_min(SMALLEST_LOG_PROB)
+    n_drawn = min(len(log_probs), MOST_ROWS_FOR_PRICES)
+    scores = log_probs
     if weight is not None:
         mass = weight.cpu().double().cumsum(0)
-        drawn = mass[-1] * (torch.arange(len(mass), dtype=torch.float64) + 0.5) / len(mass)
+        drawn = mass[-1] * (torch.arange(n_drawn, dtype=torch.float64) + 0.5) / n_drawn
         scores = scores[torch.searchsorted(mass, drawn).clamp_max(len(mass) - 1)]
+    elif n_drawn < len(log_probs):
+        scores = scores[torch.arange(n_drawn) * len(log_probs) // n_drawn]
+    scores = scores.cpu().clamp_min(SMALLEST_LOG_PROB)
     sizes = torch.tensor([len(scores)])
     counts = round_to_counts((shares / shares.sum()).unsqueeze(0), sizes)
     prices = assign_with_duals(scores, sizes, counts).prices[0].numpy()

@@ -7,9 +7,11 @@ copy of the table is held. A polars LazyFrame is streamed.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import date
+from itertools import chain
 from typing import Any, Self
 
 import narwhals as nw
@@ -18,12 +20,14 @@ from narwhals.dependencies import is_pandas_dataframe
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from apportion._scratch import empty_array, pieces
 from apportion.errors import DataError
 
 KINDS = ("number", "category", "boolean", "date")
 MAX_CATEGORIES = 32  # the most frequent have a feature of their own, all others share one
 SLICE = 1 << 14  # rows encoded at once: they stay in the processor's cache
-BATCH = 250_000  # rows read at once from a LazyFrame
+BATCH = 250_000  # rows read at once from a LazyFrame, at most
+BATCH_VALUES = 1 << 23  # of which polars holds a few
 CELLS = 1 << 20  # numbers of an array encoded at once
 MAX_LEVELS = 10  # different values up to which whole numbers may be codes
 TAIL = 3.0  # standardized numbers stay between -3 and 3
@@ -136,13 +140,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             if name not in schema:
                 there = list(schema)[:20]
                 raise DataError(f"there is no column {name!r} (categorical); the columns are {there}")
+        if not len(schema):
+            raise DataError("the table has no column; pass at least one")
+        buffer = empty_array(_count_rows(frame), np.float64)
         columns = []
         for name in schema:
-            values = _read_column(frame, name)
-            kind = "category" if name in self.categorical else kind_of(values.dtype)
-            columns.append(_fit_column(str(name), values, kind, rows))
-        if not columns:
-            raise DataError("the table has no column; pass at least one")
+            forced = "category" if name in self.categorical else None
+            columns.append(_fit_column(str(name), _read_column(frame, name), forced, rows, buffer))
         self._set_columns(columns, named=True)
         return self
 
@@ -234,9 +238,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             hint = "pass a data frame, and name its columns"
             raise DataError(f"X is an array, whose columns have no names to call categorical; {hint}")
         columns = []
+        buffer = empty_array(len(X), np.float64)
         for j in range(X.shape[1]):
-            values = X[:, j].astype(np.float64)
-            columns.append(_fit_numbers(f"x{j}", "number", values if rows is None else values[rows]))
+            parts = (X[each, j] for each in pieces(len(X)))
+            columns.append(_fit_numbers(f"x{j}", "number", _gather(parts, rows, buffer)))
         self._set_columns(columns, named=False)
         return self
 
@@ -331,11 +336,18 @@ def _as_frame(X: Any) -> nw.DataFrame | nw.LazyFrame:
         raise DataError(f"X is a {type(X).__name__}; pass a pandas or polars data frame") from None
 
 
-def _read_column(frame: nw.DataFrame | nw.LazyFrame, name: Any) -> nw.Series:
-    """One column. Python objects of one type, such as True and None, get that type."""
-    if isinstance(frame, nw.LazyFrame):
-        return frame.select(name).collect()[name]
-    return _infer_objects(frame.get_column(name))
+def _read_column(frame: nw.DataFrame | nw.LazyFrame, name: Any) -> Iterator[nw.Series]:
+    """One column, of a LazyFrame a batch at a time. Python objects of one type, such as True and None, get
+    that type."""
+    if not isinstance(frame, nw.LazyFrame):
+        yield _infer_objects(frame.get_column(name))
+        return
+    empty = True
+    for batch in read_batches(frame.select(name).to_native()):
+        yield nw.from_native(batch, eager_only=True)[name]
+        empty = False
+    if empty:
+        yield frame.select(name).collect()[name]
 
 
 def _infer_objects(values: nw.Series) -> nw.Series:
@@ -355,74 +367,135 @@ def _count_rows(frame: nw.DataFrame | nw.LazyFrame) -> int:
     return len(frame)
 
 
+def read_batches(frame: Any) -> Iterator[Any]:
+    """The rows of a polars LazyFrame in their order, as frames that are small enough for memory."""
+    n_rows = max(1, min(BATCH, BATCH_VALUES // max(1, len(frame.collect_schema()))))
+    return frame.collect_batches(chunk_size=n_rows, maintain_order=True)
+
+
 def _slices(frame: nw.DataFrame | nw.LazyFrame) -> Iterator[nw.DataFrame]:
     """The rows in their order, SLICE at a time."""
     if isinstance(frame, nw.LazyFrame):
-        for batch in frame.to_native().collect_batches(chunk_size=BATCH, maintain_order=True):
+        for batch in read_batches(frame.to_native()):
             yield from _slices(nw.from_native(batch, eager_only=True))
     else:
         for start in range(0, len(frame), SLICE):
             yield frame[start : start + SLICE]
 
 
-def _fit_column(name: str, values: nw.Series, kind: str | None, rows: np.ndarray | None) -> Column:
+def _fit_column(
+    name: str, batches: Iterator[nw.Series], kind: str | None, rows: np.ndarray | None, buffer: np.ndarray
+) -> Column:
+    """What is learned from a column, whose `batches` have one type. Numbers are written to `buffer` (n,)."""
+    first = next(batches)
+    kind = kind or kind_of(first.dtype)
     if kind is None:
         types = "numbers, texts, booleans or dates"
-        raise DataError(f"column {name!r} has values of type {values.dtype}; drop it, or make them {types}")
+        raise DataError(f"column {name!r} has values of type {first.dtype}; drop it, or make them {types}")
+    batches = chain([first], batches)
     if kind == "category":
-        return _fit_categories(name, values, rows)
-    floats = _as_floats(name, values, kind)
-    return _fit_numbers(name, kind, floats if rows is None else floats[rows])
+        return _fit_categories(name, batches, rows)
+    floats = _gather((_as_floats(name, batch, kind) for batch in batches), rows, buffer)
+    return _fit_numbers(name, kind, floats)
+
+
+def _gather(parts: Iterator[np.ndarray], rows: np.ndarray | None, buffer: np.ndarray) -> np.ndarray:
+    """The numbers of all parts, or those of the `rows` (n,) bool, at the start of `buffer`."""
+    start = stop = 0
+    for part in parts:
+        own = part if rows is None else part[rows[start : start + len(part)]]
+        buffer[stop : stop + len(own)] = own
+        start += len(part)
+        stop += len(own)
+    if start != len(buffer):  # polars may end a stream early when a thread that reads a file fails
+        raise DataError(f"the table ended after {start} of {len(buffer)} rows; its file is damaged")
+    return buffer[:stop]
 
 
 def _fit_numbers(name: str, kind: str, floats: np.ndarray) -> Column:
-    """What is learned from numbers, booleans or dates: float64, NaN where a value is missing."""
-    missing = np.isnan(floats)
-    present = floats[~missing] if missing.any() else floats
-    if not len(present):
+    """What is learned from numbers, booleans or dates: float64, NaN where a value is missing.
+
+    They may lie in a file, and are read a piece at a time. Missing ones are filled in place.
+    """
+    slices = list(pieces(len(floats)))
+    missing = sum(int(np.isnan(floats[each]).sum()) for each in slices)
+    if missing == len(floats):
         raise DataError(f"column {name!r} has no value in any row that is learned from; drop it")
-    if np.isinf(present).any():
-        row = int(np.flatnonzero(np.isinf(floats))[0])
-        raise DataError(f"column {name!r} has the value {floats[row]}; leave infinite numbers out, or empty")
+    for each in slices:
+        if np.isinf(floats[each]).any():
+            row = each.start + int(np.flatnonzero(np.isinf(floats[each]))[0])
+            what = f"column {name!r} has the value {floats[row]}"
+            raise DataError(f"{what}; leave infinite numbers out, or empty")
+    present = floats
+    if missing:
+        present = empty_array(len(floats) - missing, np.float64)
+        stop = 0
+        for each in slices:
+            part = floats[each][~np.isnan(floats[each])]
+            present[stop : stop + len(part)] = part
+            stop += len(part)
+    indicator = missing > 0
     if kind == "boolean":
-        return Column(name, kind, fill=float(present.mean() > 0.5), indicator=bool(missing.any()))
+        ones = sum(float(present[each].sum()) for each in pieces(len(present)))
+        return Column(name, kind, fill=float(ones / len(present) > 0.5), indicator=indicator)
     low, high = float(present.min()), float(present.max())
-    if kind == "number" and low < high < np.inf and ((present == low) | (present == high)).all():
-        fill = high if (present == high).mean() > 0.5 else low
-        return Column(name, kind, fill, low, high - low, indicator=bool(missing.any()))
-    fill = float(np.median(present))
-    if missing.any():
-        floats = np.where(missing, fill, floats)
+    if kind == "number" and low < high < np.inf:
+        n_low = sum(int((present[each] == low).sum()) for each in pieces(len(present)))
+        n_high = sum(int((present[each] == high).sum()) for each in pieces(len(present)))
+        if n_low + n_high == len(present):
+            fill = high if n_high / len(present) > 0.5 else low
+            return Column(name, kind, fill, low, high - low, indicator=indicator)
+    levels = _few_whole_values(present) if kind == "number" else ()
+    if not missing:
+        present = empty_array(len(floats), np.float64)
+        present[:] = floats
+    fill = float(np.median(present, overwrite_input=True))
+    if missing:
+        for each in slices:
+            floats[each][np.isnan(floats[each])] = fill
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, scale = float(floats.mean()), float(floats.std())
+        mean = sum(float(floats[each].sum()) for each in slices) / len(floats)
+        squares = sum(float(np.square(floats[each] - mean).sum()) for each in slices)
+        scale = math.sqrt(squares / len(floats)) if squares < math.inf else math.inf
     if not np.isfinite([mean, scale]).all():
         raise DataError(f"column {name!r} has numbers too large to be squared and summed; divide them")
     constant = scale <= 10 * np.finfo(np.float64).eps * abs(mean)  # one value, up to rounding
     scale = 1.0 if constant else scale
     if kind == "date":
-        return Column(name, kind, fill, mean, scale, indicator=bool(missing.any()))
-    levels = () if constant else _few_whole_values(present)
-    return Column(name, kind, fill, mean, scale, (), bool(missing.any()), bounded=True, levels=levels)
+        return Column(name, kind, fill, mean, scale, indicator=indicator)
+    levels = () if constant else levels
+    return Column(name, kind, fill, mean, scale, (), indicator, bounded=True, levels=levels)
 
 
 def _few_whole_values(present: np.ndarray) -> tuple[float, ...]:
     """The different values, sorted, if they are whole and at most MAX_LEVELS; otherwise none."""
-    for part in (present[:1000], present):  # most columns of other numbers are recognized by their first rows
-        if (part % 1 != 0).any():
+    values = np.empty(0)
+    first = slice(0, 1000)  # most columns of other numbers are recognized by their first rows
+    for each in (first, *pieces(len(present))):
+        if (present[each] % 1 != 0).any():
             return ()
-        values = np.unique(part)
+        values = np.union1d(values, present[each])
         if len(values) > MAX_LEVELS:
             return ()
     return tuple(values.tolist())
 
 
-def _fit_categories(name: str, values: nw.Series, rows: np.ndarray | None) -> Column:
-    if rows is not None:
-        values = values.filter(nw.new_series("rows", rows, nw.Boolean, backend=values.implementation))
-    present = _as_texts(values.drop_nulls()).alias("category")
-    counts = present.value_counts(name="count").sort("count", "category", descending=[True, False])
-    categories = sorted(counts["category"].head(MAX_CATEGORIES).to_list())
-    return Column(name, "category", categories=tuple(categories), indicator=len(present) < len(values))
+def _fit_categories(name: str, batches: Iterator[nw.Series], rows: np.ndarray | None) -> Column:
+    counts: Counter[str] = Counter()
+    start = 0
+    has_missing = False
+    for values in batches:
+        stop = start + len(values)
+        if rows is not None:
+            own = nw.new_series("rows", rows[start:stop], nw.Boolean, backend=values.implementation)
+            values = values.filter(own)
+        present = _as_texts(values.drop_nulls()).alias("category")
+        has_missing |= len(present) < len(values)
+        found = present.value_counts(name="count")
+        counts.update(dict(zip(found["category"].to_list(), found["count"].to_list(), strict=True)))
+        start = stop
+    most = sorted(counts, key=lambda text: (-counts[text], text))[:MAX_CATEGORIES]
+    return Column(name, "category", categories=tuple(sorted(most)), indicator=has_missing)
 
 
 def _as_floats(name: str, values: nw.Series, kind: str, start: int = 0) -> np.ndarray:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from apportion._device import catch_out_of_memory, resolve_device
 from apportion._random import as_seed, preserve_random_state
+from apportion._scratch import empty_array, pieces
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags, bag_slices, exact_bag_means
 from apportion.bags.build import build_bags_without_features
@@ -374,7 +375,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             self.best_epoch_ = selector.stage, selector.epoch
             self.optimizers_ = selector.optimizers
             log_probs = predict_log_proba_on(device, model, x, as_floats).to(device)
-            self.transduction_ = self.classes_[_transduce(log_probs, parts, built.bags)]
+            self.transduction_ = _name_classes(_transduce(log_probs, parts, built.bags), self.classes_)
             self._learn_decisions(log_probs[: len(parts[0].source)], parts[0])
             self.bag_scores_ = _score_bags(log_probs.cpu(), parts)
         self.validation_bags_ = [] if len(parts) == 1 else list(parts[1].ids)
@@ -383,7 +384,10 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     def _learn_decisions(self, log_probs: Tensor, bags: Bags) -> None:
         """Known and predicted shares of the classes, and the prices that make them equal."""
         shares = known_shares(bags)
-        counts = torch.bincount(log_probs.argmax(1).cpu(), bags.weight, minlength=bags.n_classes).double()
+        counts = torch.zeros(bags.n_classes, dtype=torch.float64)
+        for rows in pieces(len(log_probs)):
+            weight = None if bags.weight is None else bags.weight[rows]
+            counts += torch.bincount(log_probs[rows].argmax(1).cpu(), weight, minlength=bags.n_classes)
         self.class_shares_ = shares.numpy()
         self.predicted_shares_ = (counts / counts.sum()).numpy()
         self.share_prices_ = share_prices(log_probs, shares, bags.weight)
@@ -570,6 +574,14 @@ def _transduce(log_probs: Tensor, parts: list[Bags], bags: Bags) -> np.ndarray:
         log_probs = ordered
     bags = replace(bags, proportions=bags.proportions.to(log_probs.device))
     return transduce(log_probs, bags)
+
+
+def _name_classes(codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """`classes[codes]`, where there may be very many."""
+    names = empty_array(len(codes), classes.dtype)
+    for rows in pieces(len(codes)):
+        names[rows] = classes[codes[rows]]
+    return names
 
 
 def _score_bags(log_probs: Tensor, parts: list[Bags]) -> dict[str, dict[str, float | None]]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from apportion._device import is_out_of_memory
-from apportion.bags.bags import exact_bag_means
+from apportion.bags.bags import empty_like, exact_bag_means
 from apportion.errors import ApportionWarning, DataError
 from apportion.training import View
 
@@ -34,7 +34,7 @@ def predict_log_proba(
             for part in x.split(size):
                 output = classifier(prepare(part)).float().log_softmax(1)
                 if row == 0:  # allocated once: many small parts would fragment memory
-                    log_probs = output.new_empty(len(x), *output.shape[1:])
+                    log_probs = empty_like(output, len(x))
                 log_probs[row : row + len(part)] = output
                 row += len(part)
     finally:

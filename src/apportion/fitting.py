@@ -47,7 +47,7 @@ from apportion.networks.scikit import ScikitClassifier
 from apportion.networks.trees import mean_of_trees
 from apportion.pipeline import EpochState, fit_two_stages
 from apportion.pseudo_labels import make_labeler, relaxed_proportions
-from apportion.selection.epochs import can_validate, hold_out
+from apportion.selection.epochs import can_validate, choose_held_out
 from apportion.training import Epoch
 
 HELD_OUT = 0.2  # fraction of the bags, where they are held out once
@@ -85,15 +85,21 @@ class Fitted:
 class Split:
     """Bags to learn from, and bags to choose by."""
 
-    training: Bags
+    bags: Bags
+    learned: Tensor  # the indices of the bags to learn from, in random order where they are many
     held_out: Bags
 
     @cached_property
+    def training(self) -> Bags:
+        """The bags to learn from: a copy, which only networks need."""
+        return self.bags.select(self.learned)
+
+    @cached_property
     def small_training(self) -> Bags:
-        """The bags with known proportions or, of many rows, the first of them, which are in random order."""
-        known = self.training.known()
-        count = int((known.sizes.cumsum(0) <= MOST_ROWS_TO_CHOOSE).sum())
-        return known if count == len(known.sizes) else known.select(torch.arange(max(1, count)))
+        """Those with known proportions or, of many rows, the first of them."""
+        known = self.learned[self.bags.proportions[self.learned].isfinite().all(1)]
+        count = int((self.bags.sizes[known].cumsum(0) <= MOST_ROWS_TO_CHOOSE).sum())
+        return self.bags.select(known[: max(1, count)])
 
 
 @dataclass
@@ -149,14 +155,17 @@ def fit_table_model(name: str, bags: Bags, settings: Mapping[str, Any], seed: in
     if name == "average":
         fast = fast and rows_to_process(bags, settings) <= FAST
     splits = split_to_choose(bags, PARTS if fast else 1, seed)
+    known = bags.known()
     candidates: dict[str, Candidate] = {}
     if name != "trees":
-        candidates["linear"] = yield from fit_linear_candidate(bags, splits)
+        candidates["linear"] = yield from fit_linear_candidate(known, splits)
     if name != "linear" and bags.weight is None:  # trees do not take weights of rows
-        candidates["trees"] = yield from fit_trees_candidate(bags, splits, seed)
+        candidates["trees"] = yield from fit_trees_candidate(
+            known, splits, seed, ensembles=1 if len(bags.x) > MOST_ROWS_FOR_PARTS else ENSEMBLES
+        )
     if name == "average":
         candidates["mlp"] = yield from fit_mlp_candidate(bags, splits, settings, seed)
-    model, selection = combine(candidates, bags, [split.held_out for split in splits])
+    model, selection = combine(candidates, known, [split.held_out for split in splits])
     terms = {f"weight of {each}": found["weight"] for each, found in selection["candidates"].items()}
     epoch = Epoch(1, 1, terms, time.perf_counter() - started)
     yield EpochState(name, epoch, Fitted(model), [], last=True, selection=selection)
@@ -169,23 +178,24 @@ def split_to_choose(bags: Bags, parts: int, seed: int) -> list[Split]:
     if n_eligible < FEWEST_BAGS:
         return []
     if parts == 1:
-        return [Split(*hold_out(bags, min(MOST_BAGS, round(HELD_OUT * n_eligible)), seed))]
+        learned, held_out = choose_held_out(bags, min(MOST_BAGS, round(HELD_OUT * n_eligible)), seed)
+        return [Split(bags, learned, bags.select(held_out))]
     part = torch.full((len(bags.sizes),), -1)
     part[eligible] = torch.randperm(n_eligible, generator=stream(seed, "parts")) % parts
     splits = []
     for number in range(parts):
-        training = bags.select((part != number).nonzero().flatten())
-        splits.append(Split(training, bags.select((part == number).nonzero().flatten())))
+        held_out = bags.select((part == number).nonzero().flatten())
+        splits.append(Split(bags, (part != number).nonzero().flatten(), held_out))
     return splits
 
 
 # --- candidates
 
 
-def fit_linear_candidate(bags: Bags, splits: Sequence[Split]) -> Fitting:
+def fit_linear_candidate(known: Bags, splits: Sequence[Split]) -> Fitting:
     """The linear model with the penalty that predicts the held-out bags best."""
     if not splits:
-        return Candidate(fit_linear(bags.known(), USUAL_PENALTY), [], {"l2": USUAL_PENALTY})
+        return Candidate(fit_linear(known, USUAL_PENALTY), [], {"l2": USUAL_PENALTY})
     started = time.perf_counter()
     tried: list[dict[float, Penalty]] = []
     for split in splits:
@@ -208,10 +218,10 @@ def fit_linear_candidate(bags: Bags, splits: Sequence[Split]) -> Fitting:
         predict_log_proba(found[l2].model, split.held_out.x)
         for found, split in zip(tried, splits, strict=True)
     ]
-    return Candidate(fit_linear(bags.known(), l2, tried[0][l2].model), log_probs, {"l2": l2})
+    return Candidate(fit_linear(known, l2, tried[0][l2].model), log_probs, {"l2": l2})
 
 
-def fit_trees_candidate(bags: Bags, splits: Sequence[Split], seed: int) -> Fitting:
+def fit_trees_candidate(known: Bags, splits: Sequence[Split], seed: int, *, ensembles: int) -> Fitting:
     """Boosted trees with the number of leaves and of trees that predict the held-out bags best.
 
     The model is the mean of several ensembles, which differ by the rows and features that trees are grown on.
@@ -220,11 +230,10 @@ def fit_trees_candidate(bags: Bags, splits: Sequence[Split], seed: int) -> Fitti
     log_probs: list[Tensor] = []
     if splits:
         rounds, leaves, log_probs = yield from choose_trees(splits, seed)
-    ensembles = 1 if len(bags.x) > MOST_ROWS_FOR_PARTS else ENSEMBLES
     models = []
     for number in range(ensembles):
         states: deque[Round] = deque(maxlen=1)
-        for found in boost(bags.known(), rounds=rounds, leaves=leaves, seed=derive_seed(seed, number)):
+        for found in boost(known, rounds=rounds, leaves=leaves, seed=derive_seed(seed, number)):
             states.append(found)
             yield trees_state(found)
         models.append(states.pop().classifier)
@@ -236,7 +245,7 @@ def choose_trees(
 ) -> Generator[EpochState, None, tuple[int, int, list[Tensor]]]:
     """The number of trees and of leaves with the best score, and the predictions of the held-out bags."""
     sizes = [FEW_LEAVES]
-    if len(splits[0].training.x) >= ROWS_FOR_MANY_LEAVES:
+    if int(splits[0].bags.sizes[splits[0].learned].sum()) >= ROWS_FOR_MANY_LEAVES:
         sizes.append(MANY_LEAVES)
     best_score = -math.inf
     best: tuple[int, int, list[Tensor]] = (USUAL_ROUNDS, FEW_LEAVES, [])
@@ -357,10 +366,10 @@ def learn_labels(estimator: Any, x: Tensor, labels: Tensor, weight: Tensor, seed
 
 
 def combine(
-    candidates: Mapping[str, Candidate], bags: Bags, held_out: Sequence[Bags]
+    candidates: Mapping[str, Candidate], known: Bags, held_out: Sequence[Bags]
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The average of the candidates' log-odds, and what `selection_` says about it."""
-    base = initial_proportions(bags.known()).log().log_softmax(0)
+    base = initial_proportions(known).log().log_softmax(0)
     described: dict[str, Any] = {name: dict(each.chosen) for name, each in candidates.items()}
     selection: dict[str, Any] = {"candidates": described, "held_out_bags": 0}
     factors = [1 / len(candidates)] * len(candidates)
@@ -382,7 +391,7 @@ def combine(
     if len(models) == 1:
         rescale(models[0], total, bias)
         return models[0].eval(), selection
-    average = Average(models, bags.n_classes)
+    average = Average(models, known.n_classes)
     average.weights.copy_(torch.tensor(factors))
     average.bias.copy_(bias)
     return average.eval(), selection

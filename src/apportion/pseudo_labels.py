@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from apportion._scratch import empty_array
 from apportion.bags.bags import Bags, bag_slices, exact_bag_means
 from apportion.bags.groupings import class_masses, counted_labels, transduce_groupings
 from apportion.transport import assign, assign_weighted, entropic_plan, round_to_counts
@@ -145,16 +146,20 @@ def transduce(log_probs: Tensor, bags: Bags) -> np.ndarray:
     """
     if bags.grouping is not None:
         return transduce_groupings(log_probs, bags)
-    proportions = relaxed_proportions(log_probs, bags.sizes, bags.proportions, bags.precision, bags.weight)
-    classes = np.empty(len(bags.x), np.int64)
+    classes = empty_array(len(bags.x), np.int64)
     for some, rows in bag_slices(bags.sizes):
+        precision = None if bags.precision is None else bags.precision[some]
+        weight = None if bags.weight is None else bags.weight[rows]
+        proportions = relaxed_proportions(
+            log_probs[rows], bags.sizes[some], bags.proportions[some], precision, weight
+        )
         part = Bags(
             log_probs[rows],
             bags.sizes[some],
-            proportions[some],
+            proportions,
             bags.source[rows],
             bags.ids[some],
-            weight=None if bags.weight is None else bags.weight[rows],
+            weight=weight,
         )
         classes[part.source] = counted_labels(part.x, part).cpu()
     return classes

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from apportion._scratch import empty_array
 from apportion.errors import DataError, SettingsError
 
 
@@ -111,18 +112,28 @@ class Bags:
 
     def select(self, which: Tensor) -> "Bags":
         """The bags with these indices (CPU), in this order."""
-        batch = self.take(which)
+        sizes = self.sizes[which]
+        n = int(sizes.sum())
+        x, source = empty_like(self.x, n), empty_like(self.source, n)
+        weight = None if self.weight is None else empty_like(self.weight, n)
+        for some, rows in bag_slices(sizes):
+            index = self._row_indices(which[some], sizes[some])
+            torch.index_select(self.source, 0, index, out=source[rows])
+            index = index.to(self.x.device)
+            torch.index_select(self.x, 0, index, out=x[rows])
+            if self.weight is not None and weight is not None:
+                torch.index_select(self.weight, 0, index, out=weight[rows])
         index = which.tolist()
         return Bags(
-            batch.x,
-            self.sizes[which],
-            batch.proportions,
-            self.source[batch.row.cpu()],
+            x,
+            sizes,
+            self.proportions[which.to(self.x.device)],
+            source,
             ids=[self.ids[i] for i in index],
             grouping=None if self.grouping is None else [self.grouping[i] for i in index],
             precision=None if self.precision is None else self.precision[which],
             pure=None if self.pure is None else self.pure[which],
-            weight=batch.weight,
+            weight=weight,
         )
 
     def known(self) -> "Bags":
@@ -211,6 +222,14 @@ class Bags:
             chosen = random.choice(sizes[which[i]], n[i], replace=False, shuffle=False)
             row[start[i] : start[i] + n[i]] = torch.from_numpy(begin[i] + chosen)
         return row
+
+
+def empty_like(x: Tensor, n_rows: int) -> Tensor:
+    """Rows without values, like those of `x` in shape, type and device; many lie in a file (`_scratch`)."""
+    shape = (n_rows, *x.shape[1:])
+    if x.device.type != "cpu" or x.dtype == torch.bfloat16:
+        return x.new_empty(shape)
+    return torch.from_numpy(empty_array(shape, x[:0].numpy().dtype))
 
 
 def _plan_batches(sizes: Tensor, batch_size: int) -> tuple[list[int], list[int]]:

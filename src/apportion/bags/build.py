@@ -20,6 +20,7 @@ from narwhals.dependencies import (
 )
 from torch import Tensor
 
+from apportion._scratch import empty_array, pieces
 from apportion.bags.arrays import (
     as_tensor,
     move_channels_first,
@@ -29,7 +30,7 @@ from apportion.bags.arrays import (
 from apportion.bags.bags import Bags
 from apportion.bags.denoise import PredictedShares, clean_proportions
 from apportion.bags.groupings import join_groupings
-from apportion.bags.instances import check_row_order, take_bag_columns, take_rows
+from apportion.bags.instances import LazyIds, check_row_order, take_bag_columns, take_rows
 from apportion.bags.known_labels import add_known_labels, read_known_labels
 from apportion.bags.problems import (
     OPTIONS,
@@ -176,11 +177,9 @@ def read_shares(
 
 def _bags_of(groups: "Groups", shares: np.ndarray, precision: np.ndarray, weight: np.ndarray | None) -> Bags:
     """The bags of rows in any order, without features."""
-    n = len(groups.number)
-    in_order = bool((np.diff(groups.number) >= 0).all())
-    source = torch.arange(n) if in_order else torch.from_numpy(np.argsort(groups.number, kind="stable"))
+    source = torch.from_numpy(sort_rows(groups.number, groups.sizes))
     return Bags(
-        torch.empty(n, 0),
+        torch.empty(len(source), 0),
         torch.from_numpy(groups.sizes),
         torch.from_numpy(shares).float(),
         source,
@@ -200,7 +199,8 @@ def _count_labels(
     k = len(classes)
     if k < 2:
         raise DataError(f"all labels are of one class, {classes.tolist()}; pass labels of at least two")
-    counts = np.bincount(groups.number * k + code, weight, minlength=len(groups.names) * k).reshape(-1, k)
+    cell = groups.number.astype(np.int64) * k + code
+    counts = np.bincount(cell, weight, minlength=len(groups.names) * k).reshape(-1, k)
     return counts / counts.sum(1, keepdims=True), classes
 
 
@@ -336,7 +336,7 @@ class Groups(NamedTuple):
 
     names: Sequence[Hashable]  # (m,) sorted, or in order of appearance where they cannot be sorted
     number: np.ndarray  # (n,) the bag of each row
-    sizes: np.ndarray  # (m,)
+    sizes: np.ndarray  # (m,) int64
 
 
 def group_rows(ids: Any, n: int) -> Groups:
@@ -346,9 +346,45 @@ def group_rows(ids: Any, n: int) -> Groups:
     ids = _one_column(ids)
     if len(ids) != n:
         raise DataError(f"there are {n} rows but {len(ids)} bag ids; pass one id per row")
-    names, number = _factorize(ids) or _factorize_objects(read_bag_ids(ids))
-    names, number = _sort_names(names, number)
-    return Groups(names, number, np.bincount(number, minlength=len(names)))
+    coded = _factorize_batches(ids) if isinstance(ids, LazyIds) else _factorize(ids)
+    if coded is None:
+        coded = _factorize_objects(read_bag_ids(ids.collect() if isinstance(ids, LazyIds) else ids))
+    names, number = _sort_names(*coded)
+    sizes = np.zeros(len(names), np.int64)
+    for rows in pieces(n):
+        sizes += np.bincount(number[rows], minlength=len(names))
+    return Groups(names, number, sizes)
+
+
+def sort_rows(number: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The rows of each bag, bag after bag, and in their order within a bag: a counting sort, int64."""
+    source = empty_array(len(number), np.int64)
+    following = np.cumsum(sizes) - sizes  # where the next row of each bag goes
+    for rows in pieces(len(number)):
+        part = number[rows]
+        order = np.argsort(part, kind="stable")
+        part = part[order]
+        bags, first, counts = np.unique(part, return_index=True, return_counts=True)
+        rank = np.arange(len(part)) - np.repeat(first, counts)
+        source[following[part] + rank] = rows.start + order
+        following[bags] += counts
+    return source
+
+
+def _factorize_batches(ids: LazyIds) -> tuple[list[Any], np.ndarray] | None:
+    """`_factorize` for a column that is read a batch at a time."""
+    number = empty_array(len(ids), np.int32)
+    code: dict[Any, int] = {}
+    start = 0
+    for batch in ids.batches():
+        coded = _factorize(batch)
+        if coded is None:
+            return None
+        names, own = coded
+        codes = np.array([code.setdefault(name, len(code)) for name in names], np.int32)
+        number[start : start + len(batch)] = codes[own]
+        start += len(batch)
+    return list(code), number
 
 
 def _factorize(ids: Any) -> tuple[list[Any], np.ndarray] | None:
@@ -386,9 +422,12 @@ def _sort_names(names: list[Any], number: np.ndarray) -> tuple[list[Any], np.nda
         order = sorted(range(len(names)), key=names.__getitem__)  # type: ignore[type-var]
     except TypeError:
         return names, number
-    rank = np.empty(len(names), np.int64)
+    rank = np.empty(len(names), number.dtype)
     rank[order] = np.arange(len(names))
-    return [names[i] for i in order], rank[number]
+    ranked = empty_array(len(number), number.dtype)
+    for rows in pieces(len(number)):
+        ranked[rows] = rank[number[rows]]
+    return [names[i] for i in order], ranked
 
 
 def read_bag_ids(ids: Any) -> list[Hashable]:

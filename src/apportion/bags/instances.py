@@ -3,7 +3,7 @@
 `check_instances` is for `fit`, `check_instances_like_fit` for what is predicted later.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data  # type: ignore[attr-defined]
 from torch import Tensor
 
+from apportion._scratch import (
+    check_disk,
+    empty_array,
+    is_large,
+    is_mapped,
+    pieces,
+)
 from apportion.bags.arrays import (
     as_tensor,
     move_channels_first,
@@ -28,9 +35,9 @@ from apportion.bags.arrays import (
     refuse_texts_and_sparse,
     stack_images,
 )
-from apportion.bags.bags import Bags
+from apportion.bags.bags import Bags, empty_like
 from apportion.bags.proportions import without_torch
-from apportion.encoding import TableEncoder, check_unique_columns
+from apportion.encoding import TableEncoder, check_unique_columns, read_batches
 from apportion.errors import DataError, did_you_mean
 
 ARRAYS: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # images stay bytes
@@ -38,6 +45,7 @@ ARRAYS: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # 
 NUMBERS: dict[str, Any] = {"dtype": "numeric", "ensure_all_finite": "allow-nan"}
 
 SMALLEST_WEIGHT = 1e-9  # of a row, relative to the mean
+BLOCK = 1 << 27  # bytes of features that are put into order at once
 
 # --- data frames and bags
 
@@ -89,7 +97,29 @@ def _column_of(X: Any, name: str, columns: list[Any]) -> Any:
     if name not in columns:
         what = f"bags is {name!r}, which is not a column of X{did_you_mean(name, columns)}"
         raise DataError(f"{what}; it has {columns[:20]}", value=name)
-    return X.select(name).collect().to_series() if is_polars_lazyframe(X) else X[name]
+    return LazyIds(X, name) if is_polars_lazyframe(X) else X[name]
+
+
+class LazyIds:
+    """A column of a polars LazyFrame, which is read a batch at a time."""
+
+    def __init__(self, frame: Any, name: str) -> None:
+        self.frame = frame.select(name)
+
+    def __len__(self) -> int:
+        return count_rows(self.frame)
+
+    def batches(self) -> Iterator[Any]:
+        """The column as polars series."""
+        for batch in read_batches(self.frame):
+            yield batch.to_series()
+
+    def collect(self) -> Any:
+        """The whole column."""
+        return self.frame.collect().to_series()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.collect(), dtype)
 
 
 def _drop_columns(X: Any, names: list[str]) -> Any:
@@ -237,19 +267,57 @@ def encode_features(instances: Any, parts: list[Bags], n_rows: int) -> tuple[Ten
     learned = np.zeros(n_rows, bool)
     learned[parts[0].source.numpy()] = True
     encoder = TableEncoder().fit(instances, rows=None if learned.all() else learned)
+    width = len(encoder.get_feature_names_out())
+    _check_disk_for_features(parts, len(source), width)
     if len(source) != n_rows:  # rows are in a bag of each of several groupings
-        return torch.from_numpy(encoder.transform(instances))[source], encoder
-    x = np.empty((n_rows, len(encoder.get_feature_names_out())), np.float32)
-    places = np.empty(n_rows, np.int32 if n_rows < 2**31 else np.int64)
-    places[source.numpy()] = np.arange(n_rows, dtype=places.dtype)
+        x = empty_array((n_rows, width), np.float32)
+        return take_rows(torch.from_numpy(encoder.transform(instances, out=x)), source), encoder
+    return torch.from_numpy(_encode_in_order(encoder, instances, source.numpy(), width)), encoder
+
+
+def _encode_in_order(encoder: TableEncoder, instances: Any, source: np.ndarray, width: int) -> np.ndarray:
+    """Features (n, width) with row `source[i]` of the instances in place i.
+
+    In a file, rows that go anywhere would be slow, since each would read and write a page. Rows then go to
+    their block first, one after the other, and every block is put into order by itself.
+    """
+    n_rows = len(source)
+    x = empty_array((n_rows, width), np.float32)
+    in_blocks = is_mapped(x)
+    blocks = list(pieces(n_rows, max(1, BLOCK // (4 * width))))
+    places = empty_array(n_rows, np.int32 if n_rows < 2**31 else np.int64)
+    for rows in blocks:
+        own = np.sort(source[rows]) if in_blocks else source[rows]
+        places[own] = np.arange(rows.start, rows.stop)
     encoder.transform(instances, out=x, places=places)
-    return torch.from_numpy(x), encoder
+    for rows in blocks if in_blocks else ():
+        block = x[rows].copy()
+        x[rows][np.argsort(source[rows])] = block
+    return x
+
+
+def _check_disk_for_features(parts: list[Bags], n_rows: int, width: int) -> None:
+    """Raise DataError if features are so many that they go to a file, and there is no room for it.
+
+    Trees take one byte for each feature, and the bags with known proportions are copied if others are not.
+    """
+    n_bytes = 4 * n_rows * width
+    if is_large(n_bytes):
+        known = all(bool(part.proportions.isfinite().all()) for part in parts)
+        check_disk(int(n_bytes * (1.25 if known else 2.25)))
 
 
 def take_rows(x: Tensor, source: Tensor) -> Tensor:
     """`x[source]`, without a copy if that changes nothing."""
-    unchanged = len(source) == len(x) and bool((source == torch.arange(len(x))).all())
-    return x if unchanged else x[source]
+    unchanged = len(source) == len(x)
+    for rows in pieces(len(source)):
+        unchanged = unchanged and bool((source[rows] == torch.arange(rows.start, rows.stop)).all())
+    if unchanged:
+        return x
+    taken = empty_like(x, len(source))
+    for rows in pieces(len(source)):
+        torch.index_select(x, 0, source[rows].to(x.device), out=taken[rows])
+    return taken
 
 
 def check_features_differ(x: Tensor, encoder: TableEncoder | None) -> None:

@@ -5,8 +5,10 @@ Features are small whole numbers (bins, made in boosted_trees.py, which has all 
 of a leaf follows from a histogram: sums of the residuals, of the weights, and the number of rows, in each bin
 of each feature. The histogram of the larger child is that of its parent minus that of the smaller child.
 
-Scores, probabilities and residuals have one column per class; of two classes only the second has one.
-`bins` are (n, d) bytes. The bins of feature f are places `start[f]` to `start[f + 1]` of a histogram.
+Scores and residuals have one column per class; of two classes only the second has one. `bins` are (n, d)
+bytes. The bins of feature f are places `start[f]` to `start[f + 1]` of a histogram.
+
+Bins, scores and probabilities may lie in files: a round goes through them from the first row to the last.
 
 All of it is in one file, because numba's cache would not notice a change in another one.
 """
@@ -168,89 +170,111 @@ def find_leaves(bins, feature, cut, child, leaf):
 
 
 @jit_kept
-def class_probabilities(scores, probabilities):
-    """The softmax of each row or, of a single score, its logistic function."""
+def add_and_predict(scores, delta, leaf, probabilities, sizes, predicted):
+    """Add the value of its leaf to the scores of each row; then the probabilities of rows and of bags.
+
+    Probabilities are the softmax of a row's scores or, of a single score, its logistic function.
+    """
     classes = scores.shape[1]
-    for i in range(len(scores)):
-        if classes == 1:
-            probabilities[i, 0] = 1.0 / (1.0 + math.exp(-scores[i, 0]))
-            continue
-        top = scores[i, 0]
-        for c in range(1, classes):
-            top = max(top, scores[i, c])
-        total = 0.0
-        for c in range(classes):
-            probabilities[i, c] = math.exp(scores[i, c] - top)
-            total += probabilities[i, c]
-        for c in range(classes):
-            probabilities[i, c] /= total
-
-
-@jit_kept
-def compare_bags(probabilities, sizes, proportions, predicted, residuals, weights):
-    """Mean predictions of the bags, the residual of each row, and its weight: equations (1) and (2)."""
-    classes = proportions.shape[1]
-    ratio = np.zeros(classes)
     begin = 0
     for b in range(len(sizes)):
         end = begin + sizes[b]
+        for i in range(begin, end):
+            j = leaf[i]
+            if classes == 1:
+                scores[i, 0] += delta[j, 0]
+                probabilities[i, 0] = 1.0 / (1.0 + math.exp(-scores[i, 0]))
+                continue
+            for c in range(classes):
+                scores[i, c] += delta[j, c]
+            top = scores[i, 0]
+            for c in range(1, classes):
+                top = max(top, scores[i, c])
+            total = 0.0
+            for c in range(classes):
+                probabilities[i, c] = math.exp(scores[i, c] - top)
+                total += probabilities[i, c]
+            for c in range(classes):
+                probabilities[i, c] /= total
         for c in range(classes):
             total = 0.0
             for i in range(begin, end):
                 total += probabilities[i, c]
             predicted[b, c] = min(max(total / sizes[b], TINY), 1.0 - TINY)
-        for c in range(classes):
-            ratio[c] = proportions[b, c] / predicted[b, c]
-            if classes == 1:
-                ratio[c] -= (1.0 - proportions[b, c]) / (1.0 - predicted[b, c])
-        for i in range(begin, end):
-            mean = 0.0
-            for c in range(classes):
-                mean += probabilities[i, c] * ratio[c]
-            weight = 0.0
-            for c in range(classes):
-                p = probabilities[i, c]
-                residuals[i, c] = p * (ratio[c] - mean)
-                slope = p * (1.0 - p)
-                weight += slope * slope / (sizes[b] * predicted[b, c] * (1.0 - predicted[b, c]))
-            weights[i] = weight / classes
         begin = end
 
 
 @jit_kept
-def leaf_equations(probabilities, leaf, sizes, proportions, predicted, gram, right, information):
-    """The normal equations of the leaf values, class by class, added to zeros: equation (3).
+def compare_bags(probabilities, sizes, proportions, predicted, rows, residuals, weights):
+    """The residuals of some rows, in ascending order, and their weights: equations (1) and (2)."""
+    classes = proportions.shape[1]
+    ratio = np.zeros(classes)
+    b, end = -1, 0
+    for t in range(len(rows)):
+        i = rows[t]
+        if i >= end:
+            while i >= end:
+                b += 1
+                end += sizes[b]
+            for c in range(classes):
+                ratio[c] = proportions[b, c] / predicted[b, c]
+                if classes == 1:
+                    ratio[c] -= (1.0 - proportions[b, c]) / (1.0 - predicted[b, c])
+        mean = 0.0
+        for c in range(classes):
+            mean += probabilities[i, c] * ratio[c]
+        weight = 0.0
+        for c in range(classes):
+            p = probabilities[i, c]
+            residuals[t, c] = p * (ratio[c] - mean)
+            slope = p * (1.0 - p)
+            weight += slope * slope / (sizes[b] * predicted[b, c] * (1.0 - predicted[b, c]))
+        weights[t] = weight / classes
+
+
+@jit_kept
+def leaf_equations(
+    bins, feature, cut, child, probabilities, leaf, sizes, proportions, predicted, gram, right, information
+):
+    """The leaf of each row, and the normal equations of the leaf values, added to zeros: equation (3).
 
     `gram` is (classes, leaves, leaves), `right` (classes, leaves). `information` (classes,) is what the trace
     of `gram` would be if every row were moved by itself.
     """
-    slope = np.zeros(gram.shape[1])
-    reached = np.zeros(gram.shape[1], np.int64)
-    seen = np.zeros(gram.shape[1], np.bool_)
-    for c in range(len(gram)):
-        begin = 0
-        for b in range(len(sizes)):
-            end = begin + sizes[b]
-            weight = sizes[b] / (predicted[b, c] * (1.0 - predicted[b, c]))
-            count = 0
-            own = 0.0
-            for i in range(begin, end):
-                j = leaf[i]
-                if not seen[j]:
-                    seen[j] = True
-                    reached[count] = j
-                    count += 1
+    classes, leaves = right.shape
+    slope = np.zeros((classes, leaves))
+    own = np.zeros(classes)
+    reached = np.zeros(leaves, np.int64)
+    seen = np.zeros(leaves, np.bool_)
+    begin = 0
+    for b in range(len(sizes)):
+        end = begin + sizes[b]
+        count = 0
+        own[:] = 0.0
+        for i in range(begin, end):
+            node = 0
+            while feature[node] >= 0:
+                node = child[node] + (bins[i, feature[node]] > cut[node])
+            j = child[node]
+            leaf[i] = j
+            if not seen[j]:
+                seen[j] = True
+                reached[count] = j
+                count += 1
+            for c in range(classes):
                 s = probabilities[i, c] * (1.0 - probabilities[i, c]) / sizes[b]
-                slope[j] += s
-                own += s * s
-            information[c] += weight * own
+                slope[c, j] += s
+                own[c] += s * s
+        for c in range(classes):
+            weight = sizes[b] / (predicted[b, c] * (1.0 - predicted[b, c]))
+            information[c] += weight * own[c]
             gap = proportions[b, c] - predicted[b, c]
             for s in range(count):
                 j = reached[s]
-                right[c, j] += weight * slope[j] * gap
+                right[c, j] += weight * slope[c, j] * gap
                 for t in range(count):
-                    gram[c, j, reached[t]] += weight * slope[j] * slope[reached[t]]
-            for s in range(count):
-                seen[reached[s]] = False
-                slope[reached[s]] = 0.0
-            begin = end
+                    gram[c, j, reached[t]] += weight * slope[c, j] * slope[c, reached[t]]
+        for s in range(count):
+            seen[reached[s]] = False
+            slope[:, reached[s]] = 0.0
+        begin = end

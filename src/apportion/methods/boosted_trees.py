@@ -41,6 +41,7 @@ import torch
 from torch import Tensor, nn
 
 from apportion._random import derive_seed
+from apportion._scratch import empty_array, pieces
 from apportion.bags.bags import Bags
 from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.methods.protocol import LossTerms
@@ -61,6 +62,7 @@ MIN_ROUNDS = 50  # a few held-out bags must not stop boosting before it began
 PATIENCE = 100  # rounds without a better score of the held-out bags
 ROUNDS_BETWEEN_SCORES = 10
 MAX_BINS = 255
+ROWS_TO_BIN_AT_ONCE = 1 << 14  # they stay in the processor's cache
 MAX_ROWS_TO_BIN = 200_000  # from which the bins of a feature are determined
 MAX_ROWS_TO_GROW = 200_000  # more rows per tree make it slower and not better
 
@@ -175,74 +177,91 @@ class Boosting:
         proportions = bags.proportions.double().numpy()
         self.proportions = np.ascontiguousarray(proportions[:, 1:] if bags.n_classes == 2 else proportions)
         n, classes = len(bins), self.proportions.shape[1]
-        self.scores = np.tile(one_score_for_two(self.base), (n, 1))
-        self.probabilities = np.empty((n, classes))
         self.predicted = np.empty((len(self.sizes), classes))
-        self.residuals = np.empty((n, classes), np.float32)
-        self.weights = np.empty(n, np.float32)
-        self.leaf = np.empty(n, np.int32)
         self.histograms = np.empty((leaves, self.start[-1], classes + 2))
+        self.leaf = empty_array(n, np.min_scalar_type(leaves))
+        self.leaf[:] = 0
+        self.scores = empty_array((n, classes), np.float64)
+        self.scores[:] = one_score_for_two(self.base)
+        self.probabilities = empty_array((n, classes), np.float64)
+        self.add(np.zeros((1, classes)))
+
+    def add(self, delta: np.ndarray) -> None:
+        """Add the values (leaves, classes) of the leaves to the scores, and predict the bags."""
+        from apportion.methods import _tree_growth as kernels  # numba imports slowly
+
+        kernels.add_and_predict(self.scores, delta, self.leaf, self.probabilities, self.sizes, self.predicted)
 
     def add_tree(self, edges: list[np.ndarray]) -> Tree:
         """Grow a tree on the residuals, solve its leaf values, and add them to the scores."""
-        from apportion.methods import _tree_growth as kernels  # numba imports slowly
-
-        kernels.class_probabilities(self.scores, self.probabilities)
-        kernels.compare_bags(
-            self.probabilities, self.sizes, self.proportions, self.predicted, self.residuals, self.weights
-        )
-        feature, cut, child, gain = self._grow()
-        kernels.find_leaves(self.bins, feature, cut, child, self.leaf)
-        delta = self._leaf_values(int((feature < 0).sum()))
-        self.scores += delta[self.leaf]
+        feature, cut, child, gain = self.grow()
+        delta = self.leaf_values(feature, cut, child)
+        self.add(delta)
         threshold = np.zeros(len(feature), np.float32)
         for node in np.flatnonzero(feature >= 0):
             threshold[node] = edges[feature[node]][cut[node]]
         value = np.hstack([np.zeros_like(delta), delta]) if delta.shape[1] == 1 else delta
         return Tree(feature, threshold, child, value, gain)
 
-    def _grow(self) -> tuple[np.ndarray, ...]:
+    def grow(self) -> tuple[np.ndarray, ...]:
+        """The structure of a tree, grown on some of the rows and features."""
         from apportion.methods import _tree_growth as kernels
 
         n, d = self.bins.shape
-        n_rows = min(round(FRACTION_OF_ROWS * n), MAX_ROWS_TO_GROW)
-        # float32 random numbers below a fraction are faster than a choice without replacement
-        rows = np.flatnonzero(self.random.random(n, np.float32) < n_rows / n).astype(np.int32)
+        rows = self.draw_rows(min(round(FRACTION_OF_ROWS * n), MAX_ROWS_TO_GROW))
         features = np.sort(self.random.permutation(d)[: max(1, round(FRACTION_OF_FEATURES * d))])
+        residuals, weights = self.compare(rows)
         nodes = 2 * len(self.histograms) - 1
         feature, cut, child = (np.zeros(nodes, np.int32) for _ in range(3))
         gain = np.zeros(nodes)
         n_nodes = kernels.grow(
-            self.bins, self.start, features, self.residuals, self.weights, rows, rows_per_leaf(n),
-            self.histograms, feature, cut, child, gain,
+            np.take(self.bins, rows, 0), self.start, features, residuals, weights,
+            np.arange(len(rows), dtype=np.int32), rows_per_leaf(n), self.histograms, feature, cut, child,
+            gain,
         )  # fmt: skip
         return feature[:n_nodes], cut[:n_nodes], child[:n_nodes], gain[:n_nodes]
 
-    def _leaf_values(self, leaves: int) -> np.ndarray:
-        """Equation (3), times the rate: (leaves, classes)."""
+    def draw_rows(self, n_rows: int) -> np.ndarray:
+        """About `n_rows` of the rows, in ascending order."""
+        # float32 random numbers below a fraction are faster than a choice without replacement
+        n = len(self.bins)
+        drawn = [
+            rows.start + np.flatnonzero(self.random.random(rows.stop - rows.start, np.float32) < n_rows / n)
+            for rows in pieces(n)
+        ]
+        return np.concatenate(drawn)
+
+    def compare(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Residuals (rows, classes) and weights (rows,) of some rows in ascending order, float32."""
         from apportion.methods import _tree_growth as kernels
 
+        residuals = np.empty((len(rows), self.proportions.shape[1]), np.float32)
+        weights = np.empty(len(rows), np.float32)
+        kernels.compare_bags(
+            self.probabilities, self.sizes, self.proportions, self.predicted, rows, residuals, weights
+        )
+        return residuals, weights
+
+    def leaf_values(self, feature: np.ndarray, cut: np.ndarray, child: np.ndarray) -> np.ndarray:
+        """Equation (3), times the rate: (leaves, classes). Finds the leaves of all rows."""
+        from apportion.methods import _tree_growth as kernels
+
+        leaves = int((feature < 0).sum())
         classes = self.proportions.shape[1]
         gram = np.zeros((classes, leaves, leaves))
         right = np.zeros((classes, leaves))
         information = np.zeros(classes)
         kernels.leaf_equations(
-            self.probabilities,
-            self.leaf,
-            self.sizes,
-            self.proportions,
-            self.predicted,
-            gram,
-            right,
-            information,
-        )
+            self.bins, feature, cut, child, self.probabilities, self.leaf, self.sizes, self.proportions,
+            self.predicted, gram, right, information,
+        )  # fmt: skip
         ridge = RIDGE * information / leaves + kernels.TINY
         gram += ridge[:, None, None] * np.eye(leaves)
         delta = np.linalg.solve(gram, right[:, :, None])[:, :, 0].T
-        return RATE * np.clip(delta, -LARGEST_STEP, LARGEST_STEP)
+        return RATE * np.ascontiguousarray(np.clip(delta, -LARGEST_STEP, LARGEST_STEP))
 
     def loss(self) -> float:
-        """The bag loss per row, before the latest tree."""
+        """The bag loss per row."""
         predicted = self.predicted
         proportions = self.proportions
         terms = proportions * np.log(predicted)
@@ -262,9 +281,10 @@ class HeldOut:
     def add(self, tree: Tree) -> None:
         from apportion.methods import _tree_growth as kernels
 
-        leaf = np.empty(len(self.x), np.int32)
-        kernels.find_leaves(self.x, tree.feature, tree.threshold, tree.child, leaf)
-        self.logits += tree.value[leaf]
+        for rows in pieces(len(self.x)):
+            leaf = np.empty(rows.stop - rows.start, np.int32)
+            kernels.find_leaves(self.x[rows], tree.feature, tree.threshold, tree.child, leaf)
+            self.logits[rows] += tree.value[leaf]
 
     def score(self) -> float:
         """The log-likelihood of the counts, in nats per row."""
@@ -299,9 +319,11 @@ def bin_edges(x: np.ndarray, random: np.random.Generator) -> list[np.ndarray]:
 
 def apply_bins(x: np.ndarray, edges: list[np.ndarray]) -> np.ndarray:
     """The bin of each value, (n, d) bytes: the first whose upper edge is not below it."""
-    bins = np.empty(x.shape, np.uint8)
-    for f, edge in enumerate(edges):
-        bins[:, f] = np.searchsorted(edge, x[:, f])
+    bins = empty_array(x.shape, np.uint8)
+    for rows in pieces(len(x), ROWS_TO_BIN_AT_ONCE):
+        columns = np.ascontiguousarray(x[rows].T)
+        for f, edge in enumerate(edges):
+            bins[rows, f] = np.searchsorted(edge, columns[f])
     return bins
 
 

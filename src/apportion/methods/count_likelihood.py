@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from apportion._device import send_to_device, start_copy_to_host
-from apportion.bags.bags import BagBatch, bag_means, bag_sums
+from apportion.bags.bags import BagBatch, bag_means, bag_slices, bag_sums
 from apportion.errors import SettingsError
 from apportion.losses import mean_over_rows
 from apportion.methods.protocol import LossTerms
@@ -23,6 +23,7 @@ from apportion.transport import entropic_plan
 
 TINY = 1e-30  # a normal float32, so that its logarithm is exact
 MAX_CLASSES = 10_000  # of matrices with a number for every pair, 0.8 GB for one bag
+MOST_ROWS = 1 << 20  # whose likelihood is computed at once
 CELL_VARIANCE = 1 / 12  # variance of a uniform distribution over one whole count
 
 
@@ -159,6 +160,16 @@ def count_log_likelihood(
     The counts of n independent rows have the sum of their probabilities as mean and the sum of their
     covariances diag(p) - pp' as covariance. A row of weight 3 is three independent rows.
     """
+    slices = list(bag_slices(sizes.cpu())) if len(log_probs) > MOST_ROWS else []
+    if len(slices) > 1:  # to save memory
+        return torch.cat(
+            [
+                count_log_likelihood(
+                    log_probs[rows], sizes[some], proportions[some], None if weight is None else weight[rows]
+                )
+                for some, rows in slices
+            ]
+        )
     probs = log_probs.double().exp()
     n = sizes.double().unsqueeze(1)
     if weight is not None:

@@ -16,12 +16,14 @@ import torch
 from scipy.optimize import minimize
 from torch import nn
 
+from apportion._scratch import pieces
 from apportion.bags.bags import Bags, bag_slices
 from apportion.methods.count_likelihood import count_log_likelihood
 
 PENALTIES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)  # tried in this order
 USUAL_PENALTY = 1e-3  # where no bags can be held out
 ROWS_AT_ONCE = 1 << 13  # their probabilities stay in the processor's cache
+MOST_ROWS_AT_ONCE = 1 << 18  # of a bag that is larger
 MAX_ITERATIONS = 1000
 
 
@@ -106,16 +108,21 @@ def bag_loss(weights: np.ndarray, bags: Bags, l2: float) -> tuple[float, np.ndar
     loss = 0.0
     sizes = bags.sizes.numpy()
     mass = bags.mass.numpy()
-    row_weight = None if bags.weight is None else bags.weight.numpy().astype(np.float64)
     proportions = bags.proportions.numpy().astype(np.float64).T  # (k, m)
     for some, rows in bag_slices(bags.sizes, ROWS_AT_ONCE):
-        x = bags.x[rows].numpy().astype(np.float64)
+        row_weight = None if bags.weight is None else bags.weight[rows].double().numpy()
+        x = bags.x[rows].numpy()
+        parts = [x[part] for part in pieces(len(x), MOST_ROWS_AT_ONCE)]  # one, but of a very large bag
+        if len(parts) == 1:
+            parts = [x.astype(np.float64)]
         n = sizes[some]
-        logits = W[:, :-1] @ x.T + W[:, -1:]  # (k, rows): sums over classes run along rows, which is fast
+        # (k, rows): sums over classes run along rows, which is fast
+        logits = np.hstack([W[:, :-1] @ part.astype(np.float64, copy=False).T for part in parts])
+        logits += W[:, -1:]
         logits -= logits.max(0)
         p = np.exp(logits, out=logits)
         p /= p.sum(0)
-        weighted = p if row_weight is None else p * row_weight[rows]
+        weighted = p if row_weight is None else p * row_weight
         predicted = np.add.reduceat(weighted, n.cumsum() - n, axis=1) / mass[some]
         predicted = np.maximum(predicted, 1e-300)
         loss -= float((mass[some] * proportions[:, some] * np.log(predicted)).sum())
@@ -123,8 +130,10 @@ def bag_loss(weights: np.ndarray, bags: Bags, l2: float) -> tuple[float, np.ndar
         toward = p * ratio
         toward -= p * toward.sum(0)
         if row_weight is not None:
-            toward *= row_weight[rows]
-        gradient[:, :-1] -= toward @ x
+            toward *= row_weight
+        columns = np.array_split(toward, np.cumsum([len(part) for part in parts[:-1]]), axis=1)
+        for own, part in zip(columns, parts, strict=True):
+            gradient[:, :-1] -= own @ part.astype(np.float64, copy=False)
         gradient[:, -1] -= toward.sum(1)
     loss /= mass.sum()
     gradient /= mass.sum()

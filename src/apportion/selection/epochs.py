@@ -71,9 +71,15 @@ def split_bags(
 
 def hold_out(bags: Bags, n_validation: int, seed: int) -> tuple[Bags, Bags]:
     """All bags but `n_validation`, and these. The choice depends on the seed alone."""
+    training, validation = choose_held_out(bags, n_validation, seed)
+    return bags.select(training), bags.select(validation)
+
+
+def choose_held_out(bags: Bags, n_validation: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The indices of the bags of `hold_out`, in random order."""
     order = torch.randperm(len(bags.sizes), generator=stream(seed, "held-out"))
     order = order[can_validate(bags)[order].logical_not().sort(stable=True).indices]
-    return bags.select(order[n_validation:]), bags.select(order[:n_validation])
+    return order[n_validation:], order[:n_validation]
 
 
 def can_validate(bags: Bags) -> Tensor:

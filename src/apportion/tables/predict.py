@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from polars.io.plugins import register_io_source
 
+from apportion._scratch import empty_array
 from apportion._untrusted import name_list
 from apportion.conditioning import condition_on_proportions
 from apportion.decisions import decide_by_bags, decide_by_prices
-from apportion.encoding import Column
+from apportion.encoding import Column, read_batches
 from apportion.errors import DataError, ModelError, did_you_mean
 from apportion.estimator import ProportionClassifier
 from apportion.saving import About
@@ -20,9 +22,9 @@ from apportion.tables.images import MAX_SIDE, MIN_SIDE, ImageColumn, read_all_im
 from apportion.tables.read import clean_errors, column_names, csv_dialect, is_text_file, read_table
 from apportion.tables.spec import SHOWN, CheckReport, TableSpec
 
-BATCH = 250_000  # rows predicted at once
 ASSIGNED = "assigned"  # the column of classes that have the counts of every bag
 ROW = "\0row"  # no user's column has this name
+FEATURE = "\0feature "  # starts the names of columns as the classifier takes them
 FAR = 10  # standard deviations: at most one training row in FAR² was so far from the mean (Chebyshev)
 TRUTH_VALUES = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
 
@@ -51,38 +53,85 @@ def predict_table(
         if name in source.frame.collect_schema():
             raise DataError(f"{table.name} has a column {name!r} already; rename it")
     notes: list[str] = []
+    given_bags: tuple[Any, Any] | None = None
     with clean_errors(table):
-        probabilities = predict_proba(classifier, source)
-        codes = None
-        assigned = None
         if spec is not None:
             checked = check_proportions(classifier, spec)
             checked.report.raise_problems()
             notes += checked.report.notes
             given_bags = _bags_and_proportions(spec, checked)
-            classes = list(classifier.classes_)
-            assigned = decide_by_bags(probabilities, *given_bags, classes=classes)
-            if decide == "shares":
-                codes = assigned
-            probabilities = condition_on_proportions(probabilities, *given_bags, classes=classes)
-        elif decide == "shares":
-            codes = decide_by_prices(probabilities, classifier.share_prices_)
-        elif classifier.never_predicted_:
+        elif decide == "argmax" and classifier.never_predicted_:
             notes.append(f"{classifier.never_predicted_}; --decide shares predicts in the known shares")
-        if codes is None:
-            codes = probabilities.argmax(1)
         notes += note_differences(classifier, source.frame)
-        columns = [pl.Series("predicted", classifier.classes_).gather(codes)]
-        if assigned is not None:
-            columns.append(pl.Series(ASSIGNED, classifier.classes_).gather(assigned))
-        for j, name in enumerate(names[-len(classifier.classes_) :]):
-            columns.append(pl.Series(name, probabilities[:, j].astype(np.float32)))
         given = source.original
         if is_text_file(table) and not typed:
             given = read_table(table, texts=None)
             if csv_dialect(table).decimal_comma:  # the output has decimal points
                 given = given.with_columns(_number_columns(classifier, source.frame))
+        if given_bags is None and source.image is None:
+            return _predict_batches(classifier, source, given, names, decide), notes
+        probabilities = predict_proba(classifier, source)
+        columns = _prediction_columns(classifier, probabilities, names, decide, given_bags)
         return pl.concat([given, pl.DataFrame(columns).lazy()], how="horizontal"), notes
+
+
+def _prediction_columns(
+    classifier: ProportionClassifier,
+    probabilities: np.ndarray,
+    names: Sequence[str],
+    decide: str,
+    given_bags: tuple[Any, Any] | None = None,
+) -> list[pl.Series]:
+    """Columns of classes and probabilities, `names`, of some rows or, with bags and proportions, of all."""
+    assigned = None
+    codes = None
+    if given_bags is not None:
+        classes = list(classifier.classes_)
+        assigned = decide_by_bags(probabilities, *given_bags, classes=classes)
+        if decide == "shares":
+            codes = assigned
+        probabilities = condition_on_proportions(probabilities, *given_bags, classes=classes)
+    elif decide == "shares":
+        codes = decide_by_prices(probabilities, classifier.share_prices_)
+    if codes is None:
+        codes = probabilities.argmax(1)
+    columns = [pl.Series("predicted", classifier.classes_).gather(codes)]
+    if assigned is not None:
+        columns.append(pl.Series(ASSIGNED, classifier.classes_).gather(assigned))
+    for j, name in enumerate(names[-len(classifier.classes_) :]):
+        columns.append(pl.Series(name, probabilities[:, j].astype(np.float32)))
+    return columns
+
+
+def _predict_batches(
+    classifier: ProportionClassifier, source: "Source", given: pl.LazyFrame, names: Sequence[str], decide: str
+) -> pl.LazyFrame:
+    """The `given` rows with predictions. They are read, predicted and written a batch at a time."""
+    columns = [column.name for column in columns_of(classifier)]
+    features = source.frame.select(pl.col(name).alias(f"{FEATURE}{name}") for name in columns)
+    both = pl.concat([given, features], how="horizontal")
+    schema = given.collect_schema()
+    given_names = schema.names()
+    none = _prediction_columns(classifier, np.zeros((0, len(classifier.classes_))), names, decide)
+    schema = {**schema, **{column.name: column.dtype for column in none}}
+
+    def scored(
+        with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        row = 0
+        with clean_errors(source.table):
+            for batch in _batches_of(both, source.table):
+                X = batch.select(pl.col(f"{FEATURE}{name}").alias(name) for name in columns)
+                probabilities = _checked_proba(classifier, X, source.table, row)
+                row += batch.height
+                batch = batch.select(given_names).with_columns(
+                    _prediction_columns(classifier, probabilities, names, decide)
+                )
+                if predicate is not None:
+                    batch = batch.filter(predicate)
+                yield batch if with_columns is None else batch.select(with_columns)
+
+    return register_io_source(scored, schema=schema)
 
 
 # --- reading a table as the classifier's own was read
@@ -214,31 +263,41 @@ def _number_columns(classifier: ProportionClassifier, frame: pl.LazyFrame) -> li
 
 def predict_proba(classifier: ProportionClassifier, source: Source) -> np.ndarray:
     """Probabilities (n, k) of all rows, computed a batch at a time."""
-    parts = [np.zeros((0, len(classifier.classes_)))]
+    n_rows = int(source.frame.select(pl.len()).collect().item())
+    found = empty_array((n_rows, len(classifier.classes_)), np.float64)
     row = 0
-    for X in _batches(classifier, source):
-        probabilities = classifier.predict_proba(X)
-        wrong = np.flatnonzero(np.isnan(probabilities).any(1))
-        if len(wrong):
-            what = f"{source.table.name}, row {row + int(wrong[0]) + 1}, has no probabilities"
-            raise DataError(f"{what}; a number in it, or in the model, is too large")
-        parts.append(probabilities)
+    for X in _instances(classifier, source):
+        probabilities = _checked_proba(classifier, X, source.table, row)
+        found[row : row + len(probabilities)] = probabilities
         row += len(probabilities)
-    return np.concatenate(parts)
+    return found
 
 
-def _batches(classifier: ProportionClassifier, source: Source) -> Iterator[Any]:
+def _checked_proba(classifier: ProportionClassifier, X: Any, table: Path, row: int) -> np.ndarray:
+    """Probabilities of a batch whose first row is row `row` of the table."""
+    probabilities = classifier.predict_proba(X)
+    wrong = np.flatnonzero(np.isnan(probabilities).any(1))
+    if len(wrong):
+        what = f"{table.name}, row {row + int(wrong[0]) + 1}, has no probabilities"
+        raise DataError(f"{what}; a number in it, or in the model, is too large")
+    return probabilities
+
+
+def _instances(classifier: ProportionClassifier, source: Source) -> Iterator[Any]:
     """Frames or images for the classifier."""
     if source.image is not None:
-        yield from read_all_images(source.image, source.table, source.frame)
-        return
-    frame = source.frame.select(column.name for column in columns_of(classifier))
+        return read_all_images(source.image, source.table, source.frame)
+    return _batches_of(source.frame.select(column.name for column in columns_of(classifier)), source.table)
+
+
+def _batches_of(frame: pl.LazyFrame, table: Path) -> Iterator[pl.DataFrame]:
+    """All rows of a table, a batch at a time."""
     n_rows = int(frame.select(pl.len()).collect().item())
-    for batch in frame.collect_batches(chunk_size=BATCH, maintain_order=True):
+    for batch in read_batches(frame):
         n_rows -= batch.height
         yield batch
     if n_rows:  # polars may end early when a thread that reads a file fails
-        raise DataError(f"{source.table.name} ends {n_rows} rows before its end; it is damaged")
+        raise DataError(f"{table.name} ends {n_rows} rows before its end; it is damaged")
 
 
 def check_proportions(

@@ -37,6 +37,7 @@ MAX_VALUES = 1 << 26  # a file may always claim so many values, half a gigabyte,
 MAX_VALUES_PER_BYTE = 200  # and a larger one so many for each of its bytes
 MEMORY_OF_POLARS = 1 << 30  # bytes, with its threads and buffers
 MEMORY_PER_VALUE = 32  # bytes; a value is read, encoded, predicted and written
+MEMORY_PER_ROW = 16  # bytes, of a Parquet file, which is read in pieces
 HEAD = 1 << 20  # bytes from which the dialect of a CSV is found
 FIRST_ROWS = 1_000  # rows that show, for nearly all columns of texts, that they are not dates
 
@@ -177,12 +178,13 @@ def _check_size(path: Path, n_rows: int, n_columns: int) -> None:
     if n_rows * n_columns > max(MAX_VALUES, MAX_VALUES_PER_BYTE * size):
         what = f"{n_rows:,} rows of {n_columns:,} columns in {size:,} bytes"
         raise DataError(f"{printable(path)} claims to hold {what}, which cannot be data")
-    _check_memory(path, n_rows * n_columns)
+    in_pieces = path.suffix.lower() in PARQUET_SUFFIXES
+    _check_memory(path, MEMORY_PER_ROW * n_rows if in_pieces else MEMORY_PER_VALUE * n_rows * n_columns)
 
 
-def _check_memory(path: Path, n_values: int) -> None:
+def _check_memory(path: Path, n_bytes: int) -> None:
     """Raise DataError if a limit leaves too little memory: polars would end the process without a word."""
-    needed = MEMORY_OF_POLARS + MEMORY_PER_VALUE * n_values
+    needed = MEMORY_OF_POLARS + n_bytes
     try:
         mmap.mmap(-1, needed).close()  # only reserved, not used
     except (OSError, ValueError, OverflowError) as problem:

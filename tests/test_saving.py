@@ -171,6 +171,15 @@ def test_what_programs_know_about_the_data_comes_back(tmp_path, model):
     assert load(tmp_path / "two").about_ == ABOUT
 
 
+def test_the_losses_of_training_come_back_and_those_that_are_not_finite_as_none(tmp_path):
+    model = fitted()
+    model.history_[0]["proportion"] = math.nan
+    save(model, tmp_path / "m")
+    first, *rest = load(tmp_path / "m").history_
+    assert first == model.history_[0] | {"proportion": None}
+    assert rest == model.history_[1:]
+
+
 def test_a_model_older_than_a_parameter_has_its_default(copy):
     change(copy, "parameters.horizontal_flip", ...)
     assert load(copy).horizontal_flip is True

@@ -24,7 +24,7 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from apportion._random import derive_seed, stream
-from apportion.bags.bags import Bags, bag_means
+from apportion.bags.bags import Bags
 from apportion.defaults import TABLE_MODELS, is_scikit, plan_training
 from apportion.errors import SettingsError
 from apportion.evaluate import predict_log_proba
@@ -37,7 +37,7 @@ from apportion.methods.boosted_trees import (
     Round,
     boost,
 )
-from apportion.methods.count_likelihood import CELL_VARIANCE, count_log_likelihood
+from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.methods.linear import PENALTIES, USUAL_PENALTY, Penalty, fit_linear, try_penalties
 from apportion.methods.new_network import initial_proportions
 from apportion.methods.protocol import LossTerms
@@ -47,6 +47,7 @@ from apportion.networks.scikit import ScikitClassifier
 from apportion.networks.trees import mean_of_trees
 from apportion.pipeline import EpochState, fit_two_stages
 from apportion.pseudo_labels import make_labeler, relaxed_proportions
+from apportion.selection.calibration import count_residuals
 from apportion.selection.epochs import can_validate, choose_held_out
 from apportion.training import Epoch
 
@@ -444,10 +445,7 @@ def weighted(factors: Sequence[float] | np.ndarray, log_odds: Sequence[Tensor], 
 
 def dispersion_of(log_probs: Tensor, bags: Bags) -> float:
     """The variance of the bags' counts over the variance that predictions imply: one if they are right."""
-    probs = log_probs.double().exp()
-    n = bags.mass.unsqueeze(1)
-    gap = n * (bags.proportions.double() - bag_means(probs, bags.sizes, bags.weight))
-    variance = n * bag_means(probs * (1 - probs), bags.sizes, bags.weight) + CELL_VARIANCE
+    gap, variance = count_residuals(log_probs, bags)
     return float((gap.square() / variance).mean())
 
 

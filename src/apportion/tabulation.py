@@ -121,7 +121,7 @@ def tabulate(
     counter = CellCounter(built, rows, np.asarray(model.classes_).tolist())
     counter.add_model(probabilities)
     seed = as_seed(random_state)
-    for _ in counter.add_replicates(model, X, table, replicates if bags is not None else 0, seed):
+    for _ in add_replicates([counter], model, X, table, replicates if bags is not None else 0, seed):
         pass
     return _as_frame(counter.table(level), X)
 
@@ -230,28 +230,9 @@ class CellCounter:
         self.counts = self._count(conditioned)
         self.variance = np.stack([self._label_variance(conditioned[:, c]) for c in range(self.k)], 1)
 
-    def add_replicates(
-        self, model: Any, X: Any, table: Any, replicates: int, seed: int
-    ) -> Iterator[tuple[int, Any]]:
-        """Fit copies of a model to random halves of the bags, and count with each.
-
-        Yields (replicate, state) after every epoch. There are no replicates for fewer than eight known bags.
-        """
-        known = np.flatnonzero(self.known)
-        if len(known) < MIN_BAGS_TO_HALVE:
-            return
-        ids = row_ids(self.bags)
-        for i in range(0, replicates, 2):
-            order = known[torch.randperm(len(known), generator=stream(seed, "halves", i)).numpy()]
-            for j, half in enumerate((order[: len(order) // 2], order[len(order) // 2 :])):
-                learned = np.zeros(self.m, bool)
-                learned[half] = True
-                train = np.flatnonzero(learned[self.bag])
-                part = copy_unfitted(model)
-                for state in fit_part(part, take_instances(X, train), ids[train], table):
-                    yield i + j, state
-                probabilities = np.asarray(part.predict_proba(X), dtype=np.float64)
-                self.replicates.append(self._count(self._condition(probabilities)))
+    def add_replicate(self, probabilities: np.ndarray) -> None:
+        """Count with the probabilities (N, k) of a model that was fitted to other bags."""
+        self.replicates.append(self._count(self._condition(probabilities)))
 
     def _condition(self, probabilities: np.ndarray) -> np.ndarray:
         if not self.known.any():
@@ -315,6 +296,32 @@ class CellCounter:
         }
         figures |= {"share": counts / rows, "share_low": low / rows, "share_high": high / rows}
         return columns | {name: values.tolist() for name, values in figures.items()}
+
+
+def add_replicates(
+    counters: Sequence[CellCounter], model: Any, X: Any, table: Any, replicates: int, seed: int
+) -> Iterator[tuple[int, Any]]:
+    """Fit copies of a model to random halves of the bags, and count with each in tables of the same bags.
+
+    Yields (replicate, state) after every epoch. There are no replicates for fewer than eight known bags.
+    """
+    first = counters[0]
+    known = np.flatnonzero(first.known)
+    if len(known) < MIN_BAGS_TO_HALVE:
+        return
+    ids = row_ids(first.bags)
+    for i in range(0, replicates, 2):
+        order = known[torch.randperm(len(known), generator=stream(seed, "halves", i)).numpy()]
+        for j, half in enumerate((order[: len(order) // 2], order[len(order) // 2 :])):
+            learned = np.zeros(first.m, bool)
+            learned[half] = True
+            train = np.flatnonzero(learned[first.bag])
+            part = copy_unfitted(model)
+            for state in fit_part(part, take_instances(X, train), ids[train], table):
+                yield i + j, state
+            probabilities = np.asarray(part.predict_proba(X), dtype=np.float64)
+            for counter in counters:
+                counter.add_replicate(probabilities)
 
 
 def _as_frame(columns: Columns, X: Any) -> Any:

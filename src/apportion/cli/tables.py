@@ -1,9 +1,8 @@
 """Commands about tables: check, fit, predict, diagnose, tabulate and export."""
 
-import math
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,9 +19,6 @@ from apportion.cli.options import (
     make_spec,
     with_options,
 )
-
-if TYPE_CHECKING:
-    from apportion.selection.diagnosis import Diagnosis
 
 MAX_COLUMNS = 40  # that are listed
 
@@ -200,6 +196,7 @@ def diagnose(
     from apportion.saving import load
     from apportion.tables.diagnose import (  # fmt: skip
         bag_table,
+        describe_diagnosis,
         diagnose_probabilities,
         judged_device,
         plan_diagnosis,
@@ -216,7 +213,7 @@ def diagnose(
             name = f"network {fold + 1} of {evaluation.folds}, {state.stage} stage"
             progress.update(name, state.epoch.number, state.epoch.total, "")
     diagnosis = diagnose_probabilities(classifier, probabilities, evaluation)
-    for line in report_lines(diagnosis, evaluation.judged_on):
+    for line in describe_diagnosis(diagnosis, evaluation.judged_on):
         show(line)
     if bags_out is not None:
         write_table(bag_table(diagnosis, evaluation).lazy(), bags_out)
@@ -224,50 +221,6 @@ def diagnose(
         write_table(row_table(diagnosis, evaluation, classifier).lazy(), rows_out)
     if not diagnosis.supported:
         raise typer.Exit(NO_ANSWER)
-
-
-def report_lines(found: "Diagnosis", judged_on: str) -> list[str]:
-    """A diagnosis for people."""
-    errors = found.bag_errors.double()
-    middle, worst = (float(errors.quantile(q)) for q in (0.5, 0.95))
-    narrow = float((found.margins < 0.1).double().mean())
-    return [
-        *found.reasons,
-        f"judged on: {judged_on}",
-        f"spread of the proportions: {found.spread:.3g} times that of random bags ({_compare_spread(found)})",
-        f"bag correlation: {found.correlation:.3f}, significant from {found.critical_correlation:.3f} "
-        f"(permutation test, p = {found.p_value:.4f})",
-        f"accuracy of single rows, estimated: {_estimate(found)}",
-        f"accuracy of single rows, bounds of arithmetic: {100 * found.accuracy_min:.1f} to "
-        f"{100 * found.accuracy_max:.1f} %{', up to the noise' if found.noisy else ''}; "
-        f"if unrelated inside bags: {100 * found.accuracy_if_unrelated:.1f} %; "
-        f"always predicting the largest class: {100 * found.largest_class:.1f} %",
-        f"proportion error: {float(errors.mean()):.3f} on average, {middle:.3f} in the median bag, more than "
-        f"{worst:.3f} in one of twenty",
-        f"labels by optimal transport agree with the most probable class: {100 * found.agreement:.1f} %",
-        f"entropy of the predictions: {100 * found.entropy:.1f} % of that of a uniform one",
-        f"labels with a margin below 0.1 nats: {100 * narrow:.1f} %",
-    ]
-
-
-def _estimate(found: "Diagnosis") -> str:
-    from apportion.selection.diagnosis import MAX_INTERVAL
-
-    wide = found.accuracy_high - found.accuracy_low >= MAX_INTERVAL
-    if math.isnan(found.accuracy) or (wide and not found.noisy):
-        return "not possible from these bags"
-    interval = f"{100 * found.accuracy_low:.1f} to {100 * found.accuracy_high:.1f} %"
-    if found.noisy:
-        interval = "no interval, since the proportions are noisy"
-    return f"{100 * found.accuracy:.1f} % ({interval})"
-
-
-def _compare_spread(found: "Diagnosis") -> str:
-    if found.noisy:
-        return "without the noise; it says nothing about chance"
-    if found.spread > 1 + found.spread_tolerance:
-        return "more than chance: bags differ for a reason"
-    return "as by chance" if found.spread >= 1 - found.spread_tolerance else "less than chance"
 
 
 @with_options
@@ -307,12 +260,13 @@ def tabulate(
 
     classifier = load(model)
     classifier.set_params(device="cpu" if device == "auto" and classifier.device_ == "cpu" else device)
-    tabulation = Tabulation(classifier, table, by, spec=spec, missing=missing or ())
+    tabulation = Tabulation(classifier, table, [by], spec=spec, missing=missing or ())
     with Progress() as progress:
         for replicate, state in tabulation.replicate(replicates):
             name = f"network {replicate + 1} of {replicates}, {state.stage} stage"
             progress.update(name, state.epoch.number, state.epoch.total, "")
-    write_table(tabulation.frame(level).lazy(), out)
+    (counts,) = tabulation.frames(level)
+    write_table(counts.lazy(), out)
     show(out)
 
 

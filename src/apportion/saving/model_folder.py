@@ -7,9 +7,10 @@ without memory, and takes the weights only if all names, shapes and types are as
 import inspect
 import json
 import math
+import re
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,15 @@ from torch import nn
 
 import apportion
 from apportion._device import channels_last
-from apportion._untrusted import NUMBER, atomic_folder, check_number, printable, read_json, read_tensors
+from apportion._untrusted import (
+    LARGEST,
+    NUMBER,
+    atomic_folder,
+    check_number,
+    printable,
+    read_json,
+    read_tensors,
+)
 from apportion.defaults import TABLE_MODELS
 from apportion.encoding import TableEncoder
 from apportion.errors import ApportionWarning, DataError, ModelError
@@ -63,6 +72,7 @@ _SCHEMA = {
         "share_prices": [NUMBER],
         "never_predicted": str,
         "bag_scores": {"*": {"proportion_error": NUMBER, "bag_correlation": (*NUMBER, None)}},
+        "history?": [{"stage": str, "epoch": int, "*": (*NUMBER, None)}],
     },
     "about": {
         "bags": int,
@@ -212,9 +222,21 @@ def _values_of(classifier: ProportionClassifier, about: About | None) -> dict[st
             "predicted_shares": classifier.predicted_shares_.tolist(),
             "share_prices": classifier.share_prices_.tolist(),
             "never_predicted": classifier.never_predicted_,
+            "history": _finite_history(classifier.history_),
         },
         "about": asdict(about),
     }
+
+
+def _finite_history(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The history with None in place of losses that were not finite, which JSON cannot hold."""
+    return [
+        {
+            name: None if isinstance(value, float) and not abs(value) <= LARGEST else value
+            for name, value in entry.items()
+        }
+        for entry in history
+    ]
 
 
 def _describe_network(network: nn.Module, model: str | Callable[..., nn.Module]) -> dict[str, Any]:
@@ -283,9 +305,8 @@ def describe_quality(classifier: ProportionClassifier) -> dict[str, Any]:
 def load(folder: str | Path) -> ProportionClassifier:
     """The classifier that was saved to a folder, also by `apportion fit`.
 
-    It predicts as the saved one did. `history_` is empty; `transduction_` and `validation_bags_` are not
-    kept. The folder may come from strangers: nothing in it is executed, and what is damaged or unknown raises
-    a ModelError.
+    It predicts as the saved one did. `transduction_` and `validation_bags_` are not kept. The folder may come
+    from strangers: nothing in it is executed, and what is damaged or unknown raises a ModelError.
     """
     folder = Path(folder)
     values = _read_values(folder)
@@ -297,7 +318,7 @@ def load(folder: str | Path) -> ProportionClassifier:
     attributes = {
         "model_": network,
         "classes_": np.asarray(values["classes"]),
-        "history_": [],
+        "history_": fit.get("history", []),
         "best_epoch_": (fit["stage"], fit["epoch"]),
         "temperature_": float(fit["temperature"]),
         "bag_scores_": fit["bag_scores"],
@@ -472,6 +493,9 @@ def _parameters_from(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
                 integer=True,
                 error=ModelError,
             )
+    device = parameters.get("device", "auto")
+    if not isinstance(device, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", device):
+        raise ModelError(f"{folder} has the device {printable(device)!r}; it must be auto, cpu, cuda or mps")
     if not isinstance(_function_of(values), str):
         parameters["model"] = _function_of(values)
     return parameters

@@ -1,13 +1,19 @@
-"""Temperature scaling without labels: the most likely temperature given held-out bags."""
+"""Calibration without labels, by the counts of bags that were not learned from.
+
+The temperature at which the counts are most likely, by how much counts differ from predictions compared with
+chance, and whether bags with a predicted share of 30 % have 30 % of the class.
+"""
 
 import math
 from copy import deepcopy
+from typing import NamedTuple
 
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from apportion.methods.count_likelihood import count_log_likelihood
+from apportion.bags.bags import Bags, bag_means
+from apportion.methods.count_likelihood import CELL_VARIANCE, count_log_likelihood
 from apportion.networks.average import rescale
 
 TEMPERATURES = (0.05, 20.0)  # the range that is searched
@@ -64,3 +70,48 @@ def scale_temperature(network: nn.Module, temperature: float) -> nn.Module:
     if rescale(network, 1 / temperature):
         return network
     return nn.Sequential(network, Temperature(temperature))
+
+
+def count_residuals(log_probs: Tensor, bags: Bags) -> tuple[Tensor, Tensor]:
+    """Known minus predicted counts, and the variance (both (m, k)) that chance gives them.
+
+    By chance: every row has its own class, drawn from its probabilities. A count is a cell of width one.
+    """
+    probs = log_probs.double().exp()
+    n = bags.mass.unsqueeze(1)
+    gap = n * (bags.proportions.double() - bag_means(probs, bags.sizes, bags.weight))
+    variance = n * bag_means(probs * (1 - probs), bags.sizes, bags.weight) + CELL_VARIANCE
+    return gap, variance
+
+
+class ReliabilityBin(NamedTuple):
+    """Bags whose predicted shares of a class are similar."""
+
+    n_bags: int
+    predicted: float  # share of their rows
+    known: float
+    deviation: float  # of `known` by chance
+
+
+def reliability_bins(
+    predicted: Tensor, known: Tensor, variance: Tensor, mass: Tensor, most: int = 10
+) -> list[ReliabilityBin]:
+    """Bags sorted by the predicted share of one class, in bins of about as many bags each, three or more.
+
+    All arguments are (m,); `variance` is that of the count by chance, `mass` the rows of a bag.
+    """
+    order = predicted.argsort(stable=True)
+    n_bins = max(1, min(most, len(order) // 3))
+    bins = []
+    for some in order.tensor_split(n_bins):
+        n = mass[some].double()
+        total = float(n.sum())
+        bins.append(
+            ReliabilityBin(
+                len(some),
+                float((n * predicted[some]).sum()) / total,
+                float((n * known[some]).sum()) / total,
+                math.sqrt(float(variance[some].sum())) / total,
+            )
+        )
+    return bins

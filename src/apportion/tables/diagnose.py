@@ -1,5 +1,6 @@
 """How good a classifier is, judged without labels by bags that it has not learned from."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from apportion.pipeline import EpochState
 from apportion.saving import About
 from apportion.selection.bag_differences import features_for_tests, sample_rows
 from apportion.selection.crossfit import assign_folds, cross_fit, take_instances
-from apportion.selection.diagnosis import MIN_BAGS, Diagnosis, diagnose_bags
+from apportion.selection.diagnosis import MAX_INTERVAL, MIN_BAGS, Diagnosis, Origin, diagnose_bags
 from apportion.selection.epochs import hold_out
 from apportion.tables.fit import fingerprint
 from apportion.tables.images import read_all_images
@@ -34,17 +35,24 @@ class Evaluation:
     bags: Bags  # without features
     proportions: Proportions
     judged_on: str  # in words
+    origin: Origin = "held_out"
     folds: int = 0  # networks to train, each without a part of the bags; 0: the classifier itself is judged
 
 
 def plan_diagnosis(
-    classifier: ProportionClassifier, spec: TableSpec, *, new: bool = False, folds: int | None = None
+    classifier: ProportionClassifier,
+    spec: TableSpec,
+    *,
+    new: bool = False,
+    folds: int | None = None,
+    train: bool = True,
 ) -> Evaluation:
     """Choose the bags of a table that can judge a classifier: it must not have learned from them.
 
     Those are the validation bags, if the table is the one that the classifier was fitted on and at least six
     were held out, or all bags of a `new` table. Otherwise networks that are trained alike on other bags
-    predict the bags in turn.
+    predict the bags in turn or, if nothing may be trained, the classifier itself predicts bags that it may
+    have learned from, which supports no answer.
     """
     checked = check_proportions(classifier, spec)
     checked.report.raise_problems()
@@ -69,12 +77,17 @@ def plan_diagnosis(
             judged_on = f"{len(bags.sizes)} new bags"
         if judged_on:
             return Evaluation(rows_of(classifier, source, bags.source), bags, proportions, judged_on)
+        X = rows_of(classifier, source, bags.source)
+        if not train:
+            has = "has" if learned else "may have"
+            judged_on = f"{len(bags.sizes)} bags that the model {has} learned from"
+            return Evaluation(X, bags, proportions, judged_on, "training")
         folds = int(assign_folds(bags, folds, 0).max()) + 1
         judged_on = f"{len(bags.sizes)} bags, each predicted by one of {folds} networks trained on other bags"
         without = _left_out(about, built.bags)
         if without:
             judged_on += f", without {' and '.join(without)}: the model itself is not judged"
-        return Evaluation(rows_of(classifier, source, bags.source), bags, proportions, judged_on, folds)
+        return Evaluation(X, bags, proportions, judged_on, "cross_validated", folds)
 
 
 def rows_of(classifier: ProportionClassifier, source: Source, rows: torch.Tensor) -> Any:
@@ -124,7 +137,7 @@ def diagnose_probabilities(
         torch.from_numpy(np.log(np.maximum(probabilities, 1e-38))),
         evaluation.bags,
         features=features_for_tests(take_instances(evaluation.X, rows)),
-        origin="cross_validated" if evaluation.folds else "held_out",
+        origin=evaluation.origin,
         fold_of_bag=fold_of_bag,
         noisy=evaluation.proportions.std is not None,
     )
@@ -162,3 +175,49 @@ def row_table(found: Diagnosis, evaluation: Evaluation, classifier: ProportionCl
             "margin": found.margins[order].numpy(),
         }
     )
+
+
+# --- in words
+
+
+def describe_diagnosis(found: Diagnosis, judged_on: str) -> list[str]:
+    """A diagnosis for people."""
+    errors = found.bag_errors.double()
+    middle, worst = (float(errors.quantile(q)) for q in (0.5, 0.95))
+    narrow = float((found.margins < 0.1).double().mean())
+    return [
+        *found.reasons,
+        f"judged on: {judged_on}",
+        f"spread of the proportions: {found.spread:.3g} times that of random bags ({_compare_spread(found)})",
+        f"bag correlation: {found.correlation:.3f}, significant from {found.critical_correlation:.3f} "
+        f"(permutation test, p = {found.p_value:.4f})",
+        f"accuracy of single rows, estimated: {describe_estimate(found)}",
+        f"accuracy of single rows, bounds of arithmetic: {100 * found.accuracy_min:.1f} to "
+        f"{100 * found.accuracy_max:.1f} %{', up to the noise' if found.noisy else ''}; "
+        f"if unrelated inside bags: {100 * found.accuracy_if_unrelated:.1f} %; "
+        f"always predicting the largest class: {100 * found.largest_class:.1f} %",
+        f"proportion error: {float(errors.mean()):.3f} on average, {middle:.3f} in the median bag, more than "
+        f"{worst:.3f} in one of twenty",
+        f"labels by optimal transport agree with the most probable class: {100 * found.agreement:.1f} %",
+        f"entropy of the predictions: {100 * found.entropy:.1f} % of that of a uniform one",
+        f"labels with a margin below 0.1 nats: {100 * narrow:.1f} %",
+    ]
+
+
+def describe_estimate(found: Diagnosis) -> str:
+    """The estimated accuracy of single rows, if there is one."""
+    wide = found.accuracy_high - found.accuracy_low >= MAX_INTERVAL
+    if math.isnan(found.accuracy) or (wide and not found.noisy):
+        return "not possible from these bags"
+    interval = f"{100 * found.accuracy_low:.1f} to {100 * found.accuracy_high:.1f} %"
+    if found.noisy:
+        interval = "no interval, since the proportions are noisy"
+    return f"{100 * found.accuracy:.1f} % ({interval})"
+
+
+def _compare_spread(found: Diagnosis) -> str:
+    if found.noisy:
+        return "without the noise; it says nothing about chance"
+    if found.spread > 1 + found.spread_tolerance:
+        return "more than chance: bags differ for a reason"
+    return "as by chance" if found.spread >= 1 - found.spread_tolerance else "less than chance"

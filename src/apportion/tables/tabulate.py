@@ -14,28 +14,29 @@ from apportion.tables.diagnose import rows_of
 from apportion.tables.predict import check_proportions, predict_proba, read_for
 from apportion.tables.read import clean_errors
 from apportion.tables.spec import TableSpec
-from apportion.tabulation import CellCounter, group_bags, group_by
+from apportion.tabulation import CellCounter, add_replicates, group_bags, group_by
 
 
 class Tabulation:
-    """Counts of classes by group, of the rows of a table."""
+    """Counts of classes by group of the rows of a table: one table for each list of columns in `by`."""
 
     def __init__(
         self,
         classifier: ProportionClassifier,
         table: Path,
-        by: Sequence[str],
+        by: Sequence[Sequence[str]],
         *,
         spec: TableSpec | None = None,
         missing: Sequence[str] = (),
     ) -> None:
         source = read_for(classifier, table, missing)
         there = source.original.collect_schema().names()
-        for name in by:
+        names = list(dict.fromkeys(name for columns in by for name in columns))
+        for name in names:
             if name not in there:
                 what = f"{table.name} has no column {name!r}{did_you_mean(name, there)}"
                 raise DataError(f"{what}; it has {name_list(there, 20)}")
-        if len(set(by)) < len(by):
+        if any(len(set(columns)) < len(columns) for columns in by):
             raise SettingsError("a column is named twice; name each --by once")
         ids: Any = None
         self.proportions: Any = None
@@ -44,27 +45,32 @@ class Tabulation:
                 raise SettingsError("tabulate takes one --bag")
             checked = check_proportions(classifier, spec)
             checked.report.raise_problems()
-            (name,) = spec.bag_names
-            self.proportions = checked.proportions[name]
+            (bag,) = spec.bag_names
+            self.proportions = checked.proportions[bag]
             with clean_errors(table):
-                ids = checked.frame.select(name).collect().to_series()
+                ids = checked.frame.select(bag).collect().to_series()
         with clean_errors(table):
-            columns = source.original.select(by).collect()
+            columns = source.original.select(names).collect()
             n_rows = columns.height
             bags = group_bags(n_rows, ids, self.proportions)
-            groups = group_by({name: columns[name] for name in by}, bags.source.numpy())
             self.classifier = classifier
             self.X = None if spec is None else rows_of(classifier, source, bags.source)
-            self.counter = CellCounter(bags, groups, classifier.classes_.tolist())
-            self.counter.add_model(predict_proba(classifier, source)[bags.source.numpy()])
+            probabilities = predict_proba(classifier, source)[bags.source.numpy()]
+            self.counters = []
+            for each in by:
+                groups = group_by({name: columns[name] for name in each}, bags.source.numpy())
+                counter = CellCounter(bags, groups, classifier.classes_.tolist())
+                counter.add_model(probabilities)
+                self.counters.append(counter)
 
     def replicate(self, replicates: int) -> Iterator[tuple[int, EpochState]]:
         """Fit networks to halves of the bags; yields (network, state) after every epoch."""
         if self.X is None:
             return
         seed = self.classifier.random_state or 0
-        yield from self.counter.add_replicates(self.classifier, self.X, self.proportions, replicates, seed)
+        model, X, proportions = self.classifier, self.X, self.proportions
+        yield from add_replicates(self.counters, model, X, proportions, replicates, seed)
 
-    def frame(self, level: float) -> pl.DataFrame:
-        """One row per group and class."""
-        return pl.DataFrame(self.counter.table(level), strict=False).fill_nan(None)
+    def frames(self, level: float) -> list[pl.DataFrame]:
+        """Each table: one row per group and class."""
+        return [pl.DataFrame(counter.table(level), strict=False).fill_nan(None) for counter in self.counters]

@@ -357,12 +357,13 @@ def test_samples_beyond_the_limit_of_a_page_are_left_out(tmp_path, monkeypatch):
     assert ["sample" in run for run in data_of(html_page(tmp_path))["runs"]] == [True, True, False]
 
 
-def test_charts_are_vega_lite():
+@pytest.mark.parametrize("page", ["page", "model"])
+def test_charts_are_vega_lite(page):
     import vl_convert
 
     from apportion.report.page import TEMPLATE
 
-    for chart in json.loads((TEMPLATE / "charts.json").read_text("utf-8")).values():
+    for chart in json.loads((TEMPLATE / f"{page}.json").read_text("utf-8")).values():
         chart |= {"data": {"name": "rows"}, "width": 300, "datasets": {"rows": []}}
         chart["$schema"] = "https://vega.github.io/schema/vega-lite/v6.json"
         assert vl_convert.vegalite_to_vega(chart)["marks"]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 import apportion
-from apportion.cli import experiments, tables
+from apportion.cli import experiments, report, tables
 from apportion.cli.exit_codes import USER_ERROR
 from apportion.errors import ApportionError, ApportionWarning
 
@@ -43,12 +43,12 @@ app.command(rich_help_panel=TABLES)(tables.predict)
 app.command(rich_help_panel=TABLES)(tables.diagnose)
 app.command(rich_help_panel=TABLES)(tables.tabulate)
 app.command(rich_help_panel=TABLES)(tables.export)
+app.command(rich_help_panel=TABLES)(report.report)
 
 EXPERIMENTS = "Experiments"
 app.command("list", rich_help_panel=EXPERIMENTS)(experiments.list_recipes)
 app.command(rich_help_panel=EXPERIMENTS)(experiments.show)
 app.command(rich_help_panel=EXPERIMENTS)(experiments.run)
-app.command(rich_help_panel=EXPERIMENTS)(experiments.report)
 app.command(rich_help_panel=EXPERIMENTS)(experiments.figure)
 app.command(rich_help_panel=EXPERIMENTS)(experiments.demo)
 app.add_typer(experiments.data_app, name="data", rich_help_panel=EXPERIMENTS)

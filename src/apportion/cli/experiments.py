@@ -1,4 +1,4 @@
-"""Commands for experiments: run, list, show, report, figure, demo and data. cli/app.py registers them."""
+"""Commands for experiments: run, list, show, figure, demo and data. cli/app.py registers them."""
 
 import json
 import os
@@ -289,55 +289,7 @@ class EventFiles:
                 self.writers[folder].add_scalar(name.replace(".", "/"), value, epoch)
 
 
-# --- reports
-
-
-def report(
-    root: RunFolders,
-    md: Annotated[Path | None, typer.Option(help="Write tables in Markdown to this file.")] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write one self-contained page with charts and bags to this file.")
-    ] = None,
-    data: DataFolder = None,
-    thumbnails: Annotated[bool, typer.Option(help="Draw images if their data set is found.")] = True,
-    imports: Imports = None,
-) -> None:
-    """Write a report of the runs below a folder: Markdown tables, an HTML page, or both."""
-    from apportion._untrusted import atomic_write, check_writable_place, printable
-    from apportion.errors import RunError
-    from apportion.experiments.extensions import import_modules
-    from apportion.experiments.run_folder import all_runs, is_finished
-    from apportion.report.tables import collect, modules_not_imported
-
-    import_modules(imports or ())
-    if not root.is_dir():
-        raise RunError(f"{printable(root)} is not a folder; pass the folder that holds the runs")
-    if md is None and html is None:
-        raise typer.BadParameter("pass what to write: --html report.html, --md report.md, or both")
-    for path in (md, html):
-        if path is not None:
-            check_writable_place(path, error=RunError)
-    folders = all_runs(root)
-    if not any(is_finished(folder) for folder in folders):
-        unfinished = f" ({len(folders)} are unfinished)" if folders else ""
-        raise RunError(
-            f"there is no finished run below {printable(root)}{unfinished}; pass the folder that holds runs"
-        )
-    if md is not None:
-        from apportion.report.tables import runs_page
-
-        atomic_write(md, runs_page(root).encode("utf-8", "replace"), error=RunError)
-        print(printable(md))
-    if html is not None:
-        from apportion.report.page import html_page
-
-        page = html_page(root, data, thumbnails).encode("utf-8", "replace")
-        atomic_write(html, page, error=RunError)
-        print(f"{printable(html)}, {len(page) / 1e6:.2f} MB")
-    modules = modules_not_imported(collect(root))
-    if modules:
-        options = " ".join(f"--import {module}" for module in modules)
-        print(f"pass {options} for the titles of methods and the pictures of data")
+# --- figures
 
 
 class FigureKind(StrEnum):

@@ -134,7 +134,7 @@ def predict(
     find_device(device)
     if decide not in ("argmax", "shares"):
         raise SettingsError(f"--decide is {decide!r}; pass argmax or shares")
-    spec = _spec_of_bags(table, proportions, missing)
+    spec = spec_of_bags(table, proportions, missing)
 
     from apportion.saving import load
     from apportion.tables.predict import predict_table
@@ -252,7 +252,7 @@ def tabulate(
     check_separate([out], [table, *(proportions.proportions or ()), *(proportions.counts or ())])
     find_device(device)
     check_level(level, replicates)
-    spec = _spec_of_bags(table, proportions, missing)
+    spec = spec_of_bags(table, proportions, missing)
 
     from apportion.cli.progress import Progress
     from apportion.saving import load
@@ -270,7 +270,7 @@ def tabulate(
     show(out)
 
 
-def _spec_of_bags(table: Path, proportions: ProportionOptions, missing: list[str] | None) -> Any:
+def spec_of_bags(table: Path, proportions: ProportionOptions, missing: list[str] | None) -> Any:
     """What the options say about bags; None without --bag."""
     from apportion.errors import SettingsError
 

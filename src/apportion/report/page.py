@@ -54,24 +54,30 @@ def html_page(root: Path, data: Path | None = None, thumbnails: bool = True) -> 
     cells = collect(root)
     if not cells:
         raise RunError(f"there is no finished run below {root}; pass the folder that holds the runs")
+    contents = page_contents(cells, Pictures(data, thumbnails))
+    return render_page("page", root.name, contents)
+
+
+def render_page(name: str, title: str, contents: dict[str, Any]) -> str:
+    """A page from template/NAME.html, NAME.js and NAME.json, which has its charts."""
     try:
         from jinja2 import Environment
         from markupsafe import Markup
     except ImportError:
         raise RunError("the page needs jinja2; pip install 'apportion[report]'") from None
-    contents = page_contents(cells, Pictures(data, thumbnails))
-    charts = json.loads((TEMPLATE / "charts.json").read_text("utf-8"))
+    charts = json.loads((TEMPLATE / f"{name}.json").read_text("utf-8"))
     shared = {"data": {"name": "rows"}, "width": "container"}
-    contents["charts"] = {name: shared | chart for name, chart in charts.items()}
+    contents = contents | {"charts": {name: shared | chart for name, chart in charts.items()}}
+    script = "\n".join((TEMPLATE / file).read_text("utf-8") for file in ("charts.js", f"{name}.js"))
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((TEMPLATE / "page.html").read_text("utf-8"))
+    template = environment.from_string((TEMPLATE / f"{name}.html").read_text("utf-8"))
     # Markup: our own text, which must not be escaped
     return template.render(
-        title=root.name,
+        title=title,
         contents=contents,
         style=Markup((TEMPLATE / "page.css").read_text("utf-8")),  # noqa: S704
         vega=Markup(vega_script()),  # noqa: S704
-        script=Markup((TEMPLATE / "page.js").read_text("utf-8")),  # noqa: S704
+        script=Markup(script),  # noqa: S704
         data=Markup(script_json(contents)),  # noqa: S704
     )
 

@@ -9,7 +9,7 @@ These figures are about whole bags, since the classes of individuals are not kno
 shows that the model reproduces the proportions, not that it tells individuals apart. A bag correlation near
 one is stronger evidence. Neither is a proof.
 """
-_PRIVACY = """\
+PRIVACY = """\
 This model assigns classes, or probabilities of classes, to individuals, although only the proportions of
 whole groups were published. Each prediction is a statement about a person who was never asked, and it may be
 wrong: the model has never seen the class of a single individual. Do not treat predictions as facts, do not
@@ -40,7 +40,7 @@ def card(values: Mapping[str, Any]) -> str:
         _table(about["quality"], missing="not defined: all bags have the same proportions"),
         _shares(values),
         "## Privacy",
-        _PRIVACY.strip(),
+        PRIVACY.strip(),
         "## Use",
         _use(values),
     ]

@@ -54,49 +54,71 @@ def plan_diagnosis(
     predict the bags in turn or, if nothing may be trained, the classifier itself predicts bags that it may
     have learned from, which supports no answer.
     """
+    source, all_bags, proportions, learned = _read_bags(classifier, spec)
+    about = about_of(classifier)
+    if new and learned:
+        raise SettingsError("the model has learned from these bags; leave --new out")
+    bags, judged_on = all_bags.known(), ""
+    if learned and about.held_out and about.groupings == 1:
+        validation = hold_out(all_bags, about.held_out, classifier.random_state or 0)[1]
+        if fingerprint(validation.ids) == about.held_out_names and about.held_out >= MIN_BAGS:
+            bags = validation
+            judged_on = f"{len(bags.sizes)} validation bags"
+    if new:
+        judged_on = f"{len(bags.sizes)} new bags"
+    X = rows_of(classifier, source, bags.source)
+    if judged_on:
+        return Evaluation(X, bags, proportions, judged_on)
+    if not train:
+        has = "has" if learned else "may have"
+        judged_on = f"{len(bags.sizes)} bags that the model {has} learned from"
+        return Evaluation(X, bags, proportions, judged_on, "training")
+    folds = int(assign_folds(bags, folds, 0).max()) + 1
+    judged_on = f"{len(bags.sizes)} bags, each predicted by one of {folds} networks trained on other bags"
+    without = _left_out(about, all_bags)
+    if without:
+        judged_on += f", without {' and '.join(without)}: the model itself is not judged"
+    return Evaluation(X, bags, proportions, judged_on, "cross_validated", folds)
+
+
+def other_bags(
+    classifier: ProportionClassifier, spec: TableSpec, evaluation: Evaluation
+) -> Evaluation | None:
+    """The bags of the table that are left out of an evaluation by validation bags; None for any other."""
+    source, bags, proportions, learned = _read_bags(classifier, spec)
+    judged = set(evaluation.bags.ids)
+    bags = bags.known()
+    others = [i for i, name in enumerate(bags.ids) if name not in judged]
+    if not others or not learned or evaluation.origin != "held_out":
+        return None
+    bags = bags.select(torch.tensor(others))
+    judged_on = f"{len(bags.sizes)} bags that the model has learned from"
+    return Evaluation(rows_of(classifier, source, bags.source), bags, proportions, judged_on, "training")
+
+
+def _read_bags(classifier: ProportionClassifier, spec: TableSpec) -> tuple[Source, Bags, Proportions, bool]:
+    """A table, its bags without features, their proportions, and whether the classifier learned from them."""
     checked = check_proportions(classifier, spec)
     checked.report.raise_problems()
     source = read_for(classifier, spec.table, spec.missing)
     (bag,) = spec.bag_names
     proportions = checked.proportions[bag]
-    about = about_of(classifier)
     with clean_errors(spec.table):
         ids = checked.frame.select(bag).collect().to_series()
-        built = build_bags_without_features(len(ids), bags=ids, proportions=proportions)
-        aligned = checked.aligned[bag]
-        learned = fingerprint(aligned.bags, aligned.sizes.tolist()) in about.fingerprint.split(",")
-        if new and learned:
-            raise SettingsError("the model has learned from these bags; leave --new out")
-        bags, judged_on = built.bags.known(), ""
-        if learned and about.held_out and about.groupings == 1:
-            validation = hold_out(built.bags, about.held_out, classifier.random_state or 0)[1]
-            if fingerprint(validation.ids) == about.held_out_names and about.held_out >= MIN_BAGS:
-                bags = validation
-                judged_on = f"{len(bags.sizes)} validation bags"
-        if new:
-            judged_on = f"{len(bags.sizes)} new bags"
-        if judged_on:
-            return Evaluation(rows_of(classifier, source, bags.source), bags, proportions, judged_on)
-        X = rows_of(classifier, source, bags.source)
-        if not train:
-            has = "has" if learned else "may have"
-            judged_on = f"{len(bags.sizes)} bags that the model {has} learned from"
-            return Evaluation(X, bags, proportions, judged_on, "training")
-        folds = int(assign_folds(bags, folds, 0).max()) + 1
-        judged_on = f"{len(bags.sizes)} bags, each predicted by one of {folds} networks trained on other bags"
-        without = _left_out(about, built.bags)
-        if without:
-            judged_on += f", without {' and '.join(without)}: the model itself is not judged"
-        return Evaluation(X, bags, proportions, judged_on, "cross_validated", folds)
+    bags = build_bags_without_features(len(ids), bags=ids, proportions=proportions).bags
+    aligned = checked.aligned[bag]
+    names = about_of(classifier).fingerprint.split(",")
+    return source, bags, proportions, fingerprint(aligned.bags, aligned.sizes.tolist()) in names
 
 
 def rows_of(classifier: ProportionClassifier, source: Source, rows: torch.Tensor) -> Any:
     """Some rows as the classifier takes them."""
-    if source.image is not None:
-        images = list(read_all_images(source.image, source.table, source.frame))
-        return np.concatenate(images)[rows.numpy()]
-    names = [column.name for column in columns_of(classifier)]
-    return source.frame.select(names).collect()[rows.numpy()]
+    with clean_errors(source.table):
+        if source.image is not None:
+            images = list(read_all_images(source.image, source.table, source.frame))
+            return np.concatenate(images)[rows.numpy()]
+        names = [column.name for column in columns_of(classifier)]
+        return source.frame.select(names).collect()[rows.numpy()]
 
 
 def _left_out(about: About, bags: Bags) -> list[str]:
@@ -204,10 +226,15 @@ def describe_diagnosis(found: Diagnosis, judged_on: str) -> list[str]:
     ]
 
 
+def has_estimate(found: Diagnosis) -> bool:
+    """Whether the accuracy of single rows is estimated, and not by an interval that says nothing."""
+    wide = found.accuracy_high - found.accuracy_low >= MAX_INTERVAL
+    return not math.isnan(found.accuracy) and (found.noisy or not wide)
+
+
 def describe_estimate(found: Diagnosis) -> str:
     """The estimated accuracy of single rows, if there is one."""
-    wide = found.accuracy_high - found.accuracy_low >= MAX_INTERVAL
-    if math.isnan(found.accuracy) or (wide and not found.noisy):
+    if not has_estimate(found):
         return "not possible from these bags"
     interval = f"{100 * found.accuracy_low:.1f} to {100 * found.accuracy_high:.1f} %"
     if found.noisy:

@@ -1,4 +1,4 @@
-"""The page in a real browser: numbers, legend, slider, bags, light and dark, desktop and phone."""
+"""The pages in a real browser: numbers, legend, slider, bags, light and dark, desktop and phone."""
 
 import os
 import shutil
@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 from run_folders import SCRIPT, write_run
+from test_model_page import BAGS, HOSTILE, command, spec_of, write_town_tables
 
 from apportion.experiments.recipe import FirstStage, Network, SecondStage
 from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run import run_with_teacher
+from apportion.report.model_evidence import ModelEvidence
+from apportion.report.model_page import model_page
 from apportion.report.page import html_page
+from apportion.saving import load
 
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
@@ -196,3 +200,70 @@ def test_every_control_is_reached_by_tab_and_has_a_name(chromium, report):
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.type || ''"))
     assert {"group", "quantity", "run", "bag", "epoch", "copy", "checkbox", "range"} <= reached
     visit.close(report)
+
+
+# --- the page of a model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """The page of an mlp with bags that were held out; a column and a class have names that are code."""
+    folder = tmp_path_factory.mktemp("model")
+    write_town_tables(folder, column=HOSTILE, classes=(HOSTILE, "right"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        command("fit", "people.csv", *BAGS, "--model", "mlp", "--epochs", "12", "--drop", "county",
+                "--validation-fraction", "0.3", "--out", "model")  # fmt: skip
+        classifier = load("model")
+        by = [["race"], ["county", "race"]]
+        evidence = ModelEvidence(classifier, Path("people.csv"), spec_of(), by=by, replicates=2)
+        for _ in evidence.collect():
+            pass
+        Path("page.html").write_text(model_page(Path("model"), classifier, evidence), "utf-8")
+        Path("plain.html").write_text(model_page(Path("model"), classifier), "utf-8")
+    return folder / "page.html"
+
+
+CHARTS = {  # and the marks that each has at least
+    "shares": 4, "groups-0": 4, "groups-1": 16, "bags": 80, "calibration": 8, "importance": 3, "losses": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_charts_of_a_model_draw_without_network_and_its_page_fits(chromium, model, size, scheme):
+    visit = Visit(chromium, model, size, scheme)
+    for name, marks in CHARTS.items():
+        drawn = visit.page.locator(f"#chart-{name} .role-mark path, #chart-{name} .role-mark line").count()
+        assert drawn >= marks, name
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= SIZES[size][0]
+    assert visit.page.evaluate("document.querySelectorAll('script').length") == 3
+    assert visit.page.evaluate("document.querySelectorAll('img').length") == 0
+    assert HOSTILE[:28] in visit.page.text_content("#columns")
+    visit.close(model)
+
+
+def test_a_class_of_a_model_is_picked_and_a_bag_is_named(chromium, model):
+    visit = Visit(chromium, model)
+    page = visit.page
+    marks = "document.querySelectorAll('#chart-bags .mark-symbol.role-mark path').length"
+    assert page.evaluate(marks) == 80  # forty towns, two classes
+    page.select_option("#class", "1")
+    page.wait_for_function(f"() => {marks} === 40")
+    page.locator("#chart-bags .mark-symbol.role-mark path").last.hover(force=True)
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    assert "right" in page.text_content("#vg-tooltip-element")
+    names = page.locator("#worst tbody th").all_text_contents()
+    assert set(names) <= {f"t{i}" for i in range(40)}
+    page.select_option("#quantity", index=1)
+    visit.close(model)
+
+
+def test_a_model_without_a_table_has_a_page_with_what_is_known(chromium, model):
+    plain = model.with_name("plain.html")
+    visit = Visit(chromium, plain, "phone")
+    assert visit.page.text_content("#verdict") == "Not judged yet"
+    assert visit.page.text_content("#command").startswith("apportion report model people.csv --bag town")
+    assert visit.page.locator("#chart-shares .role-mark path").count() >= 4
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= SIZES["phone"][0]
+    visit.close(plain)

@@ -364,7 +364,7 @@ def test_charts_are_vega_lite(page):
     from apportion.report.page import TEMPLATE
 
     for chart in json.loads((TEMPLATE / f"{page}.json").read_text("utf-8")).values():
-        chart |= {"data": {"name": "rows"}, "width": 300, "datasets": {"rows": []}}
+        chart |= {"data": {"name": "rows"}, "width": 300, "datasets": {"rows": [], "diagonal": []}}
         chart["$schema"] = "https://vega.github.io/schema/vega-lite/v6.json"
         assert vl_convert.vegalite_to_vega(chart)["marks"]
 

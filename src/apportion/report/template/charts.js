@@ -49,7 +49,7 @@ async function draw(name, rows, change = (spec) => spec, chart = name) {
     const kinds = ["y", "yOffset"].map((axis) => spec.encoding[axis] && new Set(rows.map((row) => row[spec.encoding[axis].field])).size);
     spec.height = spec.height.step * (kinds[0] || 1) * (kinds[1] || 1);
   }
-  spec.datasets = { rows };
+  spec.datasets = { ...spec.datasets, rows };
   views[name] = await vegaEmbed(place, spec, { actions: false, renderer: "svg", logLevel: 1, config, mode: "vega-lite" });
   return views[name].view;
 }

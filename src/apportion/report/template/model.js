@@ -38,16 +38,31 @@ function bagRows(wanted) {
       });
     }));
   }
-  return rows.sort((a, b) => b.learned - a.learned); // what was learned from lies below
+  return rows;
+}
+
+function squared(spec, values) {
+  // the same range of shares on both axes, with the line where predictions are exact
+  const low = Math.max(0, Math.min(...values) - 0.03);
+  const high = Math.min(1, Math.max(...values) + 0.03);
+  spec.datasets = { diagonal: [{ x: low, y: low }, { x: high, y: high }] };
+  const scale = { domain: [low, high], nice: false };
+  spec.layer.forEach((layer) => ["x", "y"].forEach((axis) => { if (layer.encoding[axis]) layer.encoding[axis].scale = scale; }));
+  if (spec.encoding) spec.encoding.x.scale = scale;
+  return spec;
 }
 
 function drawBags() {
-  return draw("bags", bagRows(byId("class").value), (spec) => {
-    const domain = { domain: DATA.bags.classes };
-    spec.layer[1].encoding.color.scale = domain;
-    spec.layer[1].encoding.fill.condition.scale = domain;
-    return spec;
+  const rows = bagRows(byId("class").value);
+  return draw("bags", rows, (spec) => {
+    spec.layer.slice(1).forEach((layer) => { layer.encoding.color.scale = { domain: DATA.bags.classes }; });
+    return squared(spec, rows.flatMap((row) => [row.known, row.predicted]));
   });
+}
+
+function drawCalibration() {
+  const rows = DATA.calibration.rows;
+  return draw("calibration", rows, (spec) => squared(spec, rows.flatMap((row) => [row.low, row.high, row.predicted])));
 }
 
 // --- training
@@ -65,7 +80,7 @@ function drawHistory() {
     if (fit.stage !== stage || !fit.curves[name]) continue;
     fit.curves[name].forEach((value, i) => value === null || rows.push({ fit: fit.fit, epoch: fit.epochs[i], value }));
   }
-  return draw("history", rows);
+  return draw("losses", rows);
 }
 
 // --- the page
@@ -75,9 +90,9 @@ async function drawAll() {
   await drawTables();
   if (DATA.bags) {
     await drawBags();
-    await draw("sizes", DATA.bags.sizes.map((size) => ({ size })));
+    if (byId("chart-sizes")) await draw("sizes", DATA.bags.sizes.map((size) => ({ size })));
   }
-  if (DATA.calibration.rows) await draw("calibration", DATA.calibration.rows);
+  if (DATA.calibration.rows) await drawCalibration();
   if (DATA.importances.rows.length) {
     const title = DATA.importances.kind === "permutation" ? "nats per row that the likelihood falls" : "share of what the splits gain";
     await draw("importance", DATA.importances.rows, (spec) => {

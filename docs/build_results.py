@@ -46,11 +46,16 @@ FIRST_STAGES = ("dllp", "llp_vat", "llp_gan")
 DATA_SETS = {"table1": "CIFAR-10", "table2": "CIFAR-100"}
 SOFT_GROUPS = {"table1": "figure4", "table2": "figure4-cifar100"}  # second stages with soft labels
 
+PAPER, OURS = "DLLP + PLOT, the paper", "DLLP + PLOT, ours"
+TWO_VIEWS, BEST_PUBLISHED = "two views, ResNet-9", "best published"
+
 # --- prose
 
 HEAD = """# Results
 
 Written by `python docs/build_results.py` from the run folders under `results/`; do not edit it by hand.
+"""
+READING = """## How to read the tables
 
 Test accuracy in percent, **of the last epoch**, on the official test split (two moons: fresh points;
 digits: a random quarter). A cell is *ours (standard deviation, seeds) / the paper's / the difference*;
@@ -68,6 +73,10 @@ settings are ours, not the paper's: no dropout of 0.5, a new student with mixup,
 schedule ([paper.md](paper.md), P1, P5, P10, P11). The `-paper` groups follow the paper as far as it
 says.
 """
+SUMMARY = """\
+Class proportions of random bags are all that is learned from; the last epoch counts. Up to bags of 128,
+the paper's method (DLLP + PLOT) is repeated with settings of ours; two views is a method of this package,
+with a larger network and settings that were chosen while looking at its first seed."""
 OTHER_SETTINGS = {  # by the end of the group's name
     "paper": """\
 In the paper's own setting, as far as it says (Adam at 1e-4, halved every 100 epochs, dropout 0.5, SCE,
@@ -95,6 +104,8 @@ largest entry), all from the predictions of the last epoch.
 def results_page(cells: Cells, images: Path) -> str:
     """The text of the page; its figures are written to the folder `images`."""
     parts = [HEAD]
+    parts += summary_sections(cells, images)
+    parts.append(READING)
     parts += result_tables(cells)
     parts += mnist_section(cells)
     parts += claim_sections(cells)
@@ -118,6 +129,99 @@ def results_page(cells: Cells, images: Path) -> str:
         parts.append(f"### {group}\n\n{run_table(cells, group)}\n")
     parts.append(f"Made on: {describe_places(cells)}.\n")
     return "\n".join(parts)
+
+
+# --- the summary
+
+
+class Line(NamedTuple):
+    """A line of the first figure: how accurate a method is by bag size."""
+
+    accuracies: dict[int, float]
+    dash: str
+    color: str
+
+
+def summary_sections(cells: Cells, images: Path) -> list[str]:
+    """A picture, what it shows in a few sentences, and how many of the paper's sentences hold."""
+    sentences = []
+    for table, data in DATA_SETS.items():
+        for group, setting in ((table, "our settings"), (f"{table}-paper", "the paper's own setting")):
+            gains = gains_over_paper(cells, table, group)
+            if gains:
+                gap = slashed([*gains.values()], "+")
+                words = f"{data}, {setting}: DLLP + PLOT differs from the paper by {gap}"
+                sentences.append(f"{words} points at bags of {' / '.join(map(str, gains))}.")
+        found = accuracies_of(cells, TWO_VIEWS_ROWS[table])
+        if found:
+            words = f"{data}: two views with a ResNet-9 reaches {slashed([*found.values()])} %"
+            sentences.append(f"{words} at bags of {' / '.join(map(str, found))}.")
+    checked = [claim for table in DATA_SETS for claim in claims(cells, table)]
+    if checked:
+        n_holding = sum(claim.holds for claim in checked)
+        what = "Of the paper's sentences that our runs can check"
+        sentences.append(f"{what}, {n_holding} of {len(checked)} hold.")
+    figure = summary_figure(cells)
+    if figure is None:
+        return []
+    save_both(figure, images / "results")
+    picture = "![Test accuracy by bag size: the paper, our runs, two views and the best published]"
+    listed = "\n".join(f"- {sentence}" for sentence in sentences)
+    return [f"{picture}(images/results.png)\n\n{SUMMARY}\n\n{listed}\n"]
+
+
+def accuracies_of(cells: Cells, row: "Row") -> dict[int, float]:
+    """The mean accuracy at each bag size that was run."""
+    found = {size: cells.get(f"{row.group}/{row.method}/{size}") for size in (*SIZES, *LARGER_SIZES)}
+    return {size: cell.mean("test_accuracy", "last") for size, cell in found.items() if cell is not None}
+
+
+def gains_over_paper(cells: Cells, table: str, group: str) -> dict[int, float]:
+    """DLLP + PLOT minus the paper's number, by bag size."""
+    ours = accuracies_of(cells, Row(group, "dllp+plot", ""))
+    paper = dict(zip(SIZES, paper_row(table, "dllp+plot"), strict=True))
+    return {size: ours[size] - paper[size] for size in paper if size in ours}
+
+
+def summary_lines(cells: Cells, table: str) -> dict[str, Line]:
+    """The lines of one data set that have any accuracy."""
+    ours = accuracies_of(cells, Row(table, "dllp+plot", ""))
+    two_views = accuracies_of(cells, TWO_VIEWS_ROWS[table])
+    lines = {
+        PAPER: Line(dict(zip(SIZES, paper_row(table, "dllp+plot"), strict=True)), "--", "0.5"),
+        OURS: Line(ours, "-", "#0072B2"),
+        TWO_VIEWS: Line(two_views, "-", "#D55E00"),
+        BEST_PUBLISHED: Line(dict(PUBLISHED) if table == "table1" else {}, ":", "0.2"),
+    }
+    return {name: line for name, line in lines.items() if line.accuracies}
+
+
+def summary_figure(cells: Cells) -> Figure | None:
+    """Test accuracy by bag size, one panel per data set; None without runs of ours."""
+    panels_of = {data: summary_lines(cells, table) for table, data in DATA_SETS.items()}
+    panels_of = {data: lines for data, lines in panels_of.items() if {OURS, TWO_VIEWS} & lines.keys()}
+    if not panels_of:
+        return None
+    figure = Figure(figsize=(4.2 * len(panels_of), 3.4), layout="constrained")
+    handles = {}
+    panels = figure.subplots(1, len(panels_of), squeeze=False)[0]
+    for panel, (data, lines) in zip(panels, panels_of.items(), strict=True):
+        sizes = sorted({size for line in lines.values() for size in line.accuracies})
+        for name, line in lines.items():
+            places = [sizes.index(size) for size in line.accuracies]
+            (handles[name],) = panel.plot(
+                places, list(line.accuracies.values()), line.dash, color=line.color, marker="o", markersize=4
+            )
+        panel.set_xticks(range(len(sizes)), list(map(str, sizes)))
+        panel.set_xlabel("bag size")
+        panel.set_title(data, fontsize=9)
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("test accuracy, %")
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), fontsize=8
+    )
+    return figure
 
 
 # --- tables 1 to 3
@@ -550,6 +654,10 @@ CIFAR_100_ROWS = {
     "DLLP": Row("table2", "dllp", ":"),
     "DLLP + PLOT": Row("table2", "dllp+plot", "--"),
     "two views, ResNet-9": Row("beyond-resnet9-cifar100", "two_views", "-"),
+}
+TWO_VIEWS_ROWS = {  # of the summary
+    "table1": CIFAR_10_ROWS["two views, ResNet-9, Muon"],
+    "table2": CIFAR_100_ROWS["two views, ResNet-9"],
 }
 ROW_COLORS = [colormaps[name](i) for name, n in (("tab10", 10), ("Dark2", 8)) for i in range(n)]
 TICKS = (40, 60, 80, 90, 95, 97)

@@ -97,6 +97,13 @@ def test_the_page_is_read_and_used(chromium, report):
     number = page.text_content('tr[data-cell="digits/dllp/16"] .mean')
     assert 89 < float(number) < 92
 
+    assert page.locator("#best tbody tr").count() == 2
+    overview = "document.querySelectorAll('#chart-overview .mark-symbol.role-mark path').length"
+    assert page.evaluate(overview) == 2  # two methods at one bag size
+    page.select_option("#overview-group", "figure2-early")
+    size = "document.querySelector('#chart-overview .role-axis-label text').textContent"
+    page.wait_for_function(f"() => {size} === '50'")
+
     lines = "[...document.querySelectorAll('#chart-curves .mark-line path')]"
     faint = f"() => {lines}.map(p => p.getAttribute('opacity'))"
     assert "0.08" not in page.evaluate(faint)

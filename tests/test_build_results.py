@@ -63,6 +63,29 @@ def test_the_committed_page_is_what_the_committed_results_give(page, tmp_path):
         assert (ROOT / "docs/images" / path.name).exists()
 
 
+# --- the summary
+
+
+def test_the_summary_compares_what_was_run_and_says_nothing_of_what_was_not(page, tmp_path):
+    assert page.summary_sections(collect(tmp_path), tmp_path) == []
+    write_run(tmp_path / "runs", "table1/dllp+plot/16", 1, 92.01)
+    write_run(tmp_path / "runs", "table1-paper/dllp+plot/64", 1, 69.69)
+    cells = collect(tmp_path / "runs")
+    (text,) = page.summary_sections(cells, tmp_path)
+    assert text.startswith("![")
+    assert "our settings: DLLP + PLOT differs from the paper by +2.00 points at bags of 16." in text
+    assert "own setting: DLLP + PLOT differs from the paper by -10.00 points at bags of 64." in text
+    assert "two views with" not in text
+    assert (tmp_path / "results.png").exists()
+    (panel,) = page.summary_figure(cells).axes
+    assert [list(line.get_ydata()) for line in panel.lines][1] == [92.01]
+
+
+def test_the_committed_page_begins_with_a_picture_and_a_summary():
+    text = (ROOT / "docs/results.md").read_text("utf-8")
+    assert text.index("![") < text.index("sentences that our runs can check") < text.index("| --- |")
+
+
 # --- tables
 
 

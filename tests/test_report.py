@@ -349,6 +349,16 @@ def test_runs_without_a_sample_are_shown_without_bags(tmp_path):
     assert run["confusion"]["full"]
 
 
+def test_the_page_begins_with_the_best_of_each_group_and_the_largest_group(tmp_path):
+    for name, last in (("a/dllp/16", 90.0), ("b/dllp/16", 80.0), ("b/llp_vat/16", 85.0)):
+        write_run(tmp_path, name, 1, last)
+    page = html_page(tmp_path)
+    groups = [(each["name"], each["recipes"], each["best"], each["mean"]) for each in data_of(page)["groups"]]
+    assert groups == [("b", 2, "b/llp_vat/16", 85.0), ("a", 1, "a/dllp/16", 90.0)]
+    assert data_of(page)["summary"] == "3 runs of 3 recipes in 2 groups."
+    assert page.index("3 runs of 3 recipes") < page.index("data-cell=")
+
+
 def test_samples_beyond_the_limit_of_a_page_are_left_out(tmp_path, monkeypatch):
     for seed in (1, 2, 3):
         write_run(tmp_path, "g/dllp/16", seed, epochs=3)

@@ -151,9 +151,10 @@ def accuracy_sentences(classifier: ProportionClassifier, evidence: ModelEvidence
     if not found.supported:
         return [found.reasons[0], accuracy_limits(found)]
     middle = 100 * float(found.bag_errors.double().quantile(0.5))
+    by = ", by copies of the model that were trained on other bags" if found.origin != "held_out" else ""
     bags = (
-        "Class shares of bags that were not learned from are predicted better than by chance: half of these "
-        f"bags are less than {middle:.1f} points off."
+        f"Class shares of bags that were not learned from are predicted better than by chance{by}: half of "
+        f"these bags are less than {middle:.1f} points off."
     )
     if not has_estimate(found):
         return [

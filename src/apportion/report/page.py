@@ -129,8 +129,12 @@ def page_contents(cells: Cells, pictures: "Pictures") -> dict[str, Any]:
     marks: dict[str, str] = {}
     for group in groups_of(cells):
         marks |= provenance_marks(cells, group)
+    rows = [cell_contents(cell) | {"marks": marks.get(cell.name, "")} for cell in cells.values()]
+    groups = group_contents(rows)
     return {
-        "cells": [cell_contents(cell) | {"marks": marks.get(cell.name, "")} for cell in cells.values()],
+        "summary": summary(groups, len(runs)),
+        "groups": groups,
+        "cells": rows,
         "legend": [text for mark, text in MARKS.items() if any(mark in each for each in marks.values())],
         "runs": runs,
         "sprites": pictures.sprites,
@@ -152,6 +156,31 @@ def cell_contents(cell: Cell) -> dict[str, Any]:
         "oracle": cell.mean("test_accuracy", "oracle"),
         "seconds": cell.seconds(),
     }
+
+
+def group_contents(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups of recipes, each with its most accurate recipe; the largest group first."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["group"], []).append(row)
+    found = []
+    for name, members in groups.items():
+        best = max(members, key=lambda row: row["mean"])
+        found.append({"name": name, "recipes": len(members), "best": best["name"], "mean": best["mean"]})
+    return sorted(found, key=lambda group: -group["recipes"])
+
+
+def summary(groups: list[dict[str, Any]], n_runs: int) -> str:
+    """One or two sentences about all results."""
+    n_recipes = sum(group["recipes"] for group in groups)
+
+    def count(n: int, noun: str) -> str:
+        return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+    text = f"{count(n_runs, 'run')} of {count(n_recipes, 'recipe')} in {count(len(groups), 'group')}."
+    if len(groups) == 1:
+        return f"{text} The most accurate is {groups[0]['best']}, with {groups[0]['mean']:.2f} %."
+    return text
 
 
 def run_contents(cell: str, folder: Path, result: dict[str, Any]) -> dict[str, Any]:

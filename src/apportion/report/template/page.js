@@ -14,6 +14,17 @@ function framed(spec, low, high) {
   return spec;
 }
 
+// --- overview
+
+function drawOverview() {
+  const rows = DATA.cells.filter((cell) => cell.group === byId("overview-group").value).map((cell) => ({
+    ...cell,
+    size: cell.size || "–",
+    shown: cell.deviation === null ? cell.mean.toFixed(2) : `${cell.mean.toFixed(2)} (deviation ${cell.deviation.toFixed(2)})`,
+  }));
+  return draw("overview", rows.sort((a, b) => Number(a.size) - Number(b.size)));
+}
+
 // --- curves
 
 const WORDS = {
@@ -323,6 +334,8 @@ async function drawMoons() {
 
 function begin() {
   const names = DATA.runs.map((run) => run.name);
+  options(byId("overview-group"), DATA.groups.map((group) => group.name));
+  byId("overview-group").addEventListener("change", () => later(drawOverview));
   options(byId("group"), [...new Set(DATA.runs.map((run) => run.group))]);
   options(byId("run"), names, (DATA.runs.find((run) => run.sample && run.sample.epochs.some((line) => line.labels)) || DATA.runs[0]).name);
   if (!DATA.runs.some((run) => run.sample)) for (const part of document.querySelectorAll(".needs-sample")) part.classList.add("gone");
@@ -349,6 +362,7 @@ function begin() {
 }
 
 async function drawAll() {
+  await drawOverview();
   await drawCurves();
   if (withGrid.length) await drawMoons();
   await drawRun();

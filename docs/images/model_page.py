@@ -56,11 +56,11 @@ def main() -> None:
         with sync_playwright() as started:
             path = shutil.which("chromium") or shutil.which("google-chrome")
             browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1100, "height": 900}, color_scheme="light")
+            page = browser.new_page(viewport={"width": 1000, "height": 900}, color_scheme="light")
             page.goto(Path("page.html").resolve().as_uri())
             page.wait_for_selector("html[data-ready=yes]", state="attached")
             where = "name => document.querySelector(name).getBoundingClientRect().top + window.scrollY"
-            save(page, "model-page.png", 0, page.evaluate(where, "#chart-groups-1") - 60)
+            save(page, "model-page.png", 0, page.evaluate(where, "#tables details tbody tr:nth-child(5)"))
             start = page.evaluate(where, "#bags-title")
             end = page.evaluate(where, "#worst tbody tr:nth-child(9)")
             save(page, "model-page-bags.png", start - 10, end)

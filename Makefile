@@ -20,7 +20,7 @@ types: $(VENV)/installed
 
 # The lower bounds of pyproject.toml, in a virtual environment of their own, and the tests of the library. Not
 # the lower bound of torch: only torch 2.13.0 has a CPU build in the index that our machines use.
-LIBRARY_TESTS = $(filter-out $(wildcard tests/test_cli*.py tests/test_report.py tests/test_browser.py \
+LIBRARY_TESTS = $(filter-out $(wildcard tests/test_cli*.py tests/test_report.py tests/test_model_page.py tests/test_browser.py \
 	tests/test_build_results.py tests/test_examples.py tests/test_parallel.py \
 	tests/test_recipes.py tests/test_run*.py tests/test_timed_runs.py), $(wildcard tests/test_*.py))
 

@@ -4,6 +4,7 @@ A mapped array is used like any other. The system keeps as much of it in memory 
 writes the rest to the file. The file has no name, so nothing is left of it however the process ends.
 """
 
+import errno
 import mmap
 import os
 import shutil
@@ -32,7 +33,12 @@ def empty_array(shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
     n_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     if dtype.hasobject or n_bytes == 0 or not is_large(n_bytes):
         return np.empty(shape, dtype)
-    return np.ndarray(shape, dtype, _map_file(n_bytes))
+    try:
+        return np.ndarray(shape, dtype, _map_file(n_bytes))
+    except DataError:
+        if n_bytes < available_memory() // 2:
+            return np.empty(shape, dtype)
+        raise
 
 
 def is_large(n_bytes: int) -> bool:
@@ -61,21 +67,30 @@ def _map_file(n_bytes: int) -> mmap.mmap:
     folder = temporary_folder()
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            if hasattr(os, "posix_fallocate"):  # a full disk is an error now, and not a crash later
-                os.posix_fallocate(file.fileno(), 0, n_bytes)
-            else:
-                check_disk(n_bytes)
-                file.truncate(n_bytes)
+            _reserve(file.fileno(), n_bytes)
             return mmap.mmap(file.fileno(), n_bytes)
     except OSError as problem:
         raise _no_room(folder, n_bytes, problem.strerror or str(problem)) from problem
 
 
-def check_disk(n_bytes: int) -> None:
-    """Raise DataError unless temporary files of so many bytes fit onto the disk."""
+def _reserve(file: int, n_bytes: int) -> None:
+    """Give a file its blocks, so that a full disk is an error now and not a crash later."""
+    try:
+        os.posix_fallocate(file, 0, n_bytes)
+    except (AttributeError, OSError) as problem:
+        unknown = isinstance(problem, AttributeError)  # macOS and Windows
+        if not unknown and problem.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        if shutil.disk_usage(temporary_folder()).free < n_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        os.truncate(file, n_bytes)
+
+
+def check_room(n_bytes: int) -> None:
+    """Raise DataError unless arrays of so many bytes fit onto the disk or into half of the memory."""
     folder = temporary_folder()
     free = shutil.disk_usage(folder).free
-    if free < n_bytes:
+    if n_bytes > max(free, available_memory() // 2):
         raise _no_room(folder, n_bytes, f"{_gigabytes(free)} are free")
 
 

@@ -22,7 +22,7 @@ from sklearn.utils.validation import validate_data  # type: ignore[attr-defined]
 from torch import Tensor
 
 from apportion._scratch import (
-    check_disk,
+    check_room,
     empty_array,
     is_large,
     is_mapped,
@@ -304,7 +304,7 @@ def _check_disk_for_features(parts: list[Bags], n_rows: int, width: int) -> None
     n_bytes = 4 * n_rows * width
     if is_large(n_bytes):
         known = all(bool(part.proportions.isfinite().all()) for part in parts)
-        check_disk(int(n_bytes * (1.25 if known else 2.25)))
+        check_room(int(n_bytes * (1.25 if known else 2.25)))
 
 
 def take_rows(x: Tensor, source: Tensor) -> Tensor:

@@ -251,10 +251,17 @@ class Boosting:
         gram = np.zeros((classes, leaves, leaves))
         right = np.zeros((classes, leaves))
         information = np.zeros(classes)
+        kernels.find_leaves(self.bins, feature, cut, child, self.leaf)
         kernels.leaf_equations(
-            self.bins, feature, cut, child, self.probabilities, self.leaf, self.sizes, self.proportions,
-            self.predicted, gram, right, information,
-        )  # fmt: skip
+            self.probabilities,
+            self.leaf,
+            self.sizes,
+            self.proportions,
+            self.predicted,
+            gram,
+            right,
+            information,
+        )
         ridge = RIDGE * information / leaves + kernels.TINY
         gram += ridge[:, None, None] * np.eye(leaves)
         delta = np.linalg.solve(gram, right[:, :, None])[:, :, 0].T

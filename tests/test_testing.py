@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from apportion.bags.bags import bag_means
+from apportion.errors import SettingsError
 from apportion.losses import proportion_loss
 from apportion.methods import DLLP, METHODS, ROT
 from apportion.methods.protocol import LossTerms
@@ -73,6 +75,8 @@ class IgnoresTheSeed(DLLP):
 class ForgetsItsState(DLLP):
     """Its weight grows from step to step, but is in no module."""
 
+    batches = ("bag",)
+
     def __init__(self, classifier: nn.Module) -> None:
         super().__init__(classifier)
         self.steps = 0
@@ -93,6 +97,9 @@ class WrongSign(DLLP):
 class OtherClassifier(DLLP):
     """It trains a copy of the network that it predicts with."""
 
+    batches = ("bag",)
+    weights = False
+
     def __init__(self, classifier: nn.Module) -> None:
         super().__init__(deepcopy(classifier))
         self.trained = self.classifier
@@ -112,9 +119,94 @@ class SeveralBags(DLLP):
             yield terms | {"spread": 0 * terms["proportion"] / others}
 
 
+class BagsOnly:
+    """It has none of what its class says."""
+
+    batches = ("bag", "row")
+
+    def __init__(self, classifier: nn.Module) -> None:
+        self.classifier = classifier
+
+    def networks(self) -> list[nn.Module]:
+        return [self.classifier]
+
+    def losses(self, batch, progress: float) -> Iterator[LossTerms]:
+        yield {"proportion": proportion_loss(self.classifier(batch.x), batch.sizes, batch.proportions)}
+
+
+class OneOfTwoClasses(BagsOnly):
+    """A sigmoid on the second class: right for two classes only."""
+
+    batches = ("bag",)
+
+    def losses(self, batch, progress: float) -> Iterator[LossTerms]:
+        shares = bag_means(self.classifier(batch.x)[:, 1:2].sigmoid(), batch.sizes)[:, 0]
+        yield {"squared": (shares - batch.proportions[:, 1]).square().mean()}
+
+
+class NoWeights(BagsOnly):
+    batches = ("bag",)
+    weights = True
+
+
+class NoSuchMean(BagsOnly):
+    batches = ("bag",)
+    mean_terms = ("nonexistent",)
+
+
+class EqualSizes(BagsOnly):
+    batches = ("bag",)
+
+    def losses(self, batch, progress: float) -> Iterator[LossTerms]:
+        p = self.classifier(batch.x).softmax(1)
+        yield {"squared": (p.reshape(len(batch.sizes), -1, p.shape[1]).mean(1) - batch.proportions).norm()}
+
+
+class LogOfZero(BagsOnly):
+    batches = ("bag",)
+
+    def losses(self, batch, progress: float) -> Iterator[LossTerms]:
+        p = bag_means(self.classifier(batch.x).softmax(1), batch.sizes)
+        yield {"kl": (batch.proportions * (batch.proportions / p).log()).sum(1).mean()}
+
+
+class BufferOnClassifier(BagsOnly):
+    batches = ("bag",)
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__(classifier)
+        classifier.register_buffer("mean", torch.zeros(()))
+
+
+class LateBuffer(BagsOnly):
+    batches = ("bag",)
+
+    def losses(self, batch, progress: float) -> Iterator[LossTerms]:
+        self.classifier.register_buffer("mean", torch.zeros(()))
+        yield from super().losses(batch, progress)
+
+
+class StateAsNetwork(BagsOnly):
+    batches = ("bag",)
+
+    def networks(self) -> list[nn.Module]:
+        return [self.classifier, nn.BatchNorm1d(2, affine=False)]
+
+
+class OneModule(BagsOnly):
+    batches = ("bag",)
+
+    def networks(self) -> list[nn.Module]:
+        return self.classifier
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
+        (OneOfTwoClasses, "three well separated"), (NoWeights, "take batch.weight into account"),
+        (NoSuchMean, "mean_terms has 'nonexistent'"), (LogOfZero, "'kl' is nan for .*log\\(0\\)"),
+        (BufferOnClassifier, "mean, but it is saved"), (LateBuffer, "added buffers"),
+        (StateAsNetwork, "network 1 of the method StateAsNetwork"), (OneModule, "returned a module"),
         (NotANumber, "'extra' is nan"), (PerRow, "shape"), (TooManyNetworks, "1 dicts for 2 networks"),
         (Detached, "no weight of network 0"), (EqualBagsOnly, "."), (OwnRandomness, "the same seed"),
         (IgnoresTheSeed, "different seeds"), (ForgetsItsState, "resumed"), (WrongSign, "well separated"),
@@ -122,5 +214,15 @@ class SeveralBags(DLLP):
     ],
 )  # fmt: skip
 def test_a_method_that_breaks_a_rule_is_caught(broken, message):
-    with pytest.raises((AssertionError, ArithmeticError), match=message):
+    with pytest.raises((AssertionError, ArithmeticError, SettingsError, ValueError), match=message):
         check_method(broken)
+
+
+@pytest.mark.parametrize(
+    ("broken", "note"),
+    [(EqualSizes, "while checking bags of any sizes"), (BagsOnly, "while checking batches of rows")],
+)
+def test_an_error_of_the_method_says_what_was_checked(broken, note):
+    with pytest.raises((RuntimeError, AttributeError)) as error:
+        check_method(broken)
+    assert note in error.value.__notes__

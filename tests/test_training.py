@@ -41,14 +41,14 @@ class Turns:
 
 def test_a_method_that_yields_too_few_dicts_of_terms_fails_on_its_first_batch():
     learner = Turns()
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="yields 0 dicts for 1 networks"):
         trained(learner, moon_bags()[0], 1)
     assert len(learner.seen) == 1
 
 
 def test_a_method_that_yields_too_many_dicts_of_terms_fails_on_its_first_batch():
     learner = Turns({"a": 1.0}, {"b": 1.0})
-    with pytest.raises(ValueError, match="longer"):
+    with pytest.raises(ValueError, match="yields more than 1 dicts for 1 networks"):
         trained(learner, moon_bags()[0], 1)
     assert len(learner.seen) == 1
 
@@ -58,13 +58,38 @@ class Returned(DLLP):
         return {"a": self.classifier(batch.x).mean()}  # type: ignore
 
 
+class Yielded(DLLP):
+    """Yields something else than a dict of tensors."""
+
+    value: object = None
+
+    def losses(self, batch: BagBatch, progress: float) -> Iterator[LossTerms]:
+        yield self.value
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.zeros(()), "yielded a Tensor; yield a dict"),
+        (None, "yielded None"),
+        ({}, "network 0 of Yielded has no terms"),
+        ({"weight": 0.5}, "the term 'weight' of Yielded is a float; yield a tensor"),
+    ],
+)
+def test_what_is_no_dict_of_tensors_is_named(value, words):
+    learner = Yielded(network())
+    learner.value = value
+    with pytest.raises((TypeError, ValueError), match=words):
+        trained(learner, moon_bags()[0], 1)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"optimizers": None}, "optimizers is one PlainAdam"),
         ({"optimizers": []}, "0 optimizers for 1 networks"),
         ({"schedule": 0.1}, "schedule is 0.1"),
-        ({"learner": Returned}, "losses of Returned returns dict"),
+        ({"learner": Returned}, "losses of Returned must yield dicts .* it returned a dict"),
     ],
 )
 def test_arguments_that_cannot_be_trained_with_are_refused(change, words):

@@ -6,7 +6,8 @@ loss are or how they are called.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,15 +16,24 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from apportion._random import preserve_random_state, reseed, stream
-from apportion.bags.bags import Bags
+from apportion.bags.bags import BagBatch, Bags
 from apportion.bags.simulate import make_bags
+from apportion.errors import TrainingError
 from apportion.evaluate import accuracy, predict_log_proba
-from apportion.methods.build import Method, is_linear, make_learner, takes_pairs
+from apportion.methods.build import (
+    Method,
+    class_of,
+    is_linear,
+    make_learner,
+    takes_pairs,
+    takes_rows,
+    takes_weights,
+)
 from apportion.methods.protocol import Learner
 from apportion.networks import mlp
 from apportion.optim import constant, make_optimizer
 from apportion.pipeline import EpochState, first_stage
-from apportion.training import View
+from apportion.training import View, loss_terms
 
 MakeClassifier = Callable[[int], nn.Module]  # number of classes -> a classifier of rows with two features
 
@@ -41,8 +51,10 @@ def check_method(
 ) -> None:
     """Raise AssertionError unless a method follows the protocol `apportion.methods.protocol.Learner`.
 
-    The method must learn an easy problem, take bags of any sizes, of two and of three classes, and a single
-    bag, be repeatable by its seed, resume to the same bits, and depend on nothing but rows and proportions.
+    The method must learn easy problems of two and of three classes, take bags of any sizes and a single bag,
+    be repeatable by its seed, resume to the same bits, and depend on nothing but rows and proportions. What
+    its class says about batches of rows, weights and means must be true. An error that the method raises is
+    passed on, with a note on what was checked.
 
     Parameters
     ----------
@@ -74,13 +86,19 @@ def check_method(
         augment = _noisy_pairs if takes_pairs(method) else _unchanged
     subject = _Subject(method, network, augment)
     with preserve_random_state(torch.device("cpu")):
-        check_terms(subject)
-        check_bags_of_any_sizes(subject)
-        check_one_bag(subject)
-        check_seeds(subject)
-        check_hidden_labels(subject)
-        check_resuming(subject)
-        check_learning(subject)
+        for check in CHECKS:
+            with _note(f"while checking {check.__name__.removeprefix('check_').replace('_', ' ')}"):
+                check(subject)
+
+
+@contextmanager
+def _note(text: str) -> Iterator[None]:
+    """Errors of the body say what was being checked."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(text)
+        raise
 
 
 def _unchanged(x: Tensor) -> Tensor:
@@ -96,22 +114,79 @@ def check_terms(subject: _Subject) -> None:
     """`losses` yields one dict of finite scalars per network, and each network learns from its own."""
     bags, _ = _two_classes()
     learner = _new_learner(subject, bags)
-    batch = bags.take(torch.arange(4))
-    reseed(0, "check terms")
-    batch = replace(batch, x=subject.augment(batch.x))
     networks = learner.networks()
-    n_dicts = 0
-    for network, terms in zip(networks, learner.losses(batch, 0.25), strict=False):
-        n_dicts += 1
+    expected = set(learner.classifier.state_dict())
+    for i, terms in enumerate(loss_terms(learner, _batch(subject, bags), 0.25, len(networks))):
         for name, term in terms.items():
             _require(term.shape == (), f"the term '{name}' has shape {tuple(term.shape)}; yield scalars")
             _require(math.isfinite(float(term.detach())), f"the term '{name}' is {float(term.detach())}")
-        weights = [p for p in network.parameters() if p.requires_grad]
+        weights = [p for p in networks[i].parameters() if p.requires_grad]
         total = torch.stack(list(terms.values())).sum()
-        gradients = torch.autograd.grad(total, weights, retain_graph=True, allow_unused=True)
-        learns = any(each is not None and bool(each.any()) for each in gradients)
-        _require(learns, f"no weight of network {n_dicts - 1} has a gradient from its terms")
-    _require(n_dicts == len(networks), f"losses yields {n_dicts} dicts for {len(networks)} networks")
+        learns = False
+        if total.requires_grad:
+            gradients = torch.autograd.grad(total, weights, retain_graph=True, allow_unused=True)
+            learns = any(each is not None and bool(each.any()) for each in gradients)
+        _require(learns, f"no weight of network {i} has a gradient from its terms")
+    _require(
+        set(learner.classifier.state_dict()) == expected,
+        "losses added buffers to the classifier, which is saved and loaded by itself; put them into a module "
+        "next to it, both in one nn.ModuleList",
+    )
+
+
+def check_weights_of_rows(subject: _Subject) -> None:
+    """If the class says `weights = True`: a row of weight 3 has the same loss as three equal rows."""
+    if not takes_weights(subject.method):
+        return
+    bags, _ = _two_classes()
+    times = torch.randint(1, 4, (len(bags.x),), generator=stream(4, "check_method"))
+    row = torch.arange(len(bags.x)).repeat_interleave(times)
+    sizes = torch.stack([part.sum() for part in times.split(bags.sizes.tolist())])
+    copies = replace(bags, x=bags.x[row], sizes=sizes, source=torch.arange(len(row)))
+    repeated = _term_values(subject, copies, seed=0)
+    with_other_seed = _term_values(subject, copies, seed=1)
+    for name, value in _term_values(subject, replace(bags, weight=times.float()), seed=0).items():
+        is_random = repeated.get(name) != with_other_seed.get(name)  # it may draw other numbers for every row
+        _require(
+            is_random or math.isclose(value, repeated.get(name, math.nan), rel_tol=1e-5, abs_tol=1e-6),
+            f"the term '{name}' is {value:.6g} if rows have weights, and {repeated.get(name)} if they are "
+            "repeated instead; take batch.weight into account, or leave out weights = True",
+        )
+
+
+def _term_values(subject: _Subject, bags: Bags, seed: int) -> dict[str, float]:
+    """The terms of all networks for the first bags."""
+    learner = _new_learner(subject, bags)
+    batch = _batch(subject, bags)
+    reseed(seed, "check terms")
+    values: dict[str, float] = {}
+    for terms in loss_terms(learner, batch, 0.25, len(learner.networks())):
+        values |= {name: float(term.detach()) for name, term in terms.items()}
+    return values
+
+
+def _batch(subject: _Subject, bags: Bags) -> BagBatch:
+    """The first four bags."""
+    batch = bags.take(torch.arange(4))
+    reseed(0, "check terms")
+    return replace(batch, x=subject.augment(batch.x))
+
+
+def check_batches_of_rows(subject: _Subject) -> None:
+    """If the class says `batches = ("bag", "row")`: it learns from batches of rows, too."""
+    kinds = getattr(class_of(subject.method), "batches", ("bag",))
+    _require(
+        kinds in (("bag",), ("bag", "row")), f"batches is {kinds!r}; it can be ('bag',) or ('bag', 'row')"
+    )
+    if takes_rows(subject.method):
+        bags, _ = _two_classes()
+        reseed(0, "check_method")
+        learner = make_learner(subject.method, subject.network(2), bags, by="row")
+        before = _weights_of(learner)
+        _train_finite(subject, learner, bags, "batches of rows", by="row")
+        _require(
+            not _same_bits(before, _weights_of(learner)), "training with batches of rows changes nothing"
+        )
 
 
 def check_bags_of_any_sizes(subject: _Subject) -> None:
@@ -139,10 +214,19 @@ def check_one_bag(subject: _Subject) -> None:
 
 
 def _check_finite_training(subject: _Subject, bags: Bags, what: str) -> None:
-    learner = _new_learner(subject, bags)
-    for state in _train(subject, learner, bags, batch_size=12):
-        for name, mean in state.epoch.terms.items():
-            _require(math.isfinite(mean), f"the term '{name}' is {mean} for {what}")
+    with _note(f"with {what}"):
+        _train_finite(subject, _new_learner(subject, bags), bags, what)
+
+
+def _train_finite(subject: _Subject, learner: Learner, bags: Bags, what: str, by: str = "bag") -> None:
+    try:
+        for _ in _train(subject, learner, bags, batch_size=12, by=by):
+            pass
+    except TrainingError as error:
+        reason = str(error).partition(" in epoch")[0]
+        raise AssertionError(
+            f"{reason} for {what}; does it take log(0), or 0/0, when a class is absent or a bag has one row?"
+        ) from error
     weights = _weights_of(learner)
     _require(all(bool(each.isfinite().all()) for each in weights), f"weights are not finite after {what}")
 
@@ -185,21 +269,40 @@ def check_resuming(subject: _Subject) -> None:
 
 
 def check_learning(subject: _Subject) -> None:
-    """Two well separated classes in small bags are told apart, and the classifier is what was trained."""
-    bags, hidden = _two_classes(bag_size=4)
-    learner = _new_learner(subject, bags)
-    for _ in _train(subject, learner, bags, epochs=EPOCHS_TO_LEARN):
-        pass
-    right = accuracy(predict_log_proba(learner.classifier, bags.x), hidden)
-    _require(
-        right > 0.9,
-        f"after {EPOCHS_TO_LEARN} epochs, {right:.0%} of the rows of two well separated classes are right, "
-        "expected more than 90 %; is the classifier the network that is trained, and the sign of the loss "
-        "right?",
-    )
+    """Two, and three, well separated classes in small bags are told apart by what was trained."""
+    for n_classes, words in ((2, "two"), (3, "three")):
+        bags, hidden = _separate_classes(n_classes, bag_size=4)
+        learner = _new_learner(subject, bags)
+        names: dict[str, float] = {}
+        for state in _train(subject, learner, bags, epochs=EPOCHS_TO_LEARN):
+            names |= state.epoch.terms
+        right = accuracy(predict_log_proba(learner.classifier, bags.x), hidden)
+        _require(
+            right > 0.9,
+            f"after {EPOCHS_TO_LEARN} epochs, {right:.0%} of the rows of {words} well separated classes are "
+            "right, expected more than 90 %; is the classifier what is trained, is the sign of the loss "
+            "right, and does it use all classes?",
+        )
+        _check_mean_terms(subject, names)
+
+
+def _check_mean_terms(subject: _Subject, terms: Mapping[str, float]) -> None:
+    for name in getattr(class_of(subject.method), "mean_terms", ()):
+        _require(name in terms, f"mean_terms has '{name}', but the terms are {', '.join(terms)}")
 
 
 EPOCHS_TO_LEARN = 30
+
+
+def _separate_classes(n_classes: int, bag_size: int) -> tuple[Bags, Tensor]:
+    """Rows of well separated clusters in random bags, and their hidden labels."""
+    if n_classes == 2:
+        return _two_classes(bag_size)
+    generator = stream(0, "check_method", n_classes)
+    y = torch.arange(210) % n_classes
+    angle = 2 * math.pi * y / n_classes
+    x = torch.randn(210, 2, generator=generator) + 3.0 * torch.stack([angle.cos(), angle.sin()], 1)
+    return make_bags(x, y, bag_size, n_classes, stream(0, "check_method", "bags"))
 
 
 def _two_classes(bag_size: int = 20) -> tuple[Bags, Tensor]:
@@ -223,6 +326,7 @@ def _train(
     seed: int = 0,
     epochs: int = 3,
     batch_size: int = 64,
+    by: str = "bag",
     resume: dict[str, Any] | None = None,
 ) -> Iterator[EpochState]:
     optimizers: list[Optimizer] = [make_optimizer(each, "adam", 1e-2) for each in learner.networks()]
@@ -234,6 +338,7 @@ def _train(
         schedule=constant,
         seed=seed,
         batch_size=batch_size,
+        by=by,
         augment=subject.augment,
         resume=resume,
     )
@@ -258,3 +363,16 @@ def _same_bits(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise AssertionError(message)
+
+
+CHECKS = (
+    check_terms,
+    check_weights_of_rows,
+    check_bags_of_any_sizes,
+    check_one_bag,
+    check_batches_of_rows,
+    check_seeds,
+    check_hidden_labels,
+    check_resuming,
+    check_learning,
+)

@@ -59,7 +59,8 @@ def train(
     rows_per_epoch = int(bags.sizes.clamp_max(batch_size).sum()) if by == "bag" else len(bags.x)
     for number in range(done + 1, epochs + 1):
         started = time.perf_counter()
-        for network in check_networks(learner, optimizers):
+        networks = check_networks(learner, optimizers)
+        for network in networks:
             network.train()
         sums: LossTerms = {}
         n_batches = 0
@@ -69,7 +70,8 @@ def train(
                 progress = (number - 1 + rows_done / rows_per_epoch) / epochs
                 set_learning_rate(optimizers, schedule(progress))
                 batch = replace(batch, x=augment(batch.x))
-                for optimizer, terms in zip(optimizers, loss_terms(learner, batch, progress), strict=True):
+                turns = loss_terms(learner, batch, progress, len(networks))
+                for optimizer, terms in zip(optimizers, turns, strict=True):
                     first, *others = terms.values()
                     optimizer.zero_grad()
                     sum(others, start=first).backward()
@@ -106,15 +108,41 @@ def check_networks(learner: Learner, optimizers: Sequence[Optimizer]) -> list[nn
     return networks
 
 
-def loss_terms(learner: Learner, batch: Any, progress: float) -> Iterator[LossTerms]:
-    """`learner.losses`, after checking that it yields dicts and does not return one."""
-    terms = learner.losses(batch, progress)
-    if terms is None or isinstance(terms, dict):
+def loss_terms(learner: Learner, batch: Any, progress: float, n_networks: int) -> Iterator[LossTerms]:
+    """`learner.losses`, after checking that it yields one dict of tensors per network."""
+    method = type(learner).__name__
+    turns = learner.losses(batch, progress)
+    if not isinstance(turns, Iterator):
         raise TypeError(
-            f"losses of {type(learner).__name__} returns {type(terms).__name__}; yield one dict of terms per "
-            "network instead"
+            f"losses of {method} must yield dicts of terms, one per network; it returned {_a(turns)}"
         )
-    return terms
+    n_turns = 0
+    for n_turns, terms in enumerate(turns, 1):
+        if n_turns > n_networks:
+            break
+        if not isinstance(terms, dict):
+            raise TypeError(f"losses of {method} yielded {_a(terms)}; yield a dict of terms by name")
+        if not terms:
+            raise ValueError(
+                f"network {n_turns - 1} of {method} has no terms; yield at least one. {STATE_HINT}"
+            )
+        for name, term in terms.items():
+            if not isinstance(term, Tensor):
+                raise TypeError(f"the term '{name}' of {method} is {_a(term)}; yield a tensor")
+        yield terms
+    if n_turns != n_networks:
+        count = n_turns if n_turns < n_networks else f"more than {n_networks}"
+        raise ValueError(f"losses of {method} yields {count} dicts for {n_networks} networks. {STATE_HINT}")
+
+
+STATE_HINT = (
+    "A module that is not trained by terms of its own belongs into one nn.ModuleList with the network that is"
+)
+
+
+def _a(value: object) -> str:
+    """A value in a message about its type, such as "a dict"."""
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def check_finite(epoch: Epoch, stage: str) -> None:

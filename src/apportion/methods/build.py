@@ -14,15 +14,16 @@ options. What is special about a method stands in its class:
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from torch import nn
 
-from apportion._device import PartCompiler, identity
+from apportion._device import PartCompiler, identity, plain_network
 from apportion._register import register
 from apportion.bags.bags import Bags
+from apportion.errors import SettingsError
 from apportion.methods.count_likelihood import CountLikelihood
 from apportion.methods.dllp import DLLP
 from apportion.methods.easy_llp import EasyLLP
@@ -167,6 +168,35 @@ def make_learner(
         arguments = method.keywords | arguments
     make = class_of(method)
     build = getattr(make, "build", None)
+    names = list(plain_network(classifier).state_dict())
     if build is None:
-        return make(classifier, **arguments)
-    return build(classifier, Setup(bags, by, to_device, compile_part), **arguments)
+        learner = make(classifier, **arguments)
+    else:
+        learner = build(classifier, Setup(bags, by, to_device, compile_part), **arguments)
+    check_learner(learner, name_of(method), names)
+    return learner
+
+
+def check_learner(learner: Any, method: str, names: Sequence[str]) -> None:
+    """Raise SettingsError unless a method can be trained; `names` are those of its network's weights."""
+    for member in ("classifier", "networks", "losses"):
+        if not hasattr(learner, member):
+            raise SettingsError(
+                f"the method {method} has no {member}; see apportion.methods.protocol.Learner"
+            )
+    networks = learner.networks()
+    if isinstance(networks, nn.Module):
+        raise SettingsError(f"networks() of the method {method} returned a module; return a list, [module]")
+    for i, network in enumerate(networks):
+        if not any(weight.requires_grad for weight in network.parameters()):
+            raise SettingsError(
+                f"network {i} of the method {method} has no weights to train; put what is not trained into "
+                "one nn.ModuleList with the network that is"
+            )
+    changed = set(names) ^ set(plain_network(learner.classifier).state_dict())
+    if changed:
+        raise SettingsError(
+            f"the classifier of the method {method} differs from the network that it was given in "
+            f"{', '.join(sorted(changed))}, but it is saved and loaded by itself; put state into a "
+            "module next to it, both in one nn.ModuleList"
+        )

@@ -89,6 +89,9 @@ def run_alone(line: str) -> None:
 @pytest.mark.parametrize("page", ["new-method.md", "new-dataset.md"])
 def test_the_page_runs_as_printed(page, empty_folder):
     printed = {}
+    if page == "new-dataset.md":  # whose last commands use the method of the other page
+        method = (ROOT / "docs" / "extend" / "new-method.md").read_text("utf-8")
+        Path("squared.py").write_text(dict(BLOCK.findall(method))["squared.py"])
     for name, text in BLOCK.findall((ROOT / "docs" / "extend" / page).read_text("utf-8")):
         if name:
             Path(name).write_text(text)
@@ -101,9 +104,11 @@ def test_the_page_runs_as_printed(page, empty_folder):
         assert all(float(line) > 0.8 for line in printed["python digits.py"].split())
         assert "squared error" in html
         table = Path("report.md").read_text("utf-8").split("## trial")[1]
-        assert table.index("| DLLP |") < table.index("| squared error |") < table.index("| run |")
+        rows = ("| DLLP |", "| squared error |", "| squared error (squared-1) |", "| run |")
+        assert sorted(rows, key=table.index) == list(rows)
         return
     assert "tumors-cluster" in html
+    assert Path("runs/both/squared/16/seed=2/result.json").exists()
     folder = Path("runs/tumors-cluster/dllp/16/seed=1")
     result = json.loads((folder / "result.json").read_text())
     assert result["test_accuracy"]["last"] > 85
@@ -314,7 +319,8 @@ def test_a_registered_data_set_is_checked_when_it_is_loaded(monkeypatch):
     check_recipe(Recipe(data=Data("own", 50)))
     for change in (
         {"y": good.y.float()}, {"x": good.x.double()}, {"test_y": good.test_y[:3]}, {"y": good.y + 1},
-        {"test_x": good.test_x[:, :1]}, {"x": good.x.numpy()},
+        {"test_x": good.test_x[:, :1]}, {"x": good.x.numpy()}, {"y": good.y.unsqueeze(1)},
+        {"test_x": good.test_x[:0], "test_y": good.test_y[:0]}, {"x": good.x / 0},
     ):  # fmt: skip
         values = {name: getattr(good, name) for name in ("x", "y", "test_x", "test_y")} | change
         register_dataset("bad", lambda seed, values=values: Instances("bad", **values, classes=("a", "b")))
@@ -325,5 +331,25 @@ def test_a_registered_data_set_is_checked_when_it_is_loaded(monkeypatch):
     register_dataset("images", lambda seed: Instances("images", images, labels, images, labels, ("a", "b")))
     with pytest.raises(DataError, match="mean"):
         load_dataset("images")
+    by_row = torch.zeros(4, 8, 8, 3, dtype=torch.uint8)
+    colors = {"mean": (0.5,) * 3, "std": (0.2,) * 3}
+    register_dataset(
+        "images", lambda seed: Instances("i", by_row, labels, by_row, labels, ("a", "b"), **colors)
+    )
+    with pytest.raises(DataError, match=r"\(n, channels, height, width\)"):
+        load_dataset("images")
+    register_dataset("twins", lambda seed: replace(good, classes=("a", "a")))
+    with pytest.raises(DataError, match="same name: a, a"):
+        load_dataset("twins")
+    register_dataset("partial", lambda seed: Instances(name="partial", x=good.x, y=good.y))
+    with pytest.raises(DataError, match="'partial' is not complete.*test_x"):
+        load_dataset("partial")
     with pytest.raises(SettingsError):
         register_dataset("moons", lambda seed: good)
+    with pytest.raises(SettingsError, match=r"seedless\(seed\)"):
+        register_dataset("seedless", lambda: good)
+    with pytest.raises(DataError):
+        load_dataset("seedless")
+    with pytest.raises(SettingsError) as error:
+        register_dataset("instances", good)
+    assert len(str(error.value)) < 200

@@ -8,10 +8,12 @@ from apportion.errors import SettingsError
 
 def register(table: dict[str, Any], kind: str, name: str, value: Any) -> None:
     """Add a callable to a table under a name that nothing else has. Adding it again changes nothing."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise SettingsError(f"the {kind} is named {name!r}; use lower-case letters, digits and underscores")
     if not callable(value):
-        raise SettingsError(f"the {kind} {name!r} is {value!r}; pass a class or a function")
+        raise SettingsError(
+            f"the {kind} {name!r} is of type {type(value).__name__}; pass a class or a function"
+        )
     if name in table and _identity(table[name]) != _identity(value):
         raise SettingsError(f"there is another {kind} named {name!r}; choose another name")
     table[name] = value

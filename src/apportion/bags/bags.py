@@ -20,7 +20,25 @@ from apportion.errors import DataError, SettingsError
 
 @dataclass(frozen=True)
 class BagBatch:
-    """Whole bags, end to end. Without padding, batch normalization sees only real instances."""
+    """Whole bags, end to end. Without padding, batch normalization sees only real instances.
+
+    A bag that is larger than a batch is a batch by itself, of rows that are drawn anew in every epoch.
+
+    Parameters
+    ----------
+    x : Tensor of shape (n, ...)
+        The rows of the first bag, then those of the second, and so on.
+    sizes : Tensor of shape (b,)
+        The number of rows of each bag in the batch; they sum to n.
+    proportions : Tensor of shape (b, k)
+        The known class proportions of each bag.
+    row : Tensor of shape (n,)
+        The index of each row in `Bags.x`.
+    undrawn : float, default=0.0
+        The fraction of a bag larger than the batch that was not drawn.
+    weight : Tensor of shape (n,), optional
+        How much each row counts in its bag. None: all rows count the same.
+    """
 
     x: Tensor  # (n, ...)
     sizes: Tensor  # (b,) sizes of the bags, summing to n
@@ -32,7 +50,19 @@ class BagBatch:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Rows drawn from all bags, and the bag each one belongs to."""
+    """Rows drawn from all bags, and the bag each one belongs to.
+
+    Parameters
+    ----------
+    x : Tensor of shape (n, ...)
+        The rows.
+    row : Tensor of shape (n,)
+        The index of each row in `Bags.x`.
+    bag : Tensor of shape (n,)
+        The index of each row's bag in `Bags.sizes` and `Bags.proportions`.
+    weight : Tensor of shape (n,), optional
+        How much each row counts in its bag. None: all rows count the same.
+    """
 
     x: Tensor  # (n, ...)
     row: Tensor  # (n,) index into Bags.x

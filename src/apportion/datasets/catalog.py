@@ -1,5 +1,6 @@
 """Every data set by name: load it, download it, or find out where it is."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,13 @@ def register_dataset(name: str, load: Callable[[int], Instances]) -> None:
     """
     if name in DATASETS and name not in OTHERS:
         raise SettingsError(f"there is another data set named {name!r}; choose another name")
+    if callable(load):
+        try:
+            inspect.signature(load).bind(0)
+        except TypeError:
+            raise SettingsError(
+                f"the function of the data set {name!r} takes no seed; define it as {name}(seed)"
+            ) from None
     register(OTHERS, "data set", name, load)
 
 
@@ -54,7 +62,13 @@ def load_dataset(name: str, folder: Path | None = None, seed: int = 0) -> Instan
     if name == "adult":
         return adult(folder)
     if name in OTHERS:
-        return check_instances(name, OTHERS[name](seed))
+        try:
+            data = OTHERS[name](seed)
+        except TypeError as error:
+            if not str(error).startswith("Instances.__init__()"):
+                raise
+            raise DataError(f"the data set {name!r} is not complete: {error}") from error
+        return check_instances(name, data)
     raise DataError(f"there is no data set {name!r}; choose one of {', '.join(dataset_names())}")
 
 

@@ -36,15 +36,27 @@ def check_instances(name: str, data: Instances) -> Instances:
                 raise DataError(f"{field} of {name!r} is {type(value).__name__}; pass a tensor")
         if x.dtype not in (torch.float32, torch.uint8):
             raise DataError(f"{part}x of {name!r} is {x.dtype}; pass float32, or images as uint8")
-        if len(x) != len(y) or x.shape[1:] != data.x.shape[1:]:
+        if y.ndim != 1 or len(x) != len(y) or x.shape[1:] != data.x.shape[1:]:
             shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
             raise DataError(
                 f"{part}x and {part}y of {name!r} have shapes {shapes}; pass one label per instance"
             )
+        if not len(x):
+            raise DataError(f"{part}x of {name!r} has no row; every run is evaluated on a test part")
+        if not bool(x.isfinite().all()):
+            raise DataError(f"{part}x of {name!r} has numbers that are not finite; fill them in")
         if y.dtype != torch.int64 or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < data.n_classes):
             raise DataError(
                 f"{part}y of {name!r} must be int64 from 0 to {data.n_classes - 1}, one per class name"
             )
+    if len(set(data.classes)) != data.n_classes:
+        raise DataError(f"two classes of {name!r} have the same name: {', '.join(map(str, data.classes))}")
     if data.x.dtype == torch.uint8 and not data.mean:
         raise DataError(f"{name!r} has images as bytes; give mean and std of each channel, in [0, 1]")
+    channels = data.x.shape[1] if data.x.ndim == 4 else 0
+    if data.mean and not len(data.mean) == len(data.std) == channels:
+        raise DataError(
+            f"x of {name!r} has shape {tuple(data.x.shape)}, with {len(data.mean)} means and {len(data.std)} "
+            "standard deviations; images must be (n, channels, height, width), with one of each per channel"
+        )
     return data

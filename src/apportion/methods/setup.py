@@ -1,11 +1,12 @@
 """What a method may need besides the classifier, and how a method is made from it."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from apportion._device import PartCompiler, identity
+from apportion._device import PartCompiler, identity, plain_network
 from apportion.bags.bags import Bags
 
 
@@ -20,6 +21,10 @@ class Setup:
     by: str = "bag"  # the kind of batches the method will be given
     to_device: Callable[[nn.Module], nn.Module] = lambda network: network  # for further networks
     compile_part: PartCompiler = identity  # compiles a part of a step
+
+    def copy_network(self, network: nn.Module) -> nn.Module:
+        """A copy of the classifier on its device, such as for a moving average of its weights."""
+        return self.to_device(deepcopy(plain_network(network)))
 
 
 def bag_sizes_before_drawing(sizes: Tensor, undrawn: float) -> Tensor:

@@ -17,7 +17,7 @@ from apportion import ProportionClassifier, Proportions
 from apportion._random import stream
 from apportion.bags.simulate import make_bags
 from apportion.errors import ModelError, SettingsError
-from apportion.fitting import choose_factors, weighted
+from apportion.fitting import choose_factors, effective_bags, weighted
 from apportion.networks.trees import BoostedTrees
 from apportion.saving import load, save
 
@@ -51,6 +51,22 @@ def fitted(model: Any, **settings: Any) -> ProportionClassifier:
 @pytest.fixture(scope="module")
 def classifiers() -> dict[str, ProportionClassifier]:
     return {model: fitted(model) for model in MODELS}
+
+
+def test_bags_count_by_the_rows_they_have():
+    assert effective_bags(torch.tensor([7] * 30)) == pytest.approx(30)
+    assert effective_bags(torch.tensor([1000] + [1] * 40)) == pytest.approx(1, abs=0.1)
+    assert effective_bags(torch.tensor([], dtype=torch.int64)) == 0
+
+
+def test_a_bag_with_most_of_the_rows_chooses_neither_settings_nor_weights():
+    bags = np.where(np.arange(len(BAGS)) % 10 == 0, BAGS, -1)  # 60 bags, one of which has nine rows of ten
+    shares = pd.crosstab(bags, TRUTH, normalize="index")
+    classifier = ProportionClassifier("average", epochs=10, student_epochs=5, random_state=0)
+    found = classifier.fit(FRAME, bags=bags, proportions=shares).selection_
+    assert found["held_out_bags"] == 0
+    assert found["candidates"]["linear"] == {"l2": 1e-3, "weight": 0.5}
+    assert list(found["candidates"]) == ["linear", "mlp"]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -117,7 +133,8 @@ def test_few_bags_are_all_learned_from_with_equal_weights():
     classifier = ProportionClassifier("average", epochs=5, student_epochs=5, random_state=0)
     classifier.fit(FRAME, bags=few, proportions=shares)
     assert classifier.selection_["held_out_bags"] == 0
-    assert {found["weight"] for found in classifier.selection_["candidates"].values()} == {1 / 3}
+    weights = {name: found["weight"] for name, found in classifier.selection_["candidates"].items()}
+    assert weights == {"linear": 0.5, "mlp": 0.5}
 
 
 @pytest.mark.parametrize("model", ["linear", "trees", LogisticRegression()])

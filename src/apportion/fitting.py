@@ -66,7 +66,7 @@ LABEL_ROUNDS = 4  # of a scikit-learn classifier
 FOLDS = 3  # of the bags, in every round but the last
 SMALLEST_LABEL = 0.01  # smaller probabilities of a soft label are left out
 ROWS_FOR_MANY_LEAVES = 2000
-FEWEST_BAGS = 20  # fewer are all learned from, with usual settings
+FEWEST_BAGS = 20  # of equal size; fewer are all learned from, with usual settings and without trees
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,12 @@ def fit_table_model(name: str, bags: Bags, settings: Mapping[str, Any], seed: in
         fast = fast and rows_to_process(bags, settings) <= FAST
     splits = split_to_choose(bags, PARTS if fast else 1, seed)
     known = bags.known()
+    # trees do not take weights of rows; few bags they fit exactly, in a way that says little about rows
+    with_trees = name == "trees" or (bags.weight is None and effective_bags(known.sizes) >= FEWEST_BAGS)
     candidates: dict[str, Candidate] = {}
     if name != "trees":
         candidates["linear"] = yield from fit_linear_candidate(known, splits)
-    if name != "linear" and bags.weight is None:  # trees do not take weights of rows
+    if name != "linear" and with_trees:
         candidates["trees"] = yield from fit_trees_candidate(
             known, splits, seed, ensembles=1 if len(bags.x) > MOST_ROWS_FOR_PARTS else ENSEMBLES
         )
@@ -172,11 +174,20 @@ def fit_table_model(name: str, bags: Bags, settings: Mapping[str, Any], seed: in
     yield EpochState(name, epoch, Fitted(model), [], last=True, selection=selection)
 
 
+def effective_bags(sizes: Tensor) -> float:
+    """How many bags of equal size say as much as these (Kish's effective sample size).
+
+    Where one bag has most of the rows, it alone decides how well held-out bags are predicted, or what is
+    learned without it.
+    """
+    return float(sizes.double().sum().square() / sizes.double().square().sum().clamp_min(1))
+
+
 def split_to_choose(bags: Bags, parts: int, seed: int) -> list[Split]:
     """Each part of the bags held out in turn; of one part, a fifth of the bags. No split of too few bags."""
     eligible = can_validate(bags)
     n_eligible = int(eligible.sum())
-    if n_eligible < FEWEST_BAGS:
+    if effective_bags(bags.sizes[eligible]) < FEWEST_BAGS:
         return []
     if parts == 1:
         learned, held_out = choose_held_out(bags, min(MOST_BAGS, round(HELD_OUT * n_eligible)), seed)

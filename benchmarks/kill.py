@@ -3,6 +3,9 @@
     python benchmarks/kill.py moments --times 20     SIGKILL at random moments of a training of both stages
     python benchmarks/kill.py writes                 SIGKILL before and in the middle of its writes
     python benchmarks/kill.py many --runs 1000       1,000 runs in one folder, ten of them killed
+    python benchmarks/kill.py fits --times 20        SIGKILL at random moments of `fit --checkpoint`, until
+                                                     the fit is done; a checkpoint after every epoch, or with
+                                                     --shipped as often as users have them
 
 All need a POSIX system. Trainings are forked from this process, which has imported and compiled everything
 in a training of its own, so that a killed one costs no start.
@@ -18,14 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from apportion.experiments import run_folder as folders
+from apportion import checkpoints
+from apportion.cli.app import app
 from apportion.experiments.recipe import change_recipe
 from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run import run_with_teacher
@@ -42,7 +46,7 @@ APART = {"where.json", "lock", "last.safetensors"}  # a kill just after the resu
 
 def train(root: Path, epochs: int) -> None:
     """Both stages, with a checkpoint after every epoch; the second has all that a checkpoint can hold."""
-    folders.CHECKPOINT_SECONDS = -1.0
+    checkpoints.CHECKPOINT_SECONDS = -1.0
     settings = {"first.epochs": str(epochs), "second.epochs": str(epochs), "second.labels": "soft"}
     more = {"second.warmup_epochs": "2", "second.ema": "0.5", "second.stop": "0", "second.mixup": "0.4"}
     recipe = replace(change_recipe(RECIPES[NAME], settings | more), seed=1)
@@ -195,6 +199,81 @@ def writes(folder: Path, epochs: int, step: int) -> bool:
     return good
 
 
+# --- fits of a table
+
+
+def write_people(folder: Path, rows: int) -> None:
+    """A table of numbers and categories in bags of 20, and the shares of their classes."""
+    draw = np.random.default_rng(0)
+    bag = np.arange(rows) // 20
+    x = draw.normal(size=(rows, 6))
+    town = draw.choice(["Bern", "Graz", "Oslo"], rows)
+    score = x[:, 0] * x[:, 1] + (town == "Bern") + np.repeat(draw.normal(size=rows // 20), 20)
+    yes = np.bincount(bag, score + 0.5 * draw.normal(size=rows) > 0.5) / 20
+    with (folder / "people.csv").open("w") as file:  # not by polars, whose threads do not survive a fork
+        file.write("bag,town,a,b,c,d,e,f\n")
+        file.writelines(
+            f"b{i},{name},{','.join(map(repr, row))}\n"
+            for i, name, row in zip(bag, town, x.tolist(), strict=True)
+        )
+    with (folder / "shares.csv").open("w") as file:
+        file.write("bag,no,yes\n")
+        file.writelines(f"b{i},{1 - share},{share}\n" for i, share in enumerate(yes))
+
+
+def fit(data: Path, root: Path, shipped: bool, settings: Sequence[str]) -> None:
+    if not shipped:
+        checkpoints.CHECKPOINT_SECONDS = -1.0
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    words = ["fit", data / "people.csv", "--bag", "bag", "--proportions", data / "shares.csv", *settings]
+    words += ["--out", root / "model", "--checkpoint", root / "checkpoint"]
+    app([str(word) for word in words], standalone_mode=False)
+
+
+def model_of(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (root / "model").iterdir()}
+
+
+def fits(folder: Path, times: int, seed: int, rows: int, shipped: bool, settings: Sequence[str]) -> bool:
+    draw = random.Random(seed)  # noqa: S311
+    write_people(folder, rows)
+
+    def begin(root: Path) -> int:
+        return forked(lambda: fit(folder, root, shipped, settings))
+
+    started = time.monotonic()
+    if os.waitpid(begin(folder / "whole"), 0)[1]:
+        raise SystemExit("a fit that nobody disturbed has failed")
+    whole = time.monotonic() - started
+    expected, same = model_of(folder / "whole"), 0
+    tried = 0
+    while tried < times:
+        root = folder / f"{tried} {whole}"
+        kills = resumed = 0
+        while not (root / "model").exists():
+            resumed += (root / "checkpoint/checkpoint.safetensors").exists()
+            started = time.monotonic()
+            pid = begin(root)
+            end = started + draw.uniform(0, 0.5 * whole)
+            ended, status = 0, 0
+            while not ended and time.monotonic() < end:
+                time.sleep(0.005)
+                ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended:
+                os.kill(pid, signal.SIGKILL)
+                status = os.waitpid(pid, 0)[1]
+                kills += status == signal.SIGKILL
+            if status not in (0, signal.SIGKILL):
+                raise SystemExit(f"a fit has failed after {kills} kills")
+        if not kills:
+            whole = time.monotonic() - started  # it was done before, on a machine that is less busy now
+            continue
+        same, tried = same + (model_of(root) == expected), tried + 1
+        print(f"{kills} kills, {resumed} times continued: {same} of {tried} the same", flush=True)
+    print(f"the fit takes {whole:.1f} seconds undisturbed")
+    return same == times
+
+
 # --- many runs in one folder
 
 
@@ -248,20 +327,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("moments", "writes", "many"))
+    parser.add_argument("what", choices=("moments", "writes", "many", "fits"))
     parser.add_argument("--times", type=int, default=20, help="moments: how many")
     parser.add_argument("--step", type=int, default=1, help="writes: every one, every second, ...")
     parser.add_argument("--runs", type=int, default=1000, help="many: how many")
     parser.add_argument("--killed", type=int, default=10, help="many: how many of them")
     parser.add_argument("--epochs", type=int, help="of a stage: 8, 2 and 60 unless told")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    parser.add_argument("--rows", type=int, default=1500, help="fits: of the table")
+    parser.add_argument(
+        "--shipped", action="store_true", help="fits: checkpoints as often as users have them"
+    )
+    given, settings = parser.parse_known_args()
+    if settings and given.what != "fits":
+        parser.error(f"unknown: {' '.join(settings)}; only fits passes options on, to `apportion fit`")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        if given.what != "many":
+        if given.what in ("moments", "writes"):
             train(Path(folder) / "first", 2)
         if given.what == "moments":
             good = moments(Path(folder), given.times, given.epochs or 8, given.seed)
+        elif given.what == "fits":
+            good = fits(Path(folder), given.times, given.seed, given.rows, given.shipped, settings)
         elif given.what == "writes":
             good = writes(Path(folder), given.epochs or 2, given.step)
         else:

@@ -14,20 +14,18 @@ import torch
 from data_files import cifar_bin, idx_bytes, npy_bytes
 from run_folders import sample_of
 
+from apportion.checkpoints import check_state, pack_state, unpack_state
 from apportion.datasets.adult import encode_rows, parse_rows
 from apportion.datasets.images import parse_cifar, parse_idx
 from apportion.errors import DataError, RunError, SettingsError
 from apportion.experiments.recipe import Recipe, SecondStage, check_recipe, from_json, to_json
 from apportion.experiments.run_folder import (
-    check_state,
-    pack_state,
     read_log,
     read_log_probs,
     read_recipe,
     read_result,
     read_weights,
     read_where,
-    unpack_state,
 )
 from apportion.experiments.sample import read_sample
 from apportion.optim import make_optimizer
@@ -93,7 +91,7 @@ def states() -> tuple[bytes, Callable[[bytes], object]]:
         "previous": None,
     }
     return pack_state(state), lambda data: check_state(
-        unpack_state(data, "it"), [network], [optimizer], table.shape
+        unpack_state(data, "it", error=RunError), [network], [optimizer], table.shape, error=RunError
     )
 
 

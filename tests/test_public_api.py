@@ -17,10 +17,10 @@ SOURCE = ROOT / "src" / "apportion"
 
 # Each may import from its own layer and from those above it.
 LAYERS = (
-    ("errors", "_random", "_device", "_untrusted", "_register", "_scratch"),
+    ("errors", "_random", "_device", "_untrusted", "_register", "_scratch", "_sources"),
     ("transport", "networks", "encoding"),
     ("bags",),
-    ("losses", "pseudo_labels", "optim", "augment"),
+    ("losses", "pseudo_labels", "optim", "augment", "checkpoints"),
     ("methods",),
     ("training", "evaluate", "pipeline", "defaults", "distributed"),
     ("selection", "conditioning", "decisions"),

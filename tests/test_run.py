@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from conftest import ONE_VIEW, same_bits
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from apportion import checkpoints
 from apportion._random import stream
 from apportion.bags.simulate import BAG_KINDS, make_bags
 from apportion.datasets import SYNTHETIC, Instances
@@ -601,7 +602,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, teacher, monkeypa
     n_epochs = len(run_all(recipe, whole, own_teacher))
     if name == "algorithm 2":
         assert 2 < n_epochs < 9  # it stops by itself
-    monkeypatch.setattr(folders, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
     for interruptions in ((1,), (3,), (2, 1), (n_epochs,)):
         parts = tmp_path / str(interruptions)
         for epochs in interruptions:
@@ -624,7 +625,7 @@ def test_checkpoints_are_written_by_the_clock(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "write_checkpoint", lambda folder, state: written.append(state["epoch"]))
     run_all(TINY, tmp_path / "a")
     assert written == []
-    monkeypatch.setattr(folders, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
     run_all(TINY, tmp_path / "b")
     assert written == [1, 2, 3]
 
@@ -713,7 +714,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
 
 
 def test_a_full_disk_stops_a_run_and_leaves_its_last_checkpoint(small_disk, tmp_path, monkeypatch):
-    monkeypatch.setattr(folders, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
     run_all(TINY, tmp_path / "whole")
     folder = small_disk / "run"
     filler = small_disk / "filler"

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,20 +17,18 @@ from run_folders import result_of
 
 from apportion import _untrusted
 from apportion._random import stream
+from apportion.checkpoints import check_state, copy_state, pack_state, unpack_state
 from apportion.errors import RunError
 from apportion.experiments import run_folder as folders
 from apportion.experiments.run_folder import (
     append_log,
     check_same_recipe,
-    check_state,
     check_teacher_data,
-    copy_state,
     finish_run,
     format_json,
     is_finished,
     is_in_use,
     open_run,
-    pack_state,
     read_checkpoint,
     read_log,
     read_log_probs,
@@ -38,7 +37,6 @@ from apportion.experiments.run_folder import (
     read_weights,
     read_where,
     start_run,
-    unpack_state,
     write_checkpoint,
 )
 from apportion.optim import make_optimizer
@@ -350,9 +348,10 @@ def test_a_state_is_the_same_after_it_was_packed():
         "yes": True,
         3: "three",
         "half": torch.ones(2).bfloat16(),
+        "infinite": -math.inf,
     }
     packed["image"] = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    found = unpack_state(pack_state(packed), "state")
+    found = unpack_state(pack_state(packed), "state", error=RunError)
     assert torch.equal(found["image"], packed["image"])
     assert found["image"].stride() == packed["image"].stride()
     assert found["more"] | {"half": 0} == packed["more"] | {"half": 0}
@@ -379,8 +378,8 @@ def test_a_copied_state_does_not_change_as_training_goes_on():
 def test_a_state_of_other_networks_optimizers_or_labels_is_refused():
     good, net, optimizer = full_state()
     shape = torch.Size((6, 2))
-    check_state(good, [net], [optimizer], shape)
-    check_state(None, [net], [optimizer], shape)
+    check_state(good, [net], [optimizer], shape, error=RunError)
+    check_state(None, [net], [optimizer], shape, error=RunError)
     saved = good["optimizers"][0]
     text = {**saved, "param_groups": [{**group, "lr": "fast"} for group in saved["param_groups"]]}
     short = {**saved, "state": {**saved["state"], 0: {"step": torch.ones(()), "exp_avg": torch.ones(3)}}}
@@ -396,4 +395,4 @@ def test_a_state_of_other_networks_optimizers_or_labels_is_refused():
         {"previous": torch.ones(1)},
     ):
         with pytest.raises(RunError):
-            check_state(good | change, [net], [optimizer], shape)
+            check_state(good | change, [net], [optimizer], shape, error=RunError)

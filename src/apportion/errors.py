@@ -43,6 +43,10 @@ class RunError(ApportionError, RuntimeError):
     """A run of an experiment, or its folder, cannot be used."""
 
 
+class CheckpointError(ApportionError, RuntimeError):
+    """A checkpoint of a fit cannot be written, or the fit cannot continue from it."""
+
+
 class TrainingError(ApportionError, ArithmeticError):
     """Training failed: a term of the loss is NaN or infinite."""
 

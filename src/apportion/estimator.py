@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -13,9 +13,11 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+import apportion
 from apportion._device import catch_out_of_memory, resolve_device
 from apportion._random import as_seed, preserve_random_state
 from apportion._scratch import empty_array, pieces
+from apportion._sources import source_checksum
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags, bag_slices, exact_bag_means
 from apportion.bags.build import build_bags_without_features
@@ -33,6 +35,7 @@ from apportion.bags.instances import (
     take_bag_columns,
 )
 from apportion.bags.problems import check_bags_differ, raise_problem
+from apportion.checkpoints import FitCheckpoint, checksum, describe_parameter, open_checkpoint
 from apportion.decisions import (
     check_decision,
     decide_by_bags,
@@ -203,7 +206,12 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
 
     # Routed metadata is split into folds by rows, and a table has one row per bag, so it cannot be routed.
     __metadata_request__predict = {"decide": UNUSED, "bags": UNUSED, "proportions": UNUSED}
-    __metadata_request__fit = {"bags": True, "proportions": UNUSED, "known_labels": UNUSED}
+    __metadata_request__fit = {
+        "bags": True,
+        "proportions": UNUSED,
+        "known_labels": UNUSED,
+        "checkpoint": UNUSED,
+    }
 
     def __init__(
         self,
@@ -251,6 +259,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         proportions: Any = None,
         known_labels: Any = None,
         sample_weight: Any = None,
+        checkpoint: Any = None,
     ) -> Self:
         """Learn from bags of instances and the class proportions of the bags.
 
@@ -275,6 +284,9 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             How much each row counts in its bag, such as the people or the area that it stands for, or the
             name of the column of `X` that has it, which is then not a feature. A row of weight 3 is three
             equal rows.
+        checkpoint : str or path, optional
+            A folder in which the state of the fit is saved now and then, and when it is interrupted. The same
+            call continues from there and ends with the same bits. A finished fit removes the folder.
 
         Returns
         -------
@@ -290,6 +302,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             proportions=proportions,
             known_labels=known_labels,
             sample_weight=sample_weight,
+            checkpoint=checkpoint,
         ):
             if self.verbose:
                 sys.stdout.write(f"{describe_epoch(state, self.history_[-1])}\n")
@@ -306,6 +319,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         proportions: Any = None,
         known_labels: Any = None,
         sample_weight: Any = None,
+        checkpoint: Any = None,
     ) -> Iterator[EpochState]:
         """`fit` as a generator, with the same parameters.
 
@@ -315,7 +329,33 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             After every epoch. The classifier is fitted when the generator is exhausted.
         """
         _delete_fitted_attributes(self)
+        data: dict[str, Any] = {
+            "bags": bags,
+            "proportions": proportions,
+            "known_labels": known_labels,
+            "sample_weight": sample_weight,
+        }
+        if checkpoint is None or isinstance(checkpoint, FitCheckpoint):  # who opened it also removes it
+            yield from self._iter_fit(X, y, **data, checkpoint=checkpoint)
+            return
+        with open_checkpoint(checkpoint) as opened:
+            yield from self._iter_fit(X, y, **data, checkpoint=opened)
+            opened.remove()
+
+    def _iter_fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        bags: Any,
+        proportions: Any,
+        known_labels: Any,
+        sample_weight: Any,
+        checkpoint: FitCheckpoint | None,
+    ) -> Iterator[EpochState]:
         seed = as_seed(self.random_state)
+        if self.random_state is None and checkpoint is not None and checkpoint.seed is not None:
+            seed = checkpoint.seed
         check_selection(self.validation_fraction, self.select_by, self.calibrate)
         encode = encodes_arrays(self.model)
         columns = bag_column_names(bags)
@@ -366,10 +406,19 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             x = x.to(device)
             training, validation = split_features(parts, x)
             selector = EpochSelector(validation, self.select_by)
-            for state in fit_model(training, settings, seed):
+            resume = None
+            if checkpoint is not None:
+                resume = checkpoint.start(_describe_fit(self, settings, seed, parts, x), seed)
+            if resume is not None:
+                self.history_ = resume["history"]
+                selector.restore(resume["selector"])
+            for state in fit_model(training, settings, seed, resume):
                 score = selector.update(state)
                 self.history_.append(_history_entry(state) | score)
                 self.selection_ = state.selection
+                if checkpoint is not None and not state.last:
+                    more = {"history": list(self.history_), "selector": selector.state()}
+                    checkpoint.keep(state.state() | more)
                 yield state
             model, self.temperature_ = selector.best_network(self.calibrate)
             self.best_epoch_ = selector.stage, selector.epoch
@@ -524,6 +573,35 @@ def _delete_fitted_attributes(estimator: BaseEstimator) -> None:
     for name in list(vars(estimator)):
         if name.endswith("_") and not name.startswith("_"):
             delattr(estimator, name)
+
+
+def _describe_fit(
+    classifier: ProportionClassifier,
+    settings: Mapping[str, Any],
+    seed: int,
+    parts: Sequence[Bags],
+    x: Tensor,
+) -> dict[str, Any]:
+    """What decides the result of a fit, by which its checkpoint is recognized."""
+    described: dict[str, Any] = {
+        "apportion": apportion.__version__,
+        "sources": source_checksum(),
+        "torch": str(torch.__version__),
+        "device": str(x.device),
+        "rows": len(x),
+        "shape of a row": str(tuple(x.shape[1:])),
+        "values of the features": checksum([x]),
+        "classes": describe_parameter(classifier.classes_.tolist()),
+    }
+    names = {"sizes": "sizes of the bags", "source": "rows of the bags", "pure": "known labels"}
+    for name in ("sizes", "source", "proportions", "precision", "pure", "weight"):
+        tables = [getattr(part, name) for part in parts]
+        described[names.get(name, name)] = checksum(tables)
+    for name, value in settings.items():
+        if name not in ("verbose", "device"):
+            described[name] = describe_parameter(value)
+    described["random_state"] = None if classifier.random_state is None else seed
+    return described
 
 
 def _history_entry(state: EpochState) -> dict[str, Any]:

@@ -11,8 +11,7 @@ the overall shares and, where they are strong evidence, weights.
 
 import math
 import time
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,9 +23,11 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from apportion._random import derive_seed, stream
+from apportion._untrusted import printable
 from apportion.bags.bags import Bags
+from apportion.checkpoints import DAMAGED, check_table, load_weights
 from apportion.defaults import TABLE_MODELS, is_scikit, plan_training
-from apportion.errors import SettingsError
+from apportion.errors import CheckpointError, ModelError, SettingsError
 from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
 from apportion.methods.boosted_trees import (
@@ -38,13 +39,20 @@ from apportion.methods.boosted_trees import (
     boost,
 )
 from apportion.methods.count_likelihood import count_log_likelihood
-from apportion.methods.linear import PENALTIES, USUAL_PENALTY, Penalty, fit_linear, try_penalties
+from apportion.methods.linear import (
+    PENALTIES,
+    USUAL_PENALTY,
+    Penalty,
+    fit_linear,
+    try_penalties,
+    without_weights,
+)
 from apportion.methods.new_network import initial_proportions
 from apportion.methods.protocol import LossTerms
 from apportion.networks import NETWORKS
 from apportion.networks.average import Average, rescale
 from apportion.networks.scikit import ScikitClassifier
-from apportion.networks.trees import mean_of_trees
+from apportion.networks.trees import BoostedTrees, Tree, mean_of_trees, sizes_of_trees, trees_from_tensors
 from apportion.pipeline import EpochState, fit_two_stages
 from apportion.pseudo_labels import make_labeler, relaxed_proportions
 from apportion.selection.calibration import count_residuals
@@ -103,6 +111,92 @@ class Split:
         return self.bags.select(known[: max(1, count)])
 
 
+class Progress:
+    """How far a fit is: what its finished steps ended with, and where an earlier process was interrupted.
+
+    Steps have names. Results are tensors and plain values, for a checkpoint.
+    """
+
+    def __init__(self, resume: dict[str, Any] | None) -> None:
+        self.finished: dict[str, Any] = {} if resume is None else dict(resume["finished"])
+        self._interrupted = resume
+
+    def within(self, step: str) -> dict[str, Any] | None:
+        """The state to continue from if an earlier process was interrupted in this step."""
+        state = self._interrupted
+        return state if state is not None and state["step"] == step else None
+
+    def number(self, step: str, name: str) -> float:
+        """A number with which a step ended."""
+        value = self._result(step, name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise CheckpointError(f"the checkpoint has no number for {name}; delete it to start over")
+        return value
+
+    def log_probs(self, step: str, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
+        """The predictions with which a step ended."""
+        tables = self._result(step, "log_probs")
+        if not isinstance(tables, list) or len(tables) != len(shapes):
+            raise CheckpointError("the checkpoint has other predictions; delete it to start over")
+        return [check_table(*each, error=CheckpointError) for each in zip(tables, shapes, strict=True)]
+
+    def model(self, step: str, make: Callable[..., nn.Module], *arguments: Any, **options: Any) -> nn.Module:
+        """The model with which a step ended; `make` makes one like it."""
+        with torch.device("meta"):  # initial weights would be drawn from the generator of the whole process
+            model = make(*arguments, **options)
+        weights = self._result(step, "weights")
+        return load_weights(model.to_empty(device="cpu"), weights, error=CheckpointError)
+
+    def keep_penalties(self, step: str, tried: Sequence[Penalty]) -> None:
+        """Keep the penalties that have been tried on a split."""
+        weights = [each.model.state_dict() for each in tried]
+        self.finished[step] = {"score": [each.score for each in tried], "weights": weights}
+
+    def penalties(self, step: str, n_features: int, n_classes: int) -> list[Penalty]:
+        """Those that have been tried on a split."""
+        if step not in self.finished:
+            return []
+        scores = self._result(step, "score")
+        try:
+            found = zip(PENALTIES, self._result(step, "weights"), scores, strict=False)
+            return [
+                Penalty(l2, linear_from(weights, n_features, n_classes), float(score))
+                for l2, weights, score in found
+            ]
+        except DAMAGED as problem:
+            reason = f"the checkpoint's linear models are damaged ({printable(problem)})"
+            raise CheckpointError(f"{reason}; delete it to start over") from None
+
+    def trees(self, step: str, n_features: int, n_classes: int) -> BoostedTrees:
+        """The ensemble with which a step ended."""
+        try:
+            options = sizes_of_trees(self._result(step, "weights"), self._result(step, "depth"))
+            model = self.model(step, BoostedTrees, n_features, n_classes, **options)
+            assert isinstance(model, BoostedTrees)  # noqa: S101
+            model.check()
+        except (ModelError, *DAMAGED) as problem:
+            raise damaged_trees(problem) from None
+        return model
+
+    def _result(self, step: str, name: str) -> Any:
+        result = self.finished[step]
+        if not isinstance(result, dict) or name not in result:
+            raise CheckpointError(f"the checkpoint has no {name} for {step}; delete it to start over")
+        return result[name]
+
+
+def linear_from(weights: Any, n_features: int, n_classes: int) -> nn.Linear:
+    """A linear model with saved weights."""
+    model = without_weights(n_features, n_classes)
+    load_weights(model, weights, error=CheckpointError)
+    return model
+
+
+def damaged_trees(problem: Exception) -> CheckpointError:
+    reason = printable(problem)
+    return CheckpointError(f"the checkpoint's trees are damaged ({reason}); delete it to start over")
+
+
 @dataclass
 class Candidate:
     """A model of an average, and what held-out bags say about it."""
@@ -115,21 +209,38 @@ class Candidate:
 Fitting = Generator[EpochState, None, Candidate]
 
 
-def fit_model(bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[EpochState]:
-    """Fit the model with the estimator's settings, in which `resolve_auto` has replaced "auto"."""
+def fit_model(
+    bags: Bags, settings: Mapping[str, Any], seed: int, resume: dict[str, Any] | None = None
+) -> Iterator[EpochState]:
+    """Fit the model with the estimator's settings, in which `resolve_auto` has replaced "auto".
+
+    `resume` is `state()` of an earlier state of the same fit, after which it continues with the same bits.
+    The last state cannot be resumed from, since nothing follows it.
+    """
+    progress = Progress(resume)
+    for state in fit_by_name(bags, settings, seed, progress):
+        yield replace(state, finished=dict(progress.finished))
+
+
+def fit_by_name(
+    bags: Bags, settings: Mapping[str, Any], seed: int, progress: Progress
+) -> Iterator[EpochState]:
+    """Each model by its own function."""
     name = settings["model"]
     if bags.weight is not None and name == "trees":
         raise SettingsError("trees do not take weights of rows; pass model='auto', 'linear' or 'mlp'")
     if isinstance(name, str) and name in TABLE_MODELS:
-        yield from fit_table_model(name, bags.to("cpu"), settings, seed)
+        yield from fit_table_model(name, bags.to("cpu"), settings, seed, progress)
     elif is_scikit(name):
-        yield from fit_scikit(name, bags.to("cpu"), settings, seed)
+        yield from fit_scikit(name, bags.to("cpu"), settings, seed, progress)
     else:
-        yield from fit_network(bags, settings, seed)
+        yield from fit_network(bags, settings, seed, progress.within(""))
 
 
-def fit_network(bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[EpochState]:
-    """Both stages of a network."""
+def fit_network(
+    bags: Bags, settings: Mapping[str, Any], seed: int, resume: dict[str, Any] | None = None
+) -> Generator[EpochState, None, nn.Module]:
+    """Both stages of a network, which is returned."""
     model = settings["model"]
     labeler = None
     if settings["pseudo_labels"] is not None:
@@ -146,10 +257,13 @@ def fit_network(bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[
         batch_size=settings["batch_size"],
         horizontal_flip=settings["horizontal_flip"],
         seed=seed,
+        resume=resume,
     )
 
 
-def fit_table_model(name: str, bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[EpochState]:
+def fit_table_model(
+    name: str, bags: Bags, settings: Mapping[str, Any], seed: int, progress: Progress
+) -> Iterator[EpochState]:
     """A linear model, trees, or the average of these and an mlp; "teacher" is the average without it."""
     started = time.perf_counter()
     fast = len(bags.x) <= MOST_ROWS_FOR_PARTS
@@ -161,13 +275,12 @@ def fit_table_model(name: str, bags: Bags, settings: Mapping[str, Any], seed: in
     with_trees = name == "trees" or (bags.weight is None and effective_bags(known.sizes) >= FEWEST_BAGS)
     candidates: dict[str, Candidate] = {}
     if name != "trees":
-        candidates["linear"] = yield from fit_linear_candidate(known, splits)
+        candidates["linear"] = yield from fit_linear_candidate(known, splits, progress)
     if name != "linear" and with_trees:
-        candidates["trees"] = yield from fit_trees_candidate(
-            known, splits, seed, ensembles=1 if len(bags.x) > MOST_ROWS_FOR_PARTS else ENSEMBLES
-        )
+        ensembles = 1 if len(bags.x) > MOST_ROWS_FOR_PARTS else ENSEMBLES
+        candidates["trees"] = yield from fit_trees_candidate(known, splits, seed, ensembles, progress)
     if name == "average":
-        candidates["mlp"] = yield from fit_mlp_candidate(bags, splits, settings, seed)
+        candidates["mlp"] = yield from fit_mlp_candidate(bags, splits, settings, seed, progress)
     model, selection = combine(candidates, known, [split.held_out for split in splits])
     terms = {f"weight of {each}": found["weight"] for each, found in selection["candidates"].items()}
     epoch = Epoch(1, 1, terms, time.perf_counter() - started)
@@ -204,20 +317,39 @@ def split_to_choose(bags: Bags, parts: int, seed: int) -> list[Split]:
 # --- candidates
 
 
-def fit_linear_candidate(known: Bags, splits: Sequence[Split]) -> Fitting:
+def fit_linear_candidate(known: Bags, splits: Sequence[Split], progress: Progress) -> Fitting:
     """The linear model with the penalty that predicts the held-out bags best."""
     if not splits:
         return Candidate(fit_linear(known, USUAL_PENALTY), [], {"l2": USUAL_PENALTY})
+    l2, start, log_probs = yield from choose_penalty(splits, progress)
+    if "linear" not in progress.finished:
+        progress.finished["linear"] = {"weights": fit_linear(known, l2, start).state_dict()}
+    model = progress.model("linear", nn.Linear, math.prod(known.x.shape[1:]), known.n_classes)
+    return Candidate(model, log_probs, {"l2": l2})
+
+
+def shapes_of(splits: Sequence[Split]) -> list[tuple[int, int]]:
+    """Of the predictions of held-out bags."""
+    return [(len(split.held_out.x), split.held_out.n_classes) for split in splits]
+
+
+def choose_penalty(
+    splits: Sequence[Split], progress: Progress
+) -> Generator[EpochState, None, tuple[float, nn.Linear, list[Tensor]]]:
+    """The best penalty, a model to start from, and predictions of the held-out bags."""
     started = time.perf_counter()
     tried: list[dict[float, Penalty]] = []
-    for split in splits:
-        tried.append({})
-        for each in try_penalties(split.small_training, split.held_out):
+    for number, split in enumerate(splits):
+        step = f"linear, split {number + 1}"
+        before = progress.penalties(step, math.prod(split.bags.x.shape[1:]), split.bags.n_classes)
+        tried.append({each.l2: each for each in before})
+        for each in try_penalties(split.small_training, split.held_out, tried=before):
             tried[-1][each.l2] = each
+            progress.keep_penalties(step, list(tried[-1].values()))
             now = time.perf_counter()
             terms = {"l2": each.l2, "likelihood": each.score}
             epoch = Epoch(len(tried[-1]), len(PENALTIES), terms, now - started)
-            yield EpochState("linear", epoch, Fitted(each.model), [])
+            yield EpochState("linear", epoch, Fitted(each.model), [], step=step)
             started = now
     mass = [float(split.held_out.mass.sum()) for split in splits]
     scores = {
@@ -230,10 +362,12 @@ def fit_linear_candidate(known: Bags, splits: Sequence[Split]) -> Fitting:
         predict_log_proba(found[l2].model, split.held_out.x)
         for found, split in zip(tried, splits, strict=True)
     ]
-    return Candidate(fit_linear(known, l2, tried[0][l2].model), log_probs, {"l2": l2})
+    return l2, tried[0][l2].model, log_probs
 
 
-def fit_trees_candidate(known: Bags, splits: Sequence[Split], seed: int, *, ensembles: int) -> Fitting:
+def fit_trees_candidate(
+    known: Bags, splits: Sequence[Split], seed: int, ensembles: int, progress: Progress
+) -> Fitting:
     """Boosted trees with the number of leaves and of trees that predict the held-out bags best.
 
     The model is the mean of several ensembles, which differ by the rows and features that trees are grown on.
@@ -241,19 +375,22 @@ def fit_trees_candidate(known: Bags, splits: Sequence[Split], seed: int, *, ense
     rounds, leaves = USUAL_ROUNDS, FEW_LEAVES
     log_probs: list[Tensor] = []
     if splits:
-        rounds, leaves, log_probs = yield from choose_trees(splits, seed)
+        rounds, leaves, log_probs = yield from choose_trees(splits, seed, progress)
     models = []
     for number in range(ensembles):
-        states: deque[Round] = deque(maxlen=1)
-        for found in boost(known, rounds=rounds, leaves=leaves, seed=derive_seed(seed, number)):
-            states.append(found)
-            yield trees_state(found)
-        models.append(states.pop().classifier)
+        step = f"trees, ensemble {number + 1}"
+        if step not in progress.finished:
+            last = yield from grow(
+                step, progress, known, rounds=rounds, leaves=leaves, seed=derive_seed(seed, number)
+            )
+            model = last.classifier
+            progress.finished[step] = {"depth": model.depth, "weights": model.state_dict()}
+        models.append(progress.trees(step, math.prod(known.x.shape[1:]), known.n_classes))
     return Candidate(mean_of_trees(models), log_probs, {"trees": rounds * ensembles, "leaves": leaves})
 
 
 def choose_trees(
-    splits: Sequence[Split], seed: int
+    splits: Sequence[Split], seed: int, progress: Progress
 ) -> Generator[EpochState, None, tuple[int, int, list[Tensor]]]:
     """The number of trees and of leaves with the best score, and the predictions of the held-out bags."""
     sizes = [FEW_LEAVES]
@@ -265,36 +402,82 @@ def choose_trees(
         rounds = []
         log_probs = []
         score = 0.0
-        for split in splits:
-            states: deque[Round] = deque(maxlen=1)
-            for found in boost(split.small_training, split.held_out, leaves=leaves, seed=seed):
-                states.append(found)
-                yield trees_state(found, f"trees of {leaves} leaves")
-            last = states.pop()
-            rounds.append(last.best)
-            log_probs.append(predict_log_proba(last.classifier, split.held_out.x))
-            score += last.best_score * len(split.held_out.x)
+        for number, split in enumerate(splits):
+            step = f"trees of {leaves} leaves, split {number + 1}"
+            if step not in progress.finished:
+                last = yield from grow(
+                    step, progress, split.small_training, split.held_out, leaves=leaves, seed=seed
+                )
+                progress.finished[step] = {
+                    "rounds": last.best,
+                    "score": last.best_score,
+                    "log_probs": [predict_log_proba(last.classifier, split.held_out.x)],
+                }
+            rounds.append(progress.number(step, "rounds"))
+            log_probs += progress.log_probs(step, shapes_of([split]))
+            score += progress.number(step, "score") * len(split.held_out.x)
         if score > best_score:
             best_score = score
             best = (round(float(np.mean(rounds))), leaves, log_probs)
     return best
 
 
-def fit_mlp_candidate(bags: Bags, splits: Sequence[Split], settings: Mapping[str, Any], seed: int) -> Fitting:
+def grow(
+    step: str, progress: Progress, bags: Bags, validation: Bags | None = None, **settings: Any
+) -> Generator[EpochState, None, Round]:
+    """An ensemble of trees, from where an earlier process was interrupted; returns its last round."""
+    state = progress.within(step)
+    resume: Sequence[Tree] = ()
+    if state is not None and state["trees"]:
+        try:
+            resume = trees_from_tensors(state["trees"], math.prod(bags.x.shape[1:]), bags.n_classes)
+        except (ModelError, *DAMAGED) as problem:
+            raise damaged_trees(problem) from None
+    rounds = boost(bags, validation, resume=resume, **settings)
+    while True:
+        try:
+            found = next(rounds)
+        except StopIteration as end:
+            return end.value
+        yield trees_state(found, step)
+
+
+def fit_mlp_candidate(
+    bags: Bags, splits: Sequence[Split], settings: Mapping[str, Any], seed: int, progress: Progress
+) -> Fitting:
     """The network as it would be alone. It learns from the held-out bags, too, unless that takes long."""
     settings = dict(settings) | {"model": "mlp"}
-    model: nn.Module = nn.Identity()
+    steps = []
     log_probs = []
-    for split in splits:
-        for state in fit_network(split.training, settings, seed):
-            model = state.learner.classifier
-            yield replace(state, last=False)
-        log_probs.append(predict_log_proba(model, split.held_out.x))
+    for number, split in enumerate(splits):
+        steps.append(f"mlp, split {number + 1}")
+        if steps[-1] not in progress.finished:
+            model = yield from fit_in_step(steps[-1], split.training, settings, seed, progress)
+            progress.finished[steps[-1]] = {
+                "log_probs": [predict_log_proba(model, split.held_out.x)],
+                "weights": model.state_dict(),
+            }
+        log_probs += progress.log_probs(steps[-1], shapes_of([split]))
     if len(splits) != 1 or rows_to_process(bags, settings) <= FAST_ENOUGH_TO_REPEAT:
-        for state in fit_network(bags, settings, seed):
-            model = state.learner.classifier
-            yield replace(state, last=False)
-    return Candidate(model, log_probs, {})
+        steps.append("mlp")
+        if steps[-1] not in progress.finished:
+            model = yield from fit_in_step(steps[-1], bags, settings, seed, progress)
+            progress.finished[steps[-1]] = {"weights": model.state_dict()}
+    network = progress.model(steps[-1], NETWORKS["mlp"], bags.x.shape[1:], bags.n_classes)
+    return Candidate(network, log_probs, {})
+
+
+def fit_in_step(
+    step: str, bags: Bags, settings: Mapping[str, Any], seed: int, progress: Progress
+) -> Generator[EpochState, None, nn.Module]:
+    """A network as a step of a fit, from where an earlier process was interrupted."""
+    states = fit_network(bags, settings, seed, progress.within(step))
+    while True:
+        try:
+            state = next(states)
+        except StopIteration as end:
+            return end.value
+        yield replace(state, step=step, last=False)
 
 
 def rows_to_process(bags: Bags, settings: Mapping[str, Any]) -> int:
@@ -313,20 +496,24 @@ def rows_to_process(bags: Bags, settings: Mapping[str, Any]) -> int:
     return (plan.epochs + student_epochs) * len(bags.x)
 
 
-def trees_state(found: Round, stage: str = "trees") -> EpochState:
+def trees_state(found: Round, step: str) -> EpochState:
     """Ten rounds of boosting as an epoch."""
     terms = {"proportion": found.loss}
     if found.score is not None:
         terms["likelihood"] = found.score
     number = math.ceil(found.number / ROUNDS_BETWEEN_SCORES)
     total = math.ceil(found.total / ROUNDS_BETWEEN_SCORES)
-    return EpochState(stage, Epoch(number, total, terms, found.seconds), found, [])
+    epoch = Epoch(number, total, terms, found.seconds)
+    stage = step.partition(",")[0]  # "trees", or "trees of 8 leaves"
+    return EpochState(stage, epoch, found, [], step=step, trees=found.trees)
 
 
 # --- a classifier of scikit-learn
 
 
-def fit_scikit(estimator: Any, bags: Bags, settings: Mapping[str, Any], seed: int) -> Iterator[EpochState]:
+def fit_scikit(
+    estimator: Any, bags: Bags, settings: Mapping[str, Any], seed: int, progress: Progress
+) -> Iterator[EpochState]:
     """The second stage with any classifier as its student; the teacher is a linear model with trees.
 
     In each round, labels are made that match the proportions of the bags. New labels come from predictions
@@ -334,17 +521,20 @@ def fit_scikit(estimator: Any, bags: Bags, settings: Mapping[str, Any], seed: in
     round learns from all bags.
     """
     label = make_labeler(settings["pseudo_labels"], settings["reg"])
-    teacher: nn.Module = nn.Identity()
-    for state in fit_table_model("teacher", bags, settings, seed):
-        teacher = state.learner.classifier
-        yield replace(state, last=False, selection=None)
-    log_probs = predict_log_proba(teacher, bags.x)
+    if "labels" not in progress.finished:
+        for state in fit_table_model("teacher", bags, settings, seed, progress):
+            if state.last:
+                predicted = predict_log_proba(state.learner.classifier, bags.x)
+                progress.finished = {"labels": {"round": 0, "log_probs": [predicted]}}
+            yield replace(state, last=False, selection=None)
+    done = min(int(progress.number("labels", "round")), LABEL_ROUNDS - 1)
+    model: nn.Module = nn.Identity()
+    log_probs = progress.log_probs("labels", [(len(bags.x), bags.n_classes)])[0].clone()
     row_weight = {} if bags.weight is None else {"weight": bags.weight}
     weight = torch.ones(len(bags.x)) if bags.weight is None else bags.weight
     folds = torch.randperm(len(bags.sizes), generator=stream(seed, "folds")) % min(FOLDS, len(bags.sizes))
     fold_of_row = torch.repeat_interleave(folds, bags.sizes)
-    model = teacher
-    for number in range(1, LABEL_ROUNDS + 1):
+    for number in range(done + 1, LABEL_ROUNDS + 1):
         started = time.perf_counter()
         proportions = relaxed_proportions(
             log_probs, bags.sizes, bags.proportions, bags.precision, bags.weight
@@ -360,6 +550,7 @@ def fit_scikit(estimator: Any, bags: Bags, settings: Mapping[str, Any], seed: in
                 log_probs[rows] = predict_log_proba(model, bags.x[rows])
         terms = {"cross-entropy": float(cross_entropy(log_probs, labels).mean())}
         epoch = Epoch(number, LABEL_ROUNDS, terms, time.perf_counter() - started)
+        progress.finished = {"labels": {"round": number, "log_probs": [log_probs.clone()]}}
         yield EpochState("second", epoch, Fitted(model), [], last=last)
 
 

@@ -10,8 +10,8 @@ of the caller's `for` statement.
 """
 
 import time
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,13 +22,14 @@ from apportion._device import compile_for, usual_batch_lengths
 from apportion._random import seeded
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
+from apportion.checkpoints import check_state
 from apportion.defaults import (
     TrainingPlan,
     plan_student_optimization,
     plan_teacher_optimization,
     plan_training,
 )
-from apportion.errors import DataError, SettingsError
+from apportion.errors import CheckpointError, DataError, SettingsError
 from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
 from apportion.methods import METHODS, make_learner, name_of, takes_pairs
@@ -36,6 +37,7 @@ from apportion.methods.build import Method, takes_weights
 from apportion.methods.new_network import MakeNetwork, new_network
 from apportion.methods.plot import PLOT, LabelHistory, Loss, moving_average, prediction_change
 from apportion.methods.protocol import Learner
+from apportion.networks.trees import Tree, trees_as_tensors
 from apportion.optim import Schedule, make_optimizers
 from apportion.pseudo_labels import Labeler, hard_labels, relaxed_proportions
 from apportion.training import Epoch, View, train
@@ -50,7 +52,7 @@ class EpochState:
     epoch: Epoch
     learner: Learner
     optimizers: Sequence[Optimizer]
-    last: bool = False  # no epoch follows
+    last: bool = False  # no epoch follows, of this stage or another
     # second stage only
     log_probs: Tensor | None = None  # (N, k) this epoch's predictions, or None during warm-up
     labels: LabelHistory | None = None
@@ -60,17 +62,27 @@ class EpochState:
     label_seconds: float = 0.0  # time spent on predicting and labeling all rows
     # last state of an average of models only: their weights, scores and settings
     selection: dict[str, Any] | None = None
+    # of models that are fitted in several steps
+    step: str = ""
+    trees: Sequence[Tree] | None = None  # of an ensemble that is being grown
+    finished: Mapping[str, Any] = field(default_factory=dict)  # what earlier steps ended with, by name
 
     def state(self) -> dict[str, Any]:
         """Tensors and plain values that `resume` accepts; resumed training gives bit-identical weights."""
+        networks = []
+        if self.trees is None:
+            networks = [network.state_dict() for network in self.learner.networks()]
         return {
             "stage": self.stage,
             "epoch": self.epoch.number,
-            "networks": [network.state_dict() for network in self.learner.networks()],
+            "networks": networks,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "labels": None if self.labels is None else self.labels.rounds,
             "ema": self.ema,
             "previous": self.previous,
+            "step": self.step,
+            "trees": None if self.trees is None else trees_as_tensors(self.trees),
+            "finished": dict(self.finished),
         }
 
 
@@ -195,7 +207,7 @@ def second_stage(
 
     average = torch.as_tensor(log_probs, dtype=torch.float32, device=bags.x.device)
     previous = None
-    labels = LabelHistory(make_labels(average), memory)
+    labels = LabelHistory(make_labels(average) if resume is None else average, memory)
     if bags.weight is not None:
         relative = bags.weight / bags.weight.mean()
         weights = relative if weights is None else weights * relative
@@ -254,11 +266,12 @@ def fit_two_stages(
     batch_size: int | None = None,
     horizontal_flip: bool = True,
     seed: int = 0,
-) -> Iterator[EpochState]:
+    resume: dict[str, Any] | None = None,
+) -> Generator[EpochState, None, nn.Module]:
     """Train a teacher on the bags and, unless `label` is None, a student on labels made from its predictions.
 
-    The trained network is `learner.classifier` of the last state. Parameters that are None are chosen by
-    `apportion.defaults` from the kind of data and the bags.
+    The trained network is `learner.classifier` of the last state; the generator also returns it. Parameters
+    that are None are chosen by `apportion.defaults` from the kind of data and the bags.
 
     Parameters
     ----------
@@ -281,6 +294,8 @@ def fit_two_stages(
         Whether training may mirror images.
     seed : int, default=0
         Determines initial weights, batches and augmentation.
+    resume : dict, optional
+        `EpochState.state()` of an earlier epoch of either stage, after which training continues.
 
     Yields
     ------
@@ -302,17 +317,28 @@ def fit_two_stages(
         batch_size=batch_size,
         horizontal_flip=horizontal_flip,
     )
-    learner = yield from _fit_teacher(bags, model, plan, seed)
-    if label is None:
-        return
-    log_probs = predict_log_proba(learner.classifier, bags.x, as_floats, plan.batch_size)
-    yield from _fit_student(log_probs, bags, model, plan, label, seed)
+    only_teacher = label is None or plan.student_epochs == 0
+    if resume is None or resume["stage"] == "first":
+        teacher = yield from _fit_teacher(bags, model, plan, seed, resume, only_teacher)
+        if label is None or only_teacher:
+            return teacher
+        log_probs = predict_log_proba(teacher, bags.x, as_floats, plan.batch_size)
+        resume = None
+    else:
+        log_probs = resume["ema"]
+    assert label is not None  # noqa: S101  # no state of a second stage comes from a fit without one
+    return (yield from _fit_student(log_probs, bags, model, plan, label, seed, resume))
 
 
 def _fit_teacher(
-    bags: Bags, model: MakeNetwork, plan: TrainingPlan, seed: int
-) -> Generator[EpochState, None, Learner]:
-    """The first stage, on the bags whose proportions are known; returns the trained learner."""
+    bags: Bags,
+    model: MakeNetwork,
+    plan: TrainingPlan,
+    seed: int,
+    resume: dict[str, Any] | None,
+    only_teacher: bool,
+) -> Generator[EpochState, None, nn.Module]:
+    """The first stage, on the bags whose proportions are known; returns the trained network."""
     known = bags.known()
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     # with two views there are several forward passes per step, so its parts are compiled, not the network
@@ -331,34 +357,47 @@ def _fit_teacher(
             to_device=to_device,
             compile_part=compile_part,
         )
-    yield from first_stage(
+    optimizers = make_optimizers(learner.networks(), settings, plan.generator_learning_rate)
+    check_state(resume, learner.networks(), optimizers, error=CheckpointError)
+    for state in first_stage(
         learner,
         known,
-        make_optimizers(learner.networks(), settings, plan.generator_learning_rate),
+        optimizers,
         epochs=plan.epochs,
         schedule=settings.schedule,
         seed=seed,
         batch_size=plan.batch_size,
         by=plan.by,
         augment=view,
-    )
-    return learner
+        resume=resume,
+    ):
+        yield replace(state, last=state.last and only_teacher)
+    return learner.classifier
 
 
 def _fit_student(
-    log_probs: Tensor, bags: Bags, model: MakeNetwork, plan: TrainingPlan, label: Labeler, seed: int
-) -> Iterator[EpochState]:
-    """The second stage, for a new network."""
+    log_probs: Tensor,
+    bags: Bags,
+    model: MakeNetwork,
+    plan: TrainingPlan,
+    label: Labeler,
+    seed: int,
+    resume: dict[str, Any] | None,
+) -> Generator[EpochState, None, nn.Module]:
+    """The second stage, for a new network, which is returned."""
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     to_device, _ = compile_for(bags.x.device, lengths, parts=False)
     with seeded(seed, "second", "weights"):
         student = new_network(model, bags.known(), to_device, plan.batch_size, plan.horizontal_flip)
     settings = plan_student_optimization(plan, model, student, bags)
-    return second_stage(
+    optimizers = make_optimizers([student], settings)
+    shape = (len(bags.x), bags.n_classes)
+    check_state(resume, [student], optimizers, shape, error=CheckpointError)
+    yield from second_stage(
         log_probs,
         student,
         bags,
-        make_optimizers([student], settings),
+        optimizers,
         epochs=plan.student_epochs,
         schedule=settings.schedule,
         seed=seed,
@@ -370,7 +409,9 @@ def _fit_student(
         by=plan.by,
         augment=plan.student_view,
         prepare=as_floats,
+        resume=resume,
     )
+    return student
 
 
 def check_known_proportions(bags: Bags) -> None:

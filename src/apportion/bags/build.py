@@ -411,9 +411,8 @@ def _factorize(ids: Any) -> tuple[list[Any], np.ndarray] | None:
 
 
 def _factorize_objects(keys: Sequence[Hashable]) -> tuple[list[Any], np.ndarray]:
-    names = list(dict.fromkeys(keys))
-    place = {name: i for i, name in enumerate(names)}
-    return names, np.fromiter((place[key] for key in keys), dtype=np.int64, count=len(keys))
+    place = {name: i for i, name in enumerate(dict.fromkeys(keys))}
+    return list(place), np.fromiter(map(place.__getitem__, keys), dtype=np.int64, count=len(keys))
 
 
 def _sort_names(names: list[Any], number: np.ndarray) -> tuple[list[Any], np.ndarray]:
@@ -433,6 +432,11 @@ def _sort_names(names: list[Any], number: np.ndarray) -> tuple[list[Any], np.nda
 def read_bag_ids(ids: Any) -> list[Hashable]:
     """The bag id of each row, checked: hashable and not missing."""
     values = ids.tolist() if isinstance(ids, np.ndarray | Tensor) else list(ids)
+    try:
+        if not any(map(is_missing, set(values))):  # rows are many, bags are few
+            return values
+    except TypeError:  # one of them cannot be hashed
+        pass
     for i, value in enumerate(values):
         try:
             hash(value)

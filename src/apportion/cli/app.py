@@ -63,12 +63,14 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def what_is_kept(arguments: list[str]) -> str:
-    """What a stopped command leaves behind: only runs have checkpoints."""
+    """What a stopped command leaves behind: runs have checkpoints, and fits if they are told to."""
     command = next((word for word in arguments if not word.startswith("-")), "")
     kept = {
         "run": "the same command continues from the last checkpoint",
         "data": "complete files are kept, and the same command downloads the others",
     }
+    if command == "fit" and any(word.split("=")[0] == "--checkpoint" for word in arguments):
+        return "the same command continues from the checkpoint"
     return kept.get(command, "nothing was written")
 
 

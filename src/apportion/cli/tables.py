@@ -1,6 +1,7 @@
 """Commands about tables: check, fit, predict, diagnose, tabulate and export."""
 
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,6 +64,13 @@ def fit(
     features: FeatureOptions,
     training: TrainingOptions,
     missing: Missing = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder in which an interrupted fit is kept. The same command continues it.",
+        ),
+    ] = None,
 ) -> None:
     """Learn a classifier of rows from a table and the proportions of its bags."""
     from apportion._device import find_device
@@ -71,6 +79,10 @@ def fit(
     from apportion.errors import ModelError, SettingsError
 
     check_writable_place(out, folder=True, error=ModelError)
+    if checkpoint is not None:
+        check_separate([checkpoint], [out, table])
+        if out.resolve() in checkpoint.resolve().parents or checkpoint.resolve() in out.resolve().parents:
+            raise SettingsError(f"{checkpoint} and {out} lie in each other; name folders beside each other")
     spec = make_spec(table, proportions, features, missing)
     if not training.horizontal_flip and spec.image is None:
         raise SettingsError("--no-horizontal-flip is for images; name the column of their files with --image")
@@ -83,17 +95,23 @@ def fit(
         show(note)
     checked.report.raise_problems()
 
+    from apportion.checkpoints import open_checkpoint
     from apportion.estimator import ProportionClassifier
     from apportion.saving import describe_quality, save_nearby
     from apportion.tables.fit import describe_fit
     from apportion.tables.fit import fit as fit_table
 
     classifier = ProportionClassifier(**training.parameters())
-    with Progress() as progress:
-        for state in fit_table(classifier, spec, checked):
-            losses = ", ".join(f"{name} {value:.4g}" for name, value in state.epoch.terms.items())
-            progress.update(f"{state.stage} stage", state.epoch.number, state.epoch.total, losses)
-    place = save_nearby(classifier, out, about=describe_fit(spec, checked, classifier))
+    with nullcontext() if checkpoint is None else open_checkpoint(checkpoint) as kept:
+        if kept is not None and kept.saved is not None:
+            show(f"continues from {checkpoint}")
+        with Progress() as progress:
+            for state in fit_table(classifier, spec, checked, kept):
+                losses = ", ".join(f"{name} {value:.4g}" for name, value in state.epoch.terms.items())
+                progress.update(f"{state.stage} stage", state.epoch.number, state.epoch.total, losses)
+        place = save_nearby(classifier, out, about=describe_fit(spec, checked, classifier))
+        if kept is not None:
+            kept.remove()  # not before the model is saved
     for name, value in describe_quality(classifier).items():
         show(f"{name}: {_format(value)}")
     show(out if place == out.absolute() else place)

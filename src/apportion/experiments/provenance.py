@@ -20,11 +20,9 @@ from typing import Any
 import torch
 
 import apportion
+from apportion._sources import source_checksum
 
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")  # the name of one
-
-# folders of the package that cannot change a number: they read files and show results
-NOT_TRAINING = ("cli", "report", "tables", "saving")
 
 
 def describe_where(
@@ -47,18 +45,6 @@ def describe_where(
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         **({"imports": dict(imports)} if imports else {}),
     }
-
-
-@cache
-def source_checksum(package: Path = Path(apportion.__file__).parent) -> str:
-    """A checksum of the package's Python files that training depends on, 16 hexadecimal digits."""
-    total = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        name = path.relative_to(package).as_posix()
-        if name.split("/")[0] not in NOT_TRAINING:
-            total.update(f"{name}\0".encode())
-            total.update(path.read_bytes().replace(b"\r\n", b"\n"))
-    return total.hexdigest()[:16]
 
 
 @cache

@@ -23,6 +23,7 @@ from apportion._device import (
 )
 from apportion._random import reseed
 from apportion.augment import PAIRS
+from apportion.checkpoints import check_state
 from apportion.distributed import (
     DistributedPipeline,
     ProcessGroup,
@@ -156,7 +157,7 @@ def train_stage(
             compile_part=compile_part,
         )
         optimizers = build_optimizers(learner.networks(), first)
-        run_folder.check_state(resume, learner.networks(), optimizers)
+        check_state(resume, learner.networks(), optimizers, error=RunError)
         return stages.first_stage(
             learner,
             bags,
@@ -177,7 +178,7 @@ def train_stage(
     if log_probs.shape != (len(bags.x), task.data.n_classes):
         raise RunError(f"{teacher} has predictions for other data; run its first stage again")
     optimizers = build_optimizers([classifier], second)
-    run_folder.check_state(resume, [classifier], optimizers, log_probs.shape)
+    check_state(resume, [classifier], optimizers, log_probs.shape, error=RunError)
     weights = None
     if second.weighting == "bag":
         rows_per_batch = own_batch_size if recipe.first.batches == "bag" else len(bags.x)

@@ -10,9 +10,9 @@ import io
 import json
 import os
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from apportion._untrusted import (
     NUMBER,
@@ -37,10 +36,10 @@ from apportion._untrusted import (
     read_npy,
     read_tensors,
 )
+from apportion.checkpoints import Checkpointer, differences, read_state, write_state
 from apportion.errors import RunError
 from apportion.experiments.provenance import imported_modules
 
-CHECKPOINT_SECONDS = 20.0  # between checkpoints: what a SIGKILL costs at most
 # parts of where.json that must not change when a run resumes
 PINNED = ("apportion", "sources", "imports", "torch", "exact", "data", "processes")
 RESUME_HINT = "the same command resumes from the last checkpoint"
@@ -128,34 +127,6 @@ def load_weights(folder: Path, network: nn.Module) -> None:
     network.load_state_dict(read_tensors(folder / "model.safetensors", expected, error=RunError))
 
 
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """One line for every setting that differs."""
-    old = _flatten(old)
-    new = _flatten(new)
-    return [
-        f"  {printable(name)}: {_shown(old, name)} in the folder, {_shown(new, name)} requested"
-        for name in {**old, **new}
-        if old.get(name) != new.get(name)
-    ]
-
-
-def _shown(settings: dict[str, Any], name: str) -> str:
-    """A setting for people. An option that is missing has its default."""
-    if name not in settings:
-        return "default" if ".options." in name else "none"
-    return printable(repr(settings[name]))
-
-
-def _flatten(values: dict[str, Any], path: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{path}{name}.")
-        else:
-            flat[f"{path}{name}"] = value
-    return flat
-
-
 def check_same_recipe(folder: Path, recipe: str, force: bool = False) -> list[str]:
     """Raise if the folder holds a run of another recipe; with `force` return the differences instead.
 
@@ -202,34 +173,13 @@ def changed_modules(folder: Path, checksums: Mapping[str, str]) -> list[str]:
 # --- writing
 
 
-class Checkpointer:
-    """Keeps the state after the last epoch: in memory always, on the disk every CHECKPOINT_SECONDS."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.state: dict[str, Any] | None = None
-        self.saved = time.monotonic()
-
-    def keep(self, state: dict[str, Any]) -> None:
-        self.state = copy_state(state)
-        if time.monotonic() - self.saved > CHECKPOINT_SECONDS:
-            self.save()
-
-    def save(self) -> None:
-        """Write the latest state unless it is on the disk."""
-        if self.state is not None:
-            write_checkpoint(self.folder, self.state)
-            self.state = None
-            self.saved = time.monotonic()
-
-
 @contextmanager
 def open_run(folder: Path) -> Iterator[Checkpointer]:
     """Hold a run folder, for this process alone. Whatever ends the body early, the last epoch is saved."""
     with explain_write_errors(folder, error=RunError, hint=RESUME_HINT):
         folder.mkdir(parents=True, exist_ok=True)
     with open_lock(folder / "lock", error=RunError):
-        checkpointer = Checkpointer(folder)
+        checkpointer = Checkpointer(partial(write_checkpoint, folder))
         try:
             yield checkpointer
         except BaseException:
@@ -243,8 +193,8 @@ def start_run(folder: Path, recipe: str, where: dict[str, Any], force: bool = Fa
 
     A change of recipe, data, modules or version is refused, or with `force` recorded in where.json.
     """
-    for partial in folder.glob("*.apportion-partial"):  # of a process that was killed
-        partial.unlink()
+    for path in folder.glob("*.apportion-partial"):  # of a process that was killed
+        path.unlink()
     if not (folder / "last.safetensors").exists():
         (folder / "log.jsonl").unlink(missing_ok=True)
         write_text(folder / "recipe.json", recipe)
@@ -293,7 +243,7 @@ def write_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     path = folder / "log.jsonl"
     with explain_write_errors(path, error=RunError, hint=RESUME_HINT), path.open("ab") as file:
         os.fsync(file.fileno())  # the log first: its lines must not be fewer than the epochs of a checkpoint
-    atomic_write(folder / "last.safetensors", pack_state(state), error=RunError, hint=RESUME_HINT)
+    write_state(folder / "last.safetensors", state, error=RunError, hint=RESUME_HINT)
 
 
 def finish_run(folder: Path, result: dict[str, Any], weights: dict[str, Tensor], log_probs: Tensor) -> None:
@@ -320,119 +270,9 @@ def format_json(values: Any) -> str:
     return _NUMBERS.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text)
 
 
-# --- checkpoints: tensors as safetensors, everything else as JSON in the header of that file
-
-
-def copy_state(state: dict[str, Any]) -> dict[str, Any]:
-    """The state with copies of what training changes in place: networks and optimizers."""
-    return state | {name: _copy(state[name]) for name in ("networks", "optimizers")}
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {name: _copy(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_copy(part) for part in value]
-    return value
-
-
-def pack_state(state: dict[str, Any]) -> bytes:
-    """A state of dicts, lists, tuples, numbers, strings and tensors as the bytes of a safetensors file."""
-    tensors: dict[str, Tensor] = {}
-    tree = json.dumps(_pack(state, tensors, {}))
-    return save(tensors, {"state": tree})
-
-
-def _pack(value: Any, tensors: dict[str, Tensor], names: dict[int, str]) -> Any:
-    """The value as JSON; tensors are collected under names, each tensor once."""
-    if isinstance(value, Tensor):
-        name = names.setdefault(id(value), str(len(names)))
-        if name not in tensors:
-            tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        channels_last = value.ndim == 4 and not value.is_contiguous()
-        return {"tensor": name, "channels_last": channels_last}
-    if isinstance(value, dict):
-        return {"keys": list(value), "values": [_pack(part, tensors, names) for part in value.values()]}
-    if isinstance(value, tuple):
-        return {"tuple": [_pack(part, tensors, names) for part in value]}
-    if isinstance(value, list):
-        return [_pack(part, tensors, names) for part in value]
-    return value
-
-
-# what damaged states raise; RecursionError is a RuntimeError
-_DAMAGED = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError)
-
-
 def read_checkpoint(folder: Path) -> dict[str, Any]:
     path = folder / "last.safetensors"
-    return unpack_state(read_bytes(path, WEIGHTS_LIMIT, error=RunError), str(path))
-
-
-def unpack_state(data: bytes, name: str) -> dict[str, Any]:
-    """The state that was packed."""
-    try:
-        tensors, metadata = parse_tensors(data, name, error=RunError)
-        state = _unpack(parse_json(metadata["state"], name, error=RunError), tensors)
-        if type(state["epoch"]) is not int or state["epoch"] < 1:
-            raise ValueError(f"its epoch is {state['epoch']!r}")
-    except _DAMAGED as problem:
-        raise RunError(
-            f"{name} is not a checkpoint ({printable(problem)}); delete it to start the run again"
-        ) from None
+    state = read_state(path, error=RunError)
+    if type(state.get("epoch")) is not int or state["epoch"] < 1:
+        raise RunError(f"{path} is not a checkpoint: its epoch is {printable(repr(state.get('epoch')))}")
     return state
-
-
-def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_unpack(part, tensors) for part in value]
-    if not isinstance(value, dict):
-        return value
-    if "tensor" in value:
-        tensor = tensors[value["tensor"]]
-        return tensor.to(memory_format=torch.channels_last) if value["channels_last"] else tensor
-    if "tuple" in value:
-        return tuple(_unpack(part, tensors) for part in value["tuple"])
-    values = [_unpack(part, tensors) for part in value["values"]]
-    return dict(zip(value["keys"], values, strict=True))
-
-
-def check_state(
-    state: dict[str, Any] | None,
-    networks: Sequence[nn.Module],
-    optimizers: Sequence[Optimizer],
-    labels_shape: torch.Size | None = None,
-) -> None:
-    """Raise unless a state fits the networks, the optimizers and the shape of a second stage's labels."""
-    if state is None:
-        return
-    try:
-        for network, saved in zip(networks, state["networks"], strict=True):
-            network.load_state_dict(saved)
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            _check_optimizer(optimizer, saved)
-        if labels_shape is not None:
-            tables = [*state["labels"], state["ema"]]
-            if state["previous"] is not None:
-                tables.append(state["previous"])
-            if any(table.shape != labels_shape or not table.is_floating_point() for table in tables):
-                raise ValueError(f"its labels are not of shape {tuple(labels_shape)}")
-    except _DAMAGED as problem:
-        raise RunError(
-            f"the checkpoint does not fit the recipe ({printable(problem)}); delete it to start the run again"
-        ) from None
-
-
-def _check_optimizer(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """Settings must have the types of this optimizer, and its buffers the shapes of the weights."""
-    for own, other in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-        for name in own.keys() - {"params"}:
-            if type(own[name]) is not type(other[name]):
-                raise ValueError(f"the optimizer's {name} is {other[name]!r}")
-    optimizer.load_state_dict(saved)
-    for weights, buffers in optimizer.state.items():
-        for value in buffers.values():
-            if isinstance(value, Tensor) and value.ndim and value.shape != weights.shape:
-                raise ValueError("the optimizer's buffers belong to other weights")

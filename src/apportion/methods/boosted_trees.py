@@ -32,7 +32,7 @@ docs/methods/boosted-trees.md derives the equations and compares with per-row cu
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,8 +104,9 @@ def boost(
     rounds: int = MAX_ROUNDS,
     leaves: int = FEW_LEAVES,
     seed: int = 0,
-) -> Iterator[Round]:
-    """Add trees, and yield after every ten rounds.
+    resume: Sequence[Tree] = (),
+) -> Generator[Round, None, Round]:
+    """Add trees, and yield after every ten rounds; the last round is also returned.
 
     Parameters
     ----------
@@ -120,6 +121,8 @@ def boost(
         Leaves of a tree at most. More leaves learn more complex interactions of features, and overfit sooner.
     seed : int, default=0
         Determines on which rows and features each tree is grown.
+    resume : sequence of Tree, optional
+        The trees of a round that was yielded before, after which boosting continues with the same bits.
     """
     random = np.random.default_rng(derive_seed(seed, "trees"))
     x = as_rows(bags.x)
@@ -131,8 +134,10 @@ def boost(
     best = 0
     best_score = -np.inf
     started = time.perf_counter()
+    resume = resume[:rounds]
     for number in range(1, rounds + 1):
-        tree = state.add_tree(edges)
+        saved = resume[number - 1] if number <= len(resume) else None
+        tree = state.add_tree(edges) if saved is None else state.replay(saved, edges)
         trees.append(tree)
         score = None
         if held_out is not None:
@@ -145,8 +150,10 @@ def boost(
             score = held_out.score()
             if number <= MIN_ROUNDS or score > best_score:
                 best, best_score = number, score
+        if number < len(resume):
+            continue
         now = time.perf_counter()
-        yield Round(
+        found = Round(
             number=number,
             total=rounds,
             loss=state.loss(),
@@ -159,8 +166,11 @@ def boost(
             n_features=x.shape[1],
         )
         started = now
+        if number > len(resume):
+            yield found
         if number >= best + PATIENCE:
-            return
+            break
+    return found
 
 
 class Boosting:
@@ -203,23 +213,40 @@ class Boosting:
         value = np.hstack([np.zeros_like(delta), delta]) if delta.shape[1] == 1 else delta
         return Tree(feature, threshold, child, value, gain)
 
+    def replay(self, tree: Tree, edges: list[np.ndarray]) -> Tree:
+        """Add a tree that was grown before, and draw the random numbers that it took."""
+        from apportion.methods import _tree_growth as kernels
+
+        self.draw_rows_and_features()
+        cut = np.zeros(len(tree.feature), np.int32)
+        for node in np.flatnonzero(tree.feature >= 0):
+            cut[node] = np.searchsorted(edges[tree.feature[node]], tree.threshold[node])
+        kernels.find_leaves(self.bins, tree.feature, cut, tree.child, self.leaf)
+        self.add(np.ascontiguousarray(tree.value[:, 1:] if self.scores.shape[1] == 1 else tree.value))
+        return tree
+
     def grow(self) -> tuple[np.ndarray, ...]:
         """The structure of a tree, grown on some of the rows and features."""
         from apportion.methods import _tree_growth as kernels
 
-        n, d = self.bins.shape
-        rows = self.draw_rows(min(round(FRACTION_OF_ROWS * n), MAX_ROWS_TO_GROW))
-        features = np.sort(self.random.permutation(d)[: max(1, round(FRACTION_OF_FEATURES * d))])
+        rows, features = self.draw_rows_and_features()
         residuals, weights = self.compare(rows)
         nodes = 2 * len(self.histograms) - 1
         feature, cut, child = (np.zeros(nodes, np.int32) for _ in range(3))
         gain = np.zeros(nodes)
         n_nodes = kernels.grow(
             np.take(self.bins, rows, 0), self.start, features, residuals, weights,
-            np.arange(len(rows), dtype=np.int32), rows_per_leaf(n), self.histograms, feature, cut, child,
-            gain,
+            np.arange(len(rows), dtype=np.int32), rows_per_leaf(len(self.bins)), self.histograms, feature,
+            cut, child, gain,
         )  # fmt: skip
         return feature[:n_nodes], cut[:n_nodes], child[:n_nodes], gain[:n_nodes]
+
+    def draw_rows_and_features(self) -> tuple[np.ndarray, np.ndarray]:
+        """On which a tree is grown."""
+        n, d = self.bins.shape
+        rows = self.draw_rows(min(round(FRACTION_OF_ROWS * n), MAX_ROWS_TO_GROW))
+        features = np.sort(self.random.permutation(d)[: max(1, round(FRACTION_OF_FEATURES * d))])
+        return rows, features
 
     def draw_rows(self, n_rows: int) -> np.ndarray:
         """About `n_rows` of the rows, in ascending order."""

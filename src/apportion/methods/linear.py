@@ -59,34 +59,44 @@ def fit_linear(bags: Bags, l2: float = USUAL_PENALTY, start: nn.Linear | None = 
 
 
 def try_penalties(
-    training: Bags, validation: Bags, penalties: Sequence[float] = PENALTIES
+    training: Bags,
+    validation: Bags,
+    penalties: Sequence[float] = PENALTIES,
+    *,
+    tried: Sequence[Penalty] = (),
 ) -> Iterator[Penalty]:
     """Yield penalties with the likelihood of the counts of `validation`.
 
     The penalties are tried in turn, strongest first, each from the solution of the one before, until two in
-    a row are worse than the best.
+    a row are worse than the best. Those in `tried` have been yielded before, by an earlier process.
     """
-    model = None
+    found = None
     best = -math.inf
     worse = 0
-    for l2 in penalties:
-        model = fit_linear(training, l2, model)
-        with torch.no_grad():
-            log_probs = model(validation.x.float()).double().log_softmax(1)
-        total = count_log_likelihood(
-            log_probs, validation.sizes, validation.proportions, validation.weight
-        ).sum()
-        score = float(total / validation.mass.sum())
-        yield Penalty(l2, model, score)
-        worse = 0 if score > best else worse + 1
-        best = max(best, score)
+    for number, l2 in enumerate(penalties):
+        if number < len(tried):
+            found = tried[number]
+        else:
+            model = fit_linear(training, l2, None if found is None else found.model)
+            found = Penalty(l2, model, score_of_linear(model, validation))
+            yield found
+        worse = 0 if found.score > best else worse + 1
+        best = max(best, found.score)
         if worse == 2:
             return
 
 
+def score_of_linear(model: nn.Linear, bags: Bags) -> float:
+    """The log-likelihood of the counts, in nats per row."""
+    with torch.no_grad():
+        log_probs = model(bags.x.float()).double().log_softmax(1)
+    total = count_log_likelihood(log_probs, bags.sizes, bags.proportions, bags.weight).sum()
+    return float(total / bags.mass.sum())
+
+
 def initial_model(bags: Bags) -> nn.Linear:
     """A model that predicts the overall shares for every row. A class without rows counts as half a row."""
-    model = nn.Linear(bags.x.shape[1], bags.n_classes)
+    model = without_weights(bags.x.shape[1], bags.n_classes)
     with torch.no_grad():
         model.weight.zero_()
         model.bias.copy_(bags.overall.clamp_min(0.5 / len(bags.x)).log())
@@ -149,8 +159,15 @@ def _as_vector(model: nn.Linear) -> np.ndarray:
 
 def _as_module(weights: np.ndarray, n_classes: int) -> nn.Linear:
     W = torch.from_numpy(weights.reshape(n_classes, -1)).float()
-    model = nn.Linear(W.shape[1] - 1, n_classes)
+    model = without_weights(W.shape[1] - 1, n_classes)
     with torch.no_grad():
         model.weight.copy_(W[:, :-1])
         model.bias.copy_(W[:, -1])
     return model.eval()
+
+
+def without_weights(n_features: int, n_classes: int) -> nn.Linear:
+    """Initial weights would be drawn from the generator of the whole process, and others may be training."""
+    model = nn.utils.skip_init(nn.Linear, n_features, n_classes)
+    assert isinstance(model, nn.Linear)  # noqa: S101
+    return model

@@ -4,7 +4,7 @@ The trees are grown by `methods.boosted_trees`. As a module they predict and are
 exported like any network.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,48 @@ class Tree(NamedTuple):
     child: np.ndarray  # (nodes,) the first child; at a leaf, its row of `value`
     value: np.ndarray  # (leaves, k) what a leaf adds to the logits
     gain: np.ndarray  # (nodes,) by how much a split reduces the squared error of the residuals
+
+
+def trees_as_tensors(trees: Sequence[Tree]) -> list[tuple[Tensor, ...]]:
+    return [tuple(torch.from_numpy(np.ascontiguousarray(each)) for each in tree) for tree in trees]
+
+
+def trees_from_tensors(saved: Sequence[Sequence[Tensor]], n_features: int, n_classes: int) -> list[Tree]:
+    """Trees that were saved. ModelError unless every row reaches a leaf, see `BoostedTrees.check`."""
+    kinds = (np.int32, np.float32, np.int32, np.float64, np.float64)
+    trees = []
+    for tensors in saved:
+        tree = Tree(*(each.numpy() for each in tensors))
+        nodes, leaves = len(tree.feature), len(tree.value)
+        shapes = [(nodes,), (nodes,), (nodes,), (leaves, n_classes), (nodes,)]
+        same = [each.shape for each in tree] == shapes and [each.dtype for each in tree] == list(kinds)
+        if not same or not nodes:
+            raise ModelError("the arrays of a tree have other sizes or types")
+        check_nodes(tree.feature, tree.child, leaves, n_features)
+        trees.append(tree)
+    return trees
+
+
+def sizes_of_trees(weights: Mapping[str, Tensor], depth: int) -> dict[str, int]:
+    """The options of `BoostedTrees` with these weights."""
+    names = {"n_trees": "root", "n_nodes": "feature", "n_leaves": "value"}
+    return {option: len(weights[name]) for option, name in names.items()} | {"depth": depth}
+
+
+def check_nodes(feature: np.ndarray, child: np.ndarray, n_leaves: int, n_features: int) -> None:
+    """Raise ModelError unless every row reaches a leaf: nodes may come from a stranger's file.
+
+    A child comes after its parent, so no path can go in circles.
+    """
+    n_nodes = len(feature)
+    inner = feature >= 0
+    place = np.arange(n_nodes)
+    wrong = (feature < -1) | (feature >= n_features) | (child < 0)
+    wrong |= np.where(inner, (child <= place) | (child >= n_nodes - 1), child >= n_leaves)
+    if wrong.any():
+        node = int(wrong.argmax())
+        values = f"feature {feature[node]} and child {child[node]}"
+        raise ModelError(f"node {node} of the trees has {values}, which is out of range")
 
 
 class BoostedTrees(nn.Module):
@@ -90,20 +132,10 @@ class BoostedTrees(nn.Module):
         return self.base + self.value[self.child[node].long()].sum(1)
 
     def check(self) -> None:
-        """Raise ModelError unless every row reaches a leaf: buffers may come from a stranger's file.
-
-        A child comes after its parent, so no path can go in circles.
-        """
+        """Raise ModelError unless every row reaches a leaf: buffers may come from a stranger's file."""
         n_nodes = len(self.feature)
         feature, child, root = (each.numpy() for each in (self.feature, self.child, self.root))
-        inner = feature >= 0
-        place = np.arange(n_nodes)
-        wrong = (feature < -1) | (feature >= len(self.importance)) | (child < 0)
-        wrong |= np.where(inner, (child <= place) | (child >= n_nodes - 1), child >= len(self.value))
-        if wrong.any():
-            node = int(wrong.argmax())
-            values = f"feature {feature[node]} and child {child[node]}"
-            raise ModelError(f"node {node} of the trees has {values}, which is out of range")
+        check_nodes(feature, child, len(self.value), len(self.importance))
         if ((root < 0) | (root >= n_nodes)).any():
             raise ModelError(f"a tree begins at node {root.max()}, but there are {n_nodes} nodes")
         if _depth(feature, child, root) > self.depth:

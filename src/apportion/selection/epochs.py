@@ -138,12 +138,32 @@ class EpochSelector:
             # copies, since training goes on with these tensors
             self._weights = {name: value.clone() for name, value in network.state_dict().items()}
             self._keep(state)
+        elif self._learner is None:  # the best epoch is in a checkpoint; networks of both stages are alike
+            self._learner = state.learner
         return {f"validation_{self.select_by}": score}
 
     def _keep(self, state: EpochState) -> None:
         self._learner = state.learner
         self.stage = state.stage
         self.epoch = state.epoch.number
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and plain values that `restore` accepts."""
+        return {
+            "stage": self.stage,
+            "epoch": self.epoch,
+            "optimizers": dict(self.optimizers),
+            "best_score": self._best_score,
+            "weights": self._weights,
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Continue with what was selected before, in front of the next `update`."""
+        self.stage = saved["stage"]
+        self.epoch = saved["epoch"]
+        self.optimizers = saved["optimizers"]
+        self._best_score = saved["best_score"]
+        self._weights = saved["weights"]
 
     def best_network(self, calibrate: bool = False) -> tuple[nn.Module, float]:
         """The selected network on the CPU, in evaluation mode, and its temperature.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from apportion.checkpoints import FitCheckpoint
 from apportion.estimator import ProportionClassifier
 from apportion.pipeline import EpochState
 from apportion.saving import About, describe_quality
@@ -22,7 +23,12 @@ from apportion.tables.spec import TableSpec
 BAG_COLUMN = "\0bag "  # starts the name of a copy of a column of bags that is a feature, too
 
 
-def fit(classifier: ProportionClassifier, spec: TableSpec, checked: CheckedTable) -> Iterator[EpochState]:
+def fit(
+    classifier: ProportionClassifier,
+    spec: TableSpec,
+    checked: CheckedTable,
+    checkpoint: FitCheckpoint | None = None,
+) -> Iterator[EpochState]:
     """Fit a classifier to a table without problems; yields the state of training after every epoch."""
     bags: dict[Hashable, Any] = dict(zip(spec.bag_names, bag_columns(spec, checked), strict=True))
     proportions: Any = dict(checked.proportions)
@@ -51,7 +57,12 @@ def fit(classifier: ProportionClassifier, spec: TableSpec, checked: CheckedTable
                 checked.frame.select(pl.col(spec.weight).cast(pl.Float64)).collect().to_series().to_numpy()
             )
         yield from classifier.iter_fit(
-            X, bags=bags, proportions=proportions, known_labels=known_labels, sample_weight=weight
+            X,
+            bags=bags,
+            proportions=proportions,
+            known_labels=known_labels,
+            sample_weight=weight,
+            checkpoint=checkpoint,
         )
 
 

@@ -4,7 +4,8 @@
     L_G = ‖ mean features(real) - mean features(fake) ‖²
 
 The discriminator has k + 1 classes. The logit of the class "generated" is fixed at zero, so the classifier's
-k logits suffice: an instance is real with probability sigmoid(lse), lse = log Σ_c exp f_c(x).
+k logits suffice: an instance is real with probability sigmoid(lse), lse = log Σ_c exp f_c(x). The generator
+has an optimizer of its own: Adam, at the rate in `defaults`.
 
 Liu et al., "Learning from label proportions with generative adversarial networks", NeurIPS 2019.
 """

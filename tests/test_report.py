@@ -386,6 +386,9 @@ def test_the_command_starts_from_the_recipe_with_the_fewest_differences():
         "apportion run digits/llp_vat+plot/16 --seeds 1 --name mine/llp_vat+plot/16 --import sharp "
         "--set data.name=blobs --set second.mixup=0.4"
     )
+    larger = change_recipe(RECIPES["digits/dllp/16"], {"data.bag_size": "32"})
+    command = run_command("mine/dllp/32", json.loads(to_json(larger)))
+    assert command.startswith("apportion run digits/dllp/16 --seeds 1")  # and not digits/supervised/1
 
 
 @pytest.mark.parametrize(

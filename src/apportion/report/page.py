@@ -240,7 +240,9 @@ def run_command(name: str, recipe: dict[str, Any], where: dict[str, Any] | None 
     settings = _flat_settings(recipe)
     is_single = recipe.get("second") is None
     bases = {base: named for base, named in named_settings().items() if ("second" in named) == is_single}
-    base = own if own in bases else min(bases, key=lambda each: len(_changes(bases[each], settings)))
+    # of two that are equally near, one whose name is that of its method
+    nearest = min(bases, key=lambda each: (len(_changes(bases[each], settings)), "supervised" in each))
+    base = own if own in bases else nearest
     changes = _changes(bases[base], settings)
     seed = changes.pop("seed", recipe.get("seed", 1))
     words = ["apportion", "run", base, "--seeds", str(seed)]

@@ -198,10 +198,12 @@ def test_of_a_mapped_file_a_process_copies_its_own_bags_alone(tmp_path, monkeypa
     file = np.load(tmp_path / "x.npy", mmap_mode="r")
     bags = build_bags(file, bags=np.repeat(np.arange(8), SIZES), proportions=np.full((8, 2), 0.5)).bags
     copied = []
-    take = type(bags).take
-    monkeypatch.setattr(
-        type(bags), "take", lambda self, which: copied.append(self.x.shape) or take(self, which)
-    )
+
+    def spy(method):
+        return lambda self, which: copied.append(self.x.shape) or method(self, which)
+
+    for name in ("select", "take"):
+        monkeypatch.setattr(type(bags), name, spy(getattr(type(bags), name)))
     part = ProcessBags(bags, FakeGroup(), 18, 1)
     assert torch.equal(part.x, torch.tensor(np.asarray(file))[part.rows])
     assert [shape for shape in copied if shape[1]] == [(sum(SIZES), 3)]  # once; the others have no width

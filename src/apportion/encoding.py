@@ -27,7 +27,7 @@ KINDS = ("number", "category", "boolean", "date")
 MAX_CATEGORIES = 32  # the most frequent have a feature of their own, all others share one
 SLICE = 1 << 14  # rows encoded at once: they stay in the processor's cache
 BATCH = 250_000  # rows read at once from a LazyFrame, at most
-BATCH_VALUES = 1 << 23  # of which polars holds a few
+BATCH_VALUES = 1 << 22  # read at once, unless columns are very many
 CELLS = 1 << 20  # numbers of an array encoded at once
 MAX_LEVELS = 10  # different values up to which whole numbers may be codes
 TAIL = 3.0  # standardized numbers stay between -3 and 3
@@ -368,9 +368,26 @@ def _count_rows(frame: nw.DataFrame | nw.LazyFrame) -> int:
 
 
 def read_batches(frame: Any) -> Iterator[Any]:
-    """The rows of a polars LazyFrame in their order, as frames that are small enough for memory."""
-    n_rows = max(1, min(BATCH, BATCH_VALUES // max(1, len(frame.collect_schema()))))
-    return frame.collect_batches(chunk_size=n_rows, maintain_order=True)
+    """The rows of a polars LazyFrame in their order, as frames that are small enough for memory.
+
+    Polars holds several row groups of a file at once if it reads it as a whole, and one if it reads a slice.
+    """
+    n_columns = max(1, len(frame.collect_schema()))
+    n_rows = min(BATCH, max(SLICE, BATCH_VALUES // n_columns))
+    if not _reads_slices(frame):
+        yield from frame.collect_batches(chunk_size=n_rows, maintain_order=True)
+        return
+    start = 0
+    while len(batch := frame.slice(start, n_rows).collect(engine="streaming")):
+        yield batch
+        start += len(batch)
+
+
+def _reads_slices(frame: Any) -> bool:
+    """Whether a slice of a LazyFrame is read from its file alone: columns are selected, but rows are not."""
+    plan = frame.slice(1, 7).explain()
+    scans = plan.count("Parquet SCAN [")
+    return scans == plan.count("SLICE: Positive") == 1 and "SLICE[" not in plan and "CACHE[" not in plan
 
 
 def _slices(frame: nw.DataFrame | nw.LazyFrame) -> Iterator[nw.DataFrame]:

@@ -382,7 +382,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             # with numbers to put predictions back in order after the split
             numbered = replace(built.bags, x=torch.arange(len(built.bags.x)).unsqueeze(1))
             parts = list(split_bags(numbered, self.validation_fraction, seed, self.select_by))
-        x, encoder = encode_features(instances, parts, n_rows)
+        x, encoder, in_file = encode_features(instances, parts, n_rows)
         check_features_differ(x, encoder)
         self.encoder_: Any = encoder
         device = resolve_device(self.device, x)
@@ -390,6 +390,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         check_settings(settings)
         check_shape(instances if isinstance(instances, np.ndarray) else x, self.model, settings["model"])
 
+        if in_file:
+            _warn_of_slow_network(settings["model"], x)
         self.classes_ = built.classes
         self.history_ = []
         self.resolved_ = {
@@ -641,6 +643,16 @@ def _warn_of_long_stage(state: EpochState) -> None:
         what = f"the {state.stage} stage has {state.epoch.total} epochs of {state.epoch.seconds:.0f} s"
         hint = "verbose=1 shows progress; fewer epochs, smaller instances or a GPU make it shorter"
         warnings.warn(f"{what}, {left / 60:.0f} minutes more; {hint}", ApportionWarning, stacklevel=3)
+
+
+def _warn_of_slow_network(model: Any, x: Tensor) -> None:
+    """Warn that a network reads features from a file in random order."""
+    if not isinstance(model, str) or model not in ("linear", "trees"):
+        what = f"the features take {x.nbytes / 2**30:.1f} GiB and lie in a file, since memory is too small"
+        hint = "pass model='trees' or 'linear', which read it from the first row to the last"
+        name = repr(model) if isinstance(model, str) else "this model"
+        message = f"{what}; {name} reads them in random order, which is slow; {hint}"
+        warnings.warn(message, ApportionWarning, stacklevel=3)
 
 
 def _transduce(log_probs: Tensor, parts: list[Bags], bags: Bags) -> np.ndarray:

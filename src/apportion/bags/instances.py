@@ -45,7 +45,7 @@ ARRAYS: dict[str, Any] = {"dtype": [np.float32, np.uint8], "allow_nd": True}  # 
 NUMBERS: dict[str, Any] = {"dtype": "numeric", "ensure_all_finite": "allow-nan"}
 
 SMALLEST_WEIGHT = 1e-9  # of a row, relative to the mean
-BLOCK = 1 << 27  # bytes of features that are put into order at once
+BLOCK = 1 << 25  # bytes of features that are put into order at once
 
 # --- data frames and bags
 
@@ -255,15 +255,17 @@ def count_rows(instances: Any) -> int:
     return len(instances)
 
 
-def encode_features(instances: Any, parts: list[Bags], n_rows: int) -> tuple[Tensor, TableEncoder | None]:
-    """Features of the rows of all parts, in their order, and the encoder of a table.
+def encode_features(
+    instances: Any, parts: list[Bags], n_rows: int
+) -> tuple[Tensor, TableEncoder | None, bool]:
+    """Features of all rows in the order of the parts, the encoder of a table, and whether they lie in a file.
 
     Features are written straight to the places of their rows. The encoder is fitted on the rows of the first
     part, those that are learned from. A tensor is not encoded.
     """
     source = torch.cat([part.source for part in parts]) if len(parts) > 1 else parts[0].source
     if isinstance(instances, Tensor):
-        return take_rows(instances, source), None
+        return take_rows(instances, source), None, False
     learned = np.zeros(n_rows, bool)
     learned[parts[0].source.numpy()] = True
     encoder = TableEncoder().fit(instances, rows=None if learned.all() else learned)
@@ -271,8 +273,10 @@ def encode_features(instances: Any, parts: list[Bags], n_rows: int) -> tuple[Ten
     _check_disk_for_features(parts, len(source), width)
     if len(source) != n_rows:  # rows are in a bag of each of several groupings
         x = empty_array((n_rows, width), np.float32)
-        return take_rows(torch.from_numpy(encoder.transform(instances, out=x)), source), encoder
-    return torch.from_numpy(_encode_in_order(encoder, instances, source.numpy(), width)), encoder
+        encoder.transform(instances, out=x)
+        return take_rows(torch.from_numpy(x), source), encoder, is_mapped(x)
+    x = _encode_in_order(encoder, instances, source.numpy(), width)
+    return torch.from_numpy(x), encoder, is_mapped(x)
 
 
 def _encode_in_order(encoder: TableEncoder, instances: Any, source: np.ndarray, width: int) -> np.ndarray:

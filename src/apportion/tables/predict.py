@@ -108,8 +108,12 @@ def _predict_batches(
 ) -> pl.LazyFrame:
     """The `given` rows with predictions. They are read, predicted and written a batch at a time."""
     columns = [column.name for column in columns_of(classifier)]
-    features = source.frame.select(pl.col(name).alias(f"{FEATURE}{name}") for name in columns)
-    both = pl.concat([given, features], how="horizontal")
+    if given is source.original:
+        converted = (value.alias(FEATURE + value.meta.output_name()) for value in source.converted)
+        both = given.with_columns(converted)
+    else:  # texts of a CSV, which are in memory
+        features = source.frame.select(pl.col(name).name.prefix(FEATURE) for name in columns)
+        both = pl.concat([given, features], how="horizontal")
     schema = given.collect_schema()
     given_names = schema.names()
     none = _prediction_columns(classifier, np.zeros((0, len(classifier.classes_))), names, decide)
@@ -143,8 +147,13 @@ class Source:
 
     table: Path
     original: pl.LazyFrame  # as it was read
-    frame: pl.LazyFrame  # with the columns of the classifier in its types
+    converted: list[pl.Expr]  # the columns of the classifier in its types
     image: ImageColumn | None = None
+
+    @property
+    def frame(self) -> pl.LazyFrame:
+        """The table with the columns of the classifier in its types."""
+        return self.original.with_columns(self.converted)
 
 
 def read_for(classifier: ProportionClassifier, table: Path, missing: Sequence[str] = ()) -> Source:
@@ -196,8 +205,8 @@ def image_column_of(classifier: ProportionClassifier) -> ImageColumn | None:
     return ImageColumn(about.image, shape, about.resize)
 
 
-def convert_columns(frame: pl.LazyFrame, columns: Sequence[Column], table: Path) -> pl.LazyFrame:
-    """The frame with these columns in the types that they had in training.
+def convert_columns(frame: pl.LazyFrame, columns: Sequence[Column], table: Path) -> list[pl.Expr]:
+    """These columns of a frame in the types that they had in training.
 
     Raises a DataError that lists the rows with values that have no such type, or are infinite.
     """
@@ -228,7 +237,7 @@ def convert_columns(frame: pl.LazyFrame, columns: Sequence[Column], table: Path)
                 hint = f"give a {column.kind}, or leave it empty"
                 report.add_cases("type", cases, n_wrong[column.name], hint)
     report.raise_problems()
-    return frame.with_columns(converted.values())
+    return list(converted.values())
 
 
 def _convert(value: pl.Expr, dtype: pl.DataType, kind: str) -> pl.Expr:

@@ -25,6 +25,7 @@ from apportion.tables.spec import SHOWN, CheckReport, TableSpec
 ASSIGNED = "assigned"  # the column of classes that have the counts of every bag
 ROW = "\0row"  # no user's column has this name
 FEATURE = "\0feature "  # starts the names of columns as the classifier takes them
+COLUMNS_AT_ONCE = 8
 FAR = 10  # standard deviations: at most one training row in FAR² was so far from the mean (Chebyshev)
 TRUTH_VALUES = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
 
@@ -225,8 +226,7 @@ def convert_columns(frame: pl.LazyFrame, columns: Sequence[Column], table: Path)
         wrong[column.name] = unreadable
     report = CheckReport()
     if wrong:
-        counts = frame.select(expr.sum().alias(name) for name, expr in wrong.items())
-        n_wrong = counts.collect(engine="streaming").row(0, named=True)
+        n_wrong = _collect_row(frame, [[expr.sum().alias(name)] for name, expr in wrong.items()])
         for column in columns:
             if n_wrong[column.name]:
                 rows = frame.select(column.name).with_row_index(ROW, offset=1)
@@ -338,20 +338,20 @@ def note_differences(classifier: ProportionClassifier, frame: pl.LazyFrame) -> l
     """Notes on columns with missing values, categories and far numbers that training did not have."""
     columns = columns_of(classifier)
     schema = frame.collect_schema()
-    queries = [pl.len().alias("rows")]
+    queries: list[list[pl.Expr]] = [[pl.len().alias("rows")]]
     for i, column in enumerate(columns):
         value = pl.col(column.name)
         missing = value.is_null() | value.is_nan() if schema[column.name].is_float() else value.is_null()
-        queries.append(missing.sum().alias(f"missing {i}"))
+        queries.append([missing.sum().alias(f"missing {i}")])
         if column.kind == "category":
             unseen = value.is_not_null() & ~value.is_in(column.categories)
-            queries.append(unseen.sum().alias(f"unseen {i}"))
-            queries.append(value.filter(unseen).first().alias(f"example {i}"))
+            queries[-1].append(unseen.sum().alias(f"unseen {i}"))
+            queries[-1].append(value.filter(unseen).first().alias(f"example {i}"))
         if column.kind == "number":
             far = ((value - column.mean).abs() > FAR * column.scale) & value.is_not_nan()
-            queries.append(far.sum().alias(f"far {i}"))
-            queries.append(value.filter(far).first().alias(f"example {i}"))
-    found = frame.select(queries).collect(engine="streaming").row(0, named=True)
+            queries[-1].append(far.sum().alias(f"far {i}"))
+            queries[-1].append(value.filter(far).first().alias(f"example {i}"))
+    found = _collect_row(frame, queries)
     rows = found["rows"]
     notes = []
     for i, column in enumerate(columns):
@@ -373,6 +373,16 @@ def note_differences(classifier: ProportionClassifier, frame: pl.LazyFrame) -> l
             what = f"column {column.name!r} is far from training ({training}) in {far:,} of {rows:,} rows"
             notes.append(f"{what}, such as {example:.4g}; is its unit the same?")
     return _first(notes)
+
+
+def _collect_row(frame: pl.LazyFrame, queries: Sequence[Sequence[pl.Expr]]) -> dict[str, Any]:
+    """The values of queries, each about one column. Few columns at once are read: of each, polars holds some
+    row groups."""
+    found: dict[str, Any] = {}
+    for start in range(0, len(queries), COLUMNS_AT_ONCE):
+        some = [query for about in queries[start : start + COLUMNS_AT_ONCE] for query in about]
+        found |= frame.select(some).collect(engine="streaming").row(0, named=True)
+    return found
 
 
 def _first(notes: list[str], limit: int = 10) -> list[str]:

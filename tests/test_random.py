@@ -56,18 +56,27 @@ def dropout_network(shape: tuple[int, ...], n_classes: int) -> nn.Module:
     return nn.Sequential(nn.Linear(shape[0], 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, n_classes))
 
 
-def test_fits_in_threads_have_the_bits_of_fits_one_by_one():
-    """Dropout draws from torch's global generator, which all threads share."""
+@pytest.mark.parametrize(("network", "method"), [(dropout_network, "dllp"), ("mlp", "llp_vat")])
+def test_fits_in_threads_have_the_bits_of_fits_one_by_one(network, method):
+    """Dropout and adversarial noise draw from torch's global generator, which all threads share."""
     random = np.random.default_rng(0)
     x = random.normal(size=(600, 4)).astype(np.float32)
-    bags = np.arange(600) % 30
-    shares = {i: [1 - p, p] for i, p in enumerate(random.random(30))}
+    data = {"bags": np.arange(600) % 30}
+    data["proportions"] = {i: [1 - p, p] for i, p in enumerate(random.random(30))}
+    settings = {"epochs": 15, "batch_size": 60, "random_state": 1}
 
     def fit(_: int) -> np.ndarray:
-        model = ProportionClassifier(dropout_network, "dllp", None, epochs=15, batch_size=60, random_state=1)
-        return model.fit(x, bags=bags, proportions=shares).predict_proba(x)
+        return ProportionClassifier(network, method, None, **settings).fit(x, **data).predict_proba(x)
+
+    def fit_linear(_: int) -> None:  # must not draw from it, since it takes no turns
+        for _ in range(5):
+            ProportionClassifier("linear", random_state=0).fit(x, **data)
 
     alone = fit(0)
     with ThreadPoolExecutor(4) as pool:
-        for probabilities in pool.map(fit, range(6)):
-            np.testing.assert_array_equal(probabilities, alone)
+        others = [pool.submit(fit_linear, i) for i in range(4)]
+        found = list(pool.map(fit, range(6)))
+        for other in others:
+            other.result()
+    for probabilities in found:
+        np.testing.assert_array_equal(probabilities, alone)

@@ -1,6 +1,7 @@
 """CSV and Parquet files: separators, decimal marks, types, dates, and files that are damaged or no tables."""
 
 import math
+import subprocess
 import sys
 import time
 import zipfile
@@ -291,3 +292,25 @@ def test_a_table_for_which_there_is_no_memory_is_an_error_and_not_an_abort(tmp_p
     monkeypatch.setattr(read, "MEMORY_OF_POLARS", 1 << 60)
     with pytest.raises(DataError, match="memory"):
         read_table(tmp_path / f"t.{suffix}")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a limit of the address space")
+def test_under_a_limit_of_memory_polars_is_not_started(tmp_path):
+    """It starts threads with the first table that it reads, and ends the process if they get no memory."""
+    write_table(pl.LazyFrame({"a": [1.5, 2.5]}), tmp_path / "t.parquet")
+    code = """if True:
+        import resource, sys
+        from pathlib import Path
+        from apportion.errors import DataError
+        from apportion.tables import read
+        held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + (40 << 20),) * 2)
+        try:
+            read.read_table(Path(sys.argv[1])).collect()
+        except DataError as problem:
+            print(problem)
+    """
+    command = [sys.executable, "-c", code, tmp_path / "t.parquet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "needs about 1.0 GiB of memory, more than is left; raise the limit" in done.stdout

@@ -65,6 +65,7 @@ def read_table(path: Path, *, texts: Sequence[str] | None = (), missing: Sequenc
         raise DataError(f"{printable(path)} is not a table; its name must end in one of {known}")
     if not path.is_file():
         raise DataError(f"there is no file {printable(path)}")
+    _check_memory(path, 0)
     with clean_errors(path):
         if is_text_file(path):
             return _read_csv(path, texts, missing).lazy()

@@ -271,3 +271,15 @@ def test_what_says_nothing_of_the_bags_is_refused(call):
 def test_masked_labels_are_refused():
     with pytest.raises(DataError, match="row 3 has a masked value"):
         build_bags(X, np.ma.masked_array(LABELS, np.arange(6) == 3), bags=IDS)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+def test_whole_numbers_are_grouped_as_by_sorting_wherever_they_lie(kind):
+    random = np.random.default_rng(0)
+    about = np.iinfo(kind)
+    for low, high in ((about.min, about.min + 9), (about.max - 9, about.max), (about.min, about.max)):
+        ids = random.integers(low, high, 500, dtype=kind, endpoint=True)
+        groups = group_rows(ids, len(ids))
+        names, number = np.unique(ids, return_inverse=True)
+        assert list(groups.names) == names.tolist()
+        np.testing.assert_array_equal(groups.number, number)

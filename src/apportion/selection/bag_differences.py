@@ -73,11 +73,13 @@ def find_differences(
     fold = one_fold if fold_of_bag is None else fold_of_bag[kept]
     predictions = _project(probabilities[rows].double(), MAX_PREDICTIONS)
     p_proportions = 1.0 if noisy else p_value_of_proportions(known, bags.sizes)
-    p_measures = [p_value_of_chance(predictions, sizes, fold)]
-    p_classes = p_value_of_classes(predictions, sizes, known_kept, fold)
+    white = _whiten(predictions, sizes, fold)
+    p_measures = [_p_value_of_chance(white, sizes, fold)]
+    p_classes = _p_value_of_classes(white, sizes, known_kept, fold)
     if features is not None and features.shape[1]:
-        p_measures.append(p_value_of_chance(features.double(), sizes, one_fold))
-        p_classes = min(p_classes, p_value_of_classes(features.double(), sizes, known_kept, one_fold))
+        white = _whiten(features.double(), sizes, one_fold)
+        p_measures.append(_p_value_of_chance(white, sizes, one_fold))
+        p_classes = min(p_classes, _p_value_of_classes(white, sizes, known_kept, one_fold))
     p_chance = min(p_proportions, *p_measures)
     kind: Differences = "more"
     if p_chance > LEVEL:
@@ -119,7 +121,10 @@ def p_value_of_chance(values: Tensor, sizes: Tensor, fold_of_bag: Tensor) -> flo
 
     Bags are compared with those of the same fold.
     """
-    white = _whiten(values, sizes, fold_of_bag)
+    return _p_value_of_chance(_whiten(values, sizes, fold_of_bag), sizes, fold_of_bag)
+
+
+def _p_value_of_chance(white: Tensor, sizes: Tensor, fold_of_bag: Tensor) -> float:
     folds = len(fold_of_bag.unique())
     if white.shape[1] == 0 or len(sizes) <= folds:
         return 1.0
@@ -172,7 +177,10 @@ def p_value_of_classes(values: Tensor, sizes: Tensor, known: Tensor, fold_of_bag
     The mean of a bag is then the mean of its classes' means, weighted by its proportions, up to the chance
     of the variance inside classes. 0 if too few bags can show it.
     """
-    white = _whiten(values, sizes, fold_of_bag)
+    return _p_value_of_classes(_whiten(values, sizes, fold_of_bag), sizes, known, fold_of_bag)
+
+
+def _p_value_of_classes(white: Tensor, sizes: Tensor, known: Tensor, fold_of_bag: Tensor) -> float:
     m, k = known.shape
     d = white.shape[1]
     design = torch.cat([known, torch.nn.functional.one_hot(fold_of_bag).double()[:, 1:]], 1)

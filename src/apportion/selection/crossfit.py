@@ -30,6 +30,7 @@ def cross_fit(
     *,
     folds: int | None = None,
     seed: int = 0,
+    rows: np.ndarray | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Predict every bag with a copy of an estimator that was trained on other bags.
 
@@ -39,7 +40,7 @@ def cross_fit(
         With `fit(X, bags=..., proportions=...)` and `predict_proba`, or a pipeline that ends in one. It is
         copied, and not changed.
     X : array, data frame or list of N instances
-        In the order of the rows of `bags`.
+        In the order of the rows of `bags`, unless `rows` says where they are.
     bags : Bags
         With known proportions; `x` is not used.
     proportions : table or Proportions
@@ -51,6 +52,8 @@ def cross_fit(
         four, or two for more than a million rows.
     seed : int, default=0
         Determines which bags are in which part.
+    rows : array (N,), optional
+        The place in `X` of each row of `bags`, such as `bags.source`: faster than to sort large tables first.
 
     Yields
     ------
@@ -60,13 +63,22 @@ def cross_fit(
     fold_of_bag = assign_folds(bags, folds, seed)
     fold_of_row = torch.repeat_interleave(fold_of_bag, bags.sizes).numpy()
     ids = row_ids(bags)
+    rows = np.arange(len(ids)) if rows is None else rows
+    order = ascending(rows)  # which keeps the order of the rows in each bag
+    rows, fold_of_row, ids = rows[order], fold_of_row[order], ids[order]
     for fold in range(int(fold_of_bag.max()) + 1):
-        train = np.flatnonzero(fold_of_row != fold)
-        rest = np.flatnonzero(fold_of_row == fold)
+        train = fold_of_row != fold
         part = copy_unfitted(model)
-        for state in fit_part(part, take_instances(X, train), ids[train], proportions):
+        for state in fit_part(part, take_instances(X, rows[train]), ids[train], proportions):
             yield fold, state
-        out[rest] = part.predict_proba(take_instances(X, rest))
+        out[order[~train]] = part.predict_proba(take_instances(X, rows[~train]))
+
+
+def ascending(numbers: np.ndarray) -> np.ndarray:
+    """`np.argsort` for distinct whole numbers that are not much larger than there are."""
+    place = np.full(numbers.max(initial=-1) + 1, -1)
+    place[numbers] = np.arange(len(numbers))
+    return place[place >= 0]
 
 
 def assign_folds(bags: Bags, folds: int | None, seed: int) -> torch.Tensor:
@@ -103,9 +115,11 @@ def fit_part(model: Any, X: Any, ids: np.ndarray, table: Any) -> Iterator[Any]:
 
 
 def row_ids(bags: Bags) -> np.ndarray:
-    """(N,) the bag id of every row, as Python objects."""
+    """(N,) the bag id of every row: whole numbers, if all ids are, or else Python objects."""
     names = np.empty(len(bags.sizes), dtype=object)
     names[:] = list(bags.ids)
+    if all(type(name) is int and abs(name) < 1 << 62 for name in bags.ids):
+        names = names.astype(np.int64)  # millions of objects take seconds
     return np.repeat(names, bags.sizes.numpy())
 
 

@@ -31,7 +31,6 @@ from apportion.bags.build import (
 from apportion.bags.predictions import bags_of_predictions
 from apportion.bags.proportions import as_proportions
 from apportion.errors import DataError, SettingsError, did_you_mean
-from apportion.evaluate import entropy
 from apportion.selection.bag_differences import (
     Differences,
     features_for_tests,
@@ -220,20 +219,19 @@ def _diagnose_grouping(
     _check_learned_bags(model, built.bags, new_bags=new_bags)
     bags = built.bags.known()
     rows = bags.source.numpy()
-    X = take_instances(X, rows)
     fold_of_bag = None
     if new_bags:
-        probabilities = np.asarray(model.predict_proba(X))
+        probabilities = np.asarray(model.predict_proba(take_instances(X, rows)))
     else:
         probabilities = np.empty((len(rows), len(built.classes)))
         named = name_bags(as_proportions(table), built.bags)
-        for _ in cross_fit(model, X, bags, named, probabilities, folds=folds, seed=seed):
+        for _ in cross_fit(model, X, bags, named, probabilities, folds=folds, seed=seed, rows=rows):
             pass
         fold_of_bag = assign_folds(bags, folds, seed)
     diagnosis = diagnose_bags(
         torch.from_numpy(np.log(np.maximum(probabilities, 1e-38))),
         bags,
-        features=features_for_tests(take_instances(X, sample_rows(len(rows)).numpy())),
+        features=features_for_tests(take_instances(X, rows[sample_rows(len(rows)).numpy()])),
         origin="held_out" if new_bags else "cross_validated",
         fold_of_bag=fold_of_bag,
         n_permutations=n_permutations,
@@ -399,7 +397,7 @@ def diagnose_bags(
         p_value=(1 + n_reached) / (1 + len(null)),
         largest_class=float(bags.overall.max()),
         agreement=float((solution.classes == top).double().mean()),
-        entropy=float(entropy(log_probs).mean() / math.log(bags.n_classes)),
+        entropy=float(torch.special.entr(probabilities).sum(1).mean() / math.log(bags.n_classes)),
         bag_errors=(predicted - known).abs().sum(1) / 2,
         classes=solution.classes,
         margins=label_margins(log_probs, sizes, solution.classes, solution.prices),
@@ -599,13 +597,14 @@ def permutation_test(
         scaled = weights.sqrt() * (values - (weights * values).mean(0))
         return scaled - scaled.mean(0)
 
-    predicted = standardize(predicted)
+    predicted = standardize(predicted).flatten()
     known = standardize(known)
     scale = float(predicted.norm() * known.norm())
     if scale < 1e-9 * len(known):
         return 0.0, torch.zeros(n_permutations)
-    null = [(predicted * known[order]).sum() for order in bag_permutations(len(known), n_permutations, seed)]
-    return float((predicted * known).sum()) / scale, torch.stack(null) / scale
+    orders = bag_permutations(len(known), n_permutations, seed)
+    null = [predicted @ known.index_select(0, order).flatten() for order in orders]
+    return float(predicted @ known.flatten()) / scale, torch.stack(null) / scale
 
 
 def bag_permutations(m: int, n: int, seed: int) -> Iterator[Tensor]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,17 @@ from apportion.tables.spec import TableSpec
 class Evaluation:
     """Bags that a classifier can be judged by, and how their rows are predicted."""
 
-    X: Any  # their rows, in the order of `bags`
+    table: Any  # all rows of the table
     bags: Bags  # without features
     proportions: Proportions
     judged_on: str  # in words
     origin: Origin = "held_out"
     folds: int = 0  # networks to train, each without a part of the bags; 0: the classifier itself is judged
+
+    @cached_property
+    def X(self) -> Any:
+        """The rows of the bags, in their order: a copy that takes time if the table is large."""
+        return take_instances(self.table, self.bags.source.numpy())
 
 
 def plan_diagnosis(
@@ -66,19 +72,19 @@ def plan_diagnosis(
             judged_on = f"{len(bags.sizes)} validation bags"
     if new:
         judged_on = f"{len(bags.sizes)} new bags"
-    X = rows_of(classifier, source, bags.source)
+    table = all_rows(classifier, source)
     if judged_on:
-        return Evaluation(X, bags, proportions, judged_on)
+        return Evaluation(table, bags, proportions, judged_on)
     if not train:
         has = "has" if learned else "may have"
         judged_on = f"{len(bags.sizes)} bags that the model {has} learned from"
-        return Evaluation(X, bags, proportions, judged_on, "training")
+        return Evaluation(table, bags, proportions, judged_on, "training")
     folds = int(assign_folds(bags, folds, 0).max()) + 1
     judged_on = f"{len(bags.sizes)} bags, each predicted by one of {folds} networks trained on other bags"
     without = _left_out(about, all_bags)
     if without:
         judged_on += f", without {' and '.join(without)}: the model itself is not judged"
-    return Evaluation(X, bags, proportions, judged_on, "cross_validated", folds)
+    return Evaluation(table, bags, proportions, judged_on, "cross_validated", folds)
 
 
 def other_bags(
@@ -93,7 +99,7 @@ def other_bags(
         return None
     bags = bags.select(torch.tensor(others))
     judged_on = f"{len(bags.sizes)} bags that the model has learned from"
-    return Evaluation(rows_of(classifier, source, bags.source), bags, proportions, judged_on, "training")
+    return Evaluation(all_rows(classifier, source), bags, proportions, judged_on, "training")
 
 
 def _read_bags(classifier: ProportionClassifier, spec: TableSpec) -> tuple[Source, Bags, Proportions, bool]:
@@ -111,14 +117,12 @@ def _read_bags(classifier: ProportionClassifier, spec: TableSpec) -> tuple[Sourc
     return source, bags, proportions, fingerprint(aligned.bags, aligned.sizes.tolist()) in names
 
 
-def rows_of(classifier: ProportionClassifier, source: Source, rows: torch.Tensor) -> Any:
-    """Some rows as the classifier takes them."""
+def all_rows(classifier: ProportionClassifier, source: Source) -> Any:
+    """The rows of a table as the classifier takes them."""
     with clean_errors(source.table):
         if source.image is not None:
-            images = list(read_all_images(source.image, source.table, source.frame))
-            return np.concatenate(images)[rows.numpy()]
-        names = [column.name for column in columns_of(classifier)]
-        return source.frame.select(names).collect()[rows.numpy()]
+            return np.concatenate(list(read_all_images(source.image, source.table, source.frame)))
+        return source.frame.select([column.name for column in columns_of(classifier)]).collect()
 
 
 def _left_out(about: About, bags: Bags) -> list[str]:
@@ -142,8 +146,8 @@ def predict_bags(
         out[:] = classifier.predict_proba(evaluation.X)
         return
     yield from cross_fit(
-        classifier, evaluation.X, evaluation.bags, evaluation.proportions, out,
-        folds=evaluation.folds, seed=classifier.random_state or 0,
+        classifier, evaluation.table, evaluation.bags, evaluation.proportions, out,
+        folds=evaluation.folds, seed=classifier.random_state or 0, rows=evaluation.bags.source.numpy(),
     )  # fmt: skip
 
 
@@ -154,11 +158,11 @@ def diagnose_probabilities(
     fold_of_bag = None
     if evaluation.folds:
         fold_of_bag = assign_folds(evaluation.bags, evaluation.folds, classifier.random_state or 0)
-    rows = sample_rows(len(probabilities)).numpy()
+    rows = evaluation.bags.source[sample_rows(len(probabilities))].numpy()
     return diagnose_bags(
         torch.from_numpy(np.log(np.maximum(probabilities, 1e-38))),
         evaluation.bags,
-        features=features_for_tests(take_instances(evaluation.X, rows)),
+        features=features_for_tests(take_instances(evaluation.table, rows)),
         origin=evaluation.origin,
         fold_of_bag=fold_of_bag,
         noisy=evaluation.proportions.std is not None,

@@ -10,7 +10,8 @@ from apportion._untrusted import name_list
 from apportion.errors import DataError, SettingsError, did_you_mean
 from apportion.estimator import ProportionClassifier
 from apportion.pipeline import EpochState
-from apportion.tables.diagnose import rows_of
+from apportion.selection.crossfit import take_instances
+from apportion.tables.diagnose import all_rows
 from apportion.tables.predict import check_proportions, predict_proba, read_for
 from apportion.tables.read import clean_errors
 from apportion.tables.spec import TableSpec
@@ -54,7 +55,9 @@ class Tabulation:
             n_rows = columns.height
             bags = group_bags(n_rows, ids, self.proportions)
             self.classifier = classifier
-            self.X = None if spec is None else rows_of(classifier, source, bags.source)
+            self.X = None
+            if spec is not None:
+                self.X = take_instances(all_rows(classifier, source), bags.source.numpy())
             probabilities = predict_proba(classifier, source)[bags.source.numpy()]
             self.counters = []
             for each in by:

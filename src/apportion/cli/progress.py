@@ -59,7 +59,7 @@ class Progress:
         if name != self.name:  # the last task may have ended before its last step
             self._print_pending()
             self.name = name
-        self.pending = f"{name}: {self.step} {done} of {total}, {text}"
+        self.pending = f"{name}: {self.step} {done} of {total}" + (f", {text}" if text else "")
         if done == total or time.monotonic() - self.printed > PLAIN_SECONDS:
             self._print_pending()
 

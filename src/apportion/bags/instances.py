@@ -303,12 +303,13 @@ def _encode_in_order(encoder: TableEncoder, instances: Any, source: np.ndarray, 
 def _check_disk_for_features(parts: list[Bags], n_rows: int, width: int) -> None:
     """Raise DataError if features are so many that they go to a file, and there is no room for it.
 
-    Trees take one byte for each feature, and the bags with known proportions are copied if others are not.
+    Trees take one byte for each feature, all other arrays about 40 bytes per row. The bags with known
+    proportions are copied if others have none.
     """
     n_bytes = 4 * n_rows * width
     if is_large(n_bytes):
         known = all(bool(part.proportions.isfinite().all()) for part in parts)
-        check_room(int(n_bytes * (1.25 if known else 2.25)))
+        check_room(int(n_bytes * (1.25 if known else 2.25)) + 40 * n_rows)
 
 
 def take_rows(x: Tensor, source: Tensor) -> Tensor:

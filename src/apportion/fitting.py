@@ -272,7 +272,7 @@ def fit_table_model(
     splits = split_to_choose(bags, PARTS if fast else 1, seed)
     known = bags.known()
     # trees do not take weights of rows; few bags they fit exactly, in a way that says little about rows
-    with_trees = name == "trees" or (bags.weight is None and effective_bags(known.sizes) >= FEWEST_BAGS)
+    with_trees = name == "trees" or (bags.weight is None and effective_bags(known.mass) >= FEWEST_BAGS)
     candidates: dict[str, Candidate] = {}
     if name != "trees":
         candidates["linear"] = yield from fit_linear_candidate(known, splits, progress)
@@ -287,20 +287,20 @@ def fit_table_model(
     yield EpochState(name, epoch, Fitted(model), [], last=True, selection=selection)
 
 
-def effective_bags(sizes: Tensor) -> float:
-    """How many bags of equal size say as much as these (Kish's effective sample size).
+def effective_bags(mass: Tensor) -> float:
+    """How many bags of equal size say as much as these, given the weights of their rows (Kish, 1965).
 
     Where one bag has most of the rows, it alone decides how well held-out bags are predicted, or what is
     learned without it.
     """
-    return float(sizes.double().sum().square() / sizes.double().square().sum().clamp_min(1))
+    return float(mass.double().sum().square() / mass.double().square().sum().clamp_min(1e-300))
 
 
 def split_to_choose(bags: Bags, parts: int, seed: int) -> list[Split]:
     """Each part of the bags held out in turn; of one part, a fifth of the bags. No split of too few bags."""
     eligible = can_validate(bags)
     n_eligible = int(eligible.sum())
-    if effective_bags(bags.sizes[eligible]) < FEWEST_BAGS:
+    if effective_bags(bags.mass[eligible]) < FEWEST_BAGS:
         return []
     if parts == 1:
         learned, held_out = choose_held_out(bags, min(MOST_BAGS, round(HELD_OUT * n_eligible)), seed)

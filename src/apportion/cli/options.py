@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DATA, PROPORTIONS, TRAINING = "Table", "Proportions", "Training"  # panels of --help
 
 
-def _option(*names: str, panel: str, text: str, metavar: str | None = None, **settings: Any) -> Any:
+def option(*names: str, panel: str, text: str, metavar: str | None = None, **settings: Any) -> Any:
     return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, **settings)
 
 
@@ -31,11 +31,11 @@ Model = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder that `apportion fit` or apportion.save wrote.")
 ]
 Device = Annotated[
-    str, _option(panel=TRAINING, text="cpu, cuda, mps, or auto: cuda for images if there is one.")
+    str, option(panel=TRAINING, text="cpu, cuda, mps, or auto: cuda for images if there is one.")
 ]
 Missing = Annotated[
     list[str] | None,
-    _option(panel=DATA, metavar="TEXT", text="Text of a CSV that means a missing value; repeatable."),
+    option(panel=DATA, metavar="TEXT", text="Text of a CSV that means a missing value; repeatable."),
 ]
 
 
@@ -45,7 +45,7 @@ class ProportionOptions:
 
     bag: Annotated[
         list[str] | None,
-        _option(
+        option(
             panel=PROPORTIONS,
             metavar="COLUMN",
             text="Column with the bag of each row. Repeatable, with a FILE each.",
@@ -53,7 +53,7 @@ class ProportionOptions:
     ] = None
     proportions: Annotated[
         list[Path] | None,
-        _option(
+        option(
             panel=PROPORTIONS,
             metavar="FILE",
             text="One row per bag: its id, and a column of shares per class.",
@@ -61,26 +61,26 @@ class ProportionOptions:
     ] = None
     counts: Annotated[
         list[Path] | None,
-        _option(
+        option(
             panel=PROPORTIONS, metavar="FILE", text="The same with counts that sum to the rows of the bag."
         ),
     ] = None
     shares: Annotated[
         str,
-        _option(
+        option(
             panel=PROPORTIONS, metavar="A,B", text="Columns of TABLE that repeat the shares of the row's bag."
         ),
     ] = ""
     percent: Annotated[
-        bool, _option("--percent", panel=PROPORTIONS, text="Shares are percentages that sum to 100.")
+        bool, option("--percent", panel=PROPORTIONS, text="Shares are percentages that sum to 100.")
     ] = False
     key: Annotated[
         list[str] | None,
-        _option(panel=PROPORTIONS, metavar="COLUMN", text="Column of the bags in FILE, if its name differs."),
+        option(panel=PROPORTIONS, metavar="COLUMN", text="Column of the bags in FILE, if its name differs."),
     ] = None
     classes: Annotated[
         str,
-        _option(
+        option(
             panel=PROPORTIONS,
             metavar="A,B",
             text='Columns of FILE that are classes; default: all. "A, b" has a comma.',
@@ -88,7 +88,7 @@ class ProportionOptions:
     ] = ""
     std: Annotated[
         list[str] | None,
-        _option(
+        option(
             panel=PROPORTIONS,
             metavar="NUMBER",
             text="Standard deviation of the error of each number, or 'estimate'.",
@@ -96,19 +96,17 @@ class ProportionOptions:
     ] = None
     normalize: Annotated[
         bool,
-        _option(
-            "--normalize", panel=PROPORTIONS, text="Rescale rounded shares, or counts of a larger group."
-        ),
+        option("--normalize", panel=PROPORTIONS, text="Rescale rounded shares, or counts of a larger group."),
     ] = False
     missing_bags: Annotated[
         Literal["error", "allow"],
-        _option(
+        option(
             panel=PROPORTIONS, metavar="error|allow", text="Bags without a row in FILE, or without numbers."
         ),
     ] = "error"
     missing_cells: Annotated[
         Literal["error", "impute"],
-        _option(
+        option(
             panel=PROPORTIONS,
             metavar="error|impute",
             text="Single missing numbers: impute what is left of the bag.",
@@ -116,7 +114,7 @@ class ProportionOptions:
     ] = "error"
     rest: Annotated[
         str | None,
-        _option(panel=PROPORTIONS, metavar="NAME", text="Name of a class for what the columns leave open."),
+        option(panel=PROPORTIONS, metavar="NAME", text="Name of a class for what the columns leave open."),
     ] = None
 
 
@@ -124,32 +122,30 @@ class ProportionOptions:
 class FeatureOptions:
     """Which columns are features."""
 
-    drop: Annotated[str, _option(panel=DATA, metavar="A,B", text="Columns that are not features.")] = ""
+    drop: Annotated[str, option(panel=DATA, metavar="A,B", text="Columns that are not features.")] = ""
     categorical: Annotated[
         str,
-        _option(
+        option(
             panel=DATA, metavar="A,B", text="Columns that are categories although they look like numbers."
         ),
     ] = ""
     keep: Annotated[
         str,
-        _option(
-            panel=DATA, metavar="A,B", text="Columns of --bag that are features too, such as age groups."
-        ),
+        option(panel=DATA, metavar="A,B", text="Columns of --bag that are features too, such as age groups."),
     ] = ""
     known_labels: Annotated[
-        str | None, _option(panel=DATA, metavar="COLUMN", text="Class of a few rows, empty in all others.")
+        str | None, option(panel=DATA, metavar="COLUMN", text="Class of a few rows, empty in all others.")
     ] = None
     weight: Annotated[
         str | None,
-        _option(panel=DATA, metavar="COLUMN", text="How much each row counts in its bag, such as people."),
+        option(panel=DATA, metavar="COLUMN", text="How much each row counts in its bag, such as people."),
     ] = None
     image: Annotated[
         str | None,
-        _option(panel=DATA, metavar="COLUMN", text="Learn from the image files that this column names."),
+        option(panel=DATA, metavar="COLUMN", text="Learn from the image files that this column names."),
     ] = None
     pixels: Annotated[
-        int | None, _option(panel=DATA, min=8, max=4096, text="Resize images to N × N pixels.")
+        int | None, option(panel=DATA, min=8, max=4096, text="Resize images to N × N pixels.")
     ] = None
 
 
@@ -159,7 +155,7 @@ class TrainingOptions:
 
     model: Annotated[
         str,
-        _option(
+        option(
             panel=TRAINING,
             text="Rows: average (of the next three), linear, trees, mlp. Images: conv13, resnet9, resnet18, "
             "wrn_28_2.",
@@ -167,7 +163,7 @@ class TrainingOptions:
     ] = "auto"
     method: Annotated[
         str,
-        _option(
+        option(
             panel=TRAINING,
             text="dllp, count_likelihood, llp_vat, llp_gan, rot, two_views, llp_mm, easy_llp, mixbag, "
             "mean_map (a linear model).",
@@ -175,38 +171,36 @@ class TrainingOptions:
     ] = "auto"
     pseudo_labels: Annotated[
         str,
-        _option(panel=TRAINING, text="Second stage: soft, hard, predicted, argmax; none: no second stage."),
+        option(panel=TRAINING, text="Second stage: soft, hard, predicted, argmax; none: no second stage."),
     ] = "auto"
-    reg: Annotated[float, _option(panel=TRAINING, text="Softness of pseudo-labels.")] = 1.0
-    epochs: Annotated[int | None, _option(panel=TRAINING, text="Epochs of the first stage.")] = None
-    student_epochs: Annotated[int | None, _option(panel=TRAINING, text="Epochs of the second stage.")] = None
-    learning_rate: Annotated[float | None, _option(panel=TRAINING, text="Of the first stage.")] = None
-    student_learning_rate: Annotated[float | None, _option(panel=TRAINING, text="Of the second stage.")] = (
-        None
-    )
-    batch_size: Annotated[int | None, _option(panel=TRAINING, text="Rows per step.")] = None
+    reg: Annotated[float, option(panel=TRAINING, text="Softness of pseudo-labels.")] = 1.0
+    epochs: Annotated[int | None, option(panel=TRAINING, text="Epochs of the first stage.")] = None
+    student_epochs: Annotated[int | None, option(panel=TRAINING, text="Epochs of the second stage.")] = None
+    learning_rate: Annotated[float | None, option(panel=TRAINING, text="Of the first stage.")] = None
+    student_learning_rate: Annotated[float | None, option(panel=TRAINING, text="Of the second stage.")] = None
+    batch_size: Annotated[int | None, option(panel=TRAINING, text="Rows per step.")] = None
     horizontal_flip: Annotated[
         bool,
-        _option(
+        option(
             "--horizontal-flip/--no-horizontal-flip",
             panel=TRAINING,
             text="Do mirror images have the same class?",
         ),
     ] = True
     validation_fraction: Annotated[
-        float, _option(panel=TRAINING, text="Share of the bags that is held out to measure the model.")
+        float, option(panel=TRAINING, text="Share of the bags that is held out to measure the model.")
     ] = 0.0
     select_by: Annotated[
         str | None,
-        _option(
+        option(
             panel=TRAINING, metavar="SCORE", text="Keep the best epoch on held-out bags, by likelihood, …"
         ),
     ] = None
     calibrate: Annotated[
-        bool, _option("--calibrate", panel=TRAINING, text="Fit a temperature on held-out bags.")
+        bool, option("--calibrate", panel=TRAINING, text="Fit a temperature on held-out bags.")
     ] = False
     random_state: Annotated[
-        int, _option("--random-state", "--seed", panel=TRAINING, text="Seed of networks and batches.")
+        int, option("--random-state", "--seed", panel=TRAINING, text="Seed of networks and batches.")
     ] = 0
     device: Device = "auto"
 

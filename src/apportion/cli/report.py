@@ -11,15 +11,12 @@ from apportion.cli.options import (
     Missing,
     ProportionOptions,
     check_separate,
+    option,
     split_names,
     with_options,
 )
 
 MODEL, RUNS = "Models", "Runs"  # panels of --help
-
-
-def _option(*names: str, panel: str, text: str, metavar: str | None = None, **settings: Any) -> Any:
-    return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, **settings)
 
 
 @with_options
@@ -39,18 +36,18 @@ def report(
     ] = None,
     by: Annotated[
         list[str] | None,
-        _option(
+        option(
             panel=MODEL,
             metavar="COLUMN",
             text="Add a table by this column; A,B: by their combinations. Repeatable: a table each.",
         ),
     ] = None,
     new: Annotated[
-        bool, _option("--new", panel=MODEL, text="The model has not learned from the bags of TABLE.")
+        bool, option("--new", panel=MODEL, text="The model has not learned from the bags of TABLE.")
     ] = False,
     quick: Annotated[
         bool,
-        _option(
+        option(
             "--quick",
             panel=MODEL,
             text="Train nothing: no judgment by bags that were left out, no intervals.",
@@ -58,21 +55,19 @@ def report(
     ] = False,
     folds: Annotated[
         int | None,
-        _option(panel=MODEL, min=2, text="Networks to train if no bags were held out, as in diagnose."),
+        option(panel=MODEL, min=2, text="Networks to train if no bags were held out, as in diagnose."),
     ] = None,
-    level: Annotated[
-        float, _option(panel=MODEL, text="Probability that an interval is meant to hold.")
-    ] = 0.9,
+    level: Annotated[float, option(panel=MODEL, text="Probability that an interval is meant to hold.")] = 0.9,
     replicates: Annotated[
-        int, _option(panel=MODEL, min=0, text="Networks to fit to halves of the bags for intervals.")
+        int, option(panel=MODEL, min=0, text="Networks to fit to halves of the bags for intervals.")
     ] = 10,
     missing: Missing = None,
     device: Device = "auto",
     md: Annotated[
-        Path | None, _option(panel=RUNS, metavar="FILE", text="Write tables in Markdown to this file.")
+        Path | None, option(panel=RUNS, metavar="FILE", text="Write tables in Markdown to this file.")
     ] = None,
     data: DataFolder = None,
-    thumbnails: Annotated[bool, _option(panel=RUNS, text="Draw images if their data set is found.")] = True,
+    thumbnails: Annotated[bool, option(panel=RUNS, text="Draw images if their data set is found.")] = True,
     imports: Imports = None,
 ) -> None:
     """Write a page about a model: what it predicts, what can be known about it, tables by group.
@@ -87,7 +82,8 @@ def report(
         raise RunError(
             f"{printable(folder)} is not a folder; pass a model, or the folder that holds the runs"
         )
-    about_tables = table is not None or by or new or quick or proportions != ProportionOptions()
+    about_tables = table is not None or by or new or quick or folds is not None or missing
+    about_tables = about_tables or proportions != ProportionOptions()
     if not (folder / "model.json").exists():
         if about_tables:
             what = f"{printable(folder)} holds no model: it has no model.json"
@@ -98,7 +94,7 @@ def report(
         raise typer.BadParameter("the report of a model is a page; pass --html page.html, and no --md")
     if about_tables and table is None:
         raise SettingsError(
-            "the options --bag, --by, --new and --quick are about a table; name it after the model"
+            "--bag, --by, --new, --quick, --folds and --missing are about a table; name it after the model"
         )
     settings = {"new": new, "folds": folds, "train": not quick, "level": level, "replicates": replicates}
     report_model(folder, html, table, proportions, by or [], missing, device, settings)

@@ -26,7 +26,8 @@ def log_line(epoch: int, accuracy: float, plot: bool = True) -> dict[str, Any]:
     line: dict[str, Any] = {"stage": "second" if plot else "first", "epoch": epoch}
     line |= {"terms": {"labels": 1 / epoch}, "test_accuracy": accuracy}
     if plot:
-        line["label_accuracy"] = {"predicted": accuracy, "labels": accuracy + 1, "mean": accuracy + 2}
+        names = ("predicted", "labels", "mean", "fresh_labels", "fresh_mean")
+        line["label_accuracy"] = {name: accuracy + i for i, name in enumerate(names)}
         line |= {"label_gap": 0.0, "proportion_error": 3.0}
     line["seconds"] = {"train": 0.1, "label": 0.02, "evaluate": 0.01}
     return line

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_folders import change_result, log_line, write_run
+from run_folders import change_result, log_line, write_log, write_run
 
 from apportion.report.tables import Cell, collect
 
@@ -230,6 +230,112 @@ def test_methods_are_compared_on_the_seeds_that_all_of_them_have(page, tmp_path)
     assert gains.holds
     assert gains.numbers == "+1.00 / +1.00 / +1.00 / +1.00"
     assert found["PLOT gains in every cell."].holds
+
+
+# --- the paper's sentences about figure 3
+
+CURVES = {  # of seven epochs; TD_OT is below TD in the last
+    "predicted": [50.0, 60.0, 60.0, 60.0, 60.0, 60.0, 70.0],
+    "fresh_labels": [52.0, 62.0, 62.0, 62.0, 62.0, 62.0, 69.0],
+    "fresh_mean": [52.0, 62.0, 62.0, 62.0, 63.0, 63.0, 68.5],
+}
+BETTER, FURTHER, LARGER = "significantly better", "improves them further", "is larger on CIFAR-100"
+
+
+def write_curves(root: Path, name: str, seed: int = 1, **changes: list[float]) -> Path:
+    """A second stage with these curves; None leaves one out."""
+    log = []
+    for i in range(7):
+        curves = {name: values[i] for name, values in (CURVES | changes).items() if values is not None}
+        log.append(log_line(i + 1, 50.0) | {"label_accuracy": curves})
+    folder = write_run(root, name, seed, epochs=7, log=log, with_sample=False)
+    last = {"argmax": log[-1]["label_accuracy"]["predicted"], "exact": 69.0}
+    change_result(folder, train={"label_accuracy": last})
+    return folder
+
+
+def judge_figure_3(page, root: Path, table: str) -> dict[str, tuple[bool, str]]:
+    found = {}
+    for claim in page.curve_claims(collect(root), table):
+        (words,) = (words for words in (BETTER, FURTHER, LARGER) if words in claim.sentence)
+        setting = "paper" if "the paper's own" in claim.sentence else "ours"
+        found[f"{words}, {setting}"] = claim.holds, claim.numbers
+    return found
+
+
+def test_transport_and_the_mean_of_five_are_judged_over_the_epochs(page, tmp_path):
+    assert judge_figure_3(page, tmp_path, "table1") == {}
+    write_curves(tmp_path, "table1/dllp+plot/64")
+    assert judge_figure_3(page, tmp_path, "table1") == {
+        f"{BETTER}, ours": (True, "TD_OT - TD is +1.57 over the epochs, -1.00 after the last (seed=1)"),
+        f"{FURTHER}, ours": (True, "TD_OT_5 - TD_OT is +0.21 over the epochs, -0.50 after the last (seed=1)"),
+    }
+    worse = [value - 0.6 for value in CURVES["fresh_labels"][:-1]] + [69.0]  # 1.06 points above TD, and 0.97
+    write_curves(tmp_path, "table1/dllp+plot/64", 2, fresh_labels=worse)
+    assert judge_figure_3(page, tmp_path, "table1")[f"{BETTER}, ours"][0]
+    write_curves(tmp_path, "table1/dllp+plot/64", 3, fresh_labels=[value - 9 for value in worse])
+    assert not judge_figure_3(page, tmp_path, "table1")[f"{BETTER}, ours"][0]
+    assert judge_figure_3(page, tmp_path, "table1")[f"{FURTHER}, ours"][0]
+    write_curves(tmp_path, "table1/dllp+plot/64", 4, fresh_mean=[value - 30 for value in worse])
+    assert not judge_figure_3(page, tmp_path, "table1")[f"{FURTHER}, ours"][0]
+
+
+def test_without_the_curves_only_the_last_epoch_is_judged(page, tmp_path):
+    """The labels that a student learns from a moving average are not in place of the curves."""
+    old = {"fresh_labels": None, "fresh_mean": None, "labels": [99.0] * 7, "mean": [99.0] * 7}
+    folder = write_curves(tmp_path, "table1/dllp+plot/64", **old)
+    recipe = json.loads((folder / "recipe.json").read_text())
+    recipe["second"]["ema"] = 0.9
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    numbers = "TD_OT - TD is -1.00 after the last epoch (seed=1)"
+    assert judge_figure_3(page, tmp_path, "table1") == {f"{BETTER}, ours": (False, numbers)}
+    (text, picture, judged) = page.figure_3_sections(collect(tmp_path), tmp_path)
+    assert "can significantly improve" in text
+    assert "figure3.png" in picture
+    assert judged.count("**Not judged**") == 1
+    recipe["second"]["ema"] = 0.0  # the student learned TD_OT_5, apart from the first four rounds
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    found = judge_figure_3(page, tmp_path, "table1")
+    assert found[f"{FURTHER}, ours"] == (
+        False,
+        "TD_OT_5 - TD_OT is +0.00 over the epochs, +0.00 after the last (seed=1)",
+    )
+    assert found[f"{BETTER}, ours"][0]
+
+
+def test_the_margin_of_two_data_sets_is_compared_in_the_same_setting_and_epochs(page, tmp_path):
+    write_curves(tmp_path, "table2/dllp+plot/64")
+    write_curves(tmp_path, "table1-paper/dllp+plot/64")
+    assert f"{LARGER}, ours" not in judge_figure_3(page, tmp_path, "table2")
+    folder = write_curves(tmp_path, "table1/dllp+plot/64", fresh_labels=[69.0] * 7)
+    assert judge_figure_3(page, tmp_path, "table2")[f"{LARGER}, ours"] == (
+        False,
+        "TD_OT - TD is +1.57 over the epochs, -1.00 after the last (seed=1) against +9.00 over the epochs, "
+        "-1.00 after the last (seed=1)",
+    )
+    change_result(folder, train={"label_accuracy": {"argmax": 70.5, "exact": 69.0}})
+    recipe = json.loads((folder / "recipe.json").read_text())
+    recipe["second"]["labels"] = "soft"
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    for line in log:
+        del line["label_accuracy"]["fresh_labels"]
+    write_log(folder, log)
+    assert judge_figure_3(page, tmp_path, "table2")[f"{LARGER}, ours"] == (
+        True,
+        "TD_OT - TD is -1.00 after the last epoch (seed=1) against -1.50 after the last epoch (seed=1)",
+    )
+
+
+def test_the_summary_counts_the_sentences_about_figure_3(page, tmp_path):
+    write_curves(tmp_path / "runs", "table1/dllp+plot/64")
+    write_curves(tmp_path / "runs", "table1-paper/dllp+plot/64", fresh_labels=[0.0] * 7)
+    cells = collect(tmp_path / "runs")
+    assert page.claims(cells, "table1") == []
+    (text,) = page.summary_sections(cells, tmp_path)
+    assert "sentences that our runs can check, 3 of 4 hold." in text
+    assert len(page.figure_3_sections(cells, tmp_path)) == 4  # the prose, two pictures, the sentences
+    assert (tmp_path / "figure3-paper.png").exists()
 
 
 # --- beyond the paper

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import re
 import shlex
 from dataclasses import replace
@@ -234,23 +235,74 @@ def test_the_band_of_a_curve_is_from_the_lowest_to_the_highest_seed(tmp_path):
         curves_figure(collect(tmp_path), "nonsense")
 
 
-def test_figure_3_draws_each_quantity_under_its_own_name(tmp_path):
-    curves = {"predicted": (10.0, 20.0), "labels": (30.0, 40.0), "mean": (50.0, 60.0)}
-    log = [log_line(epoch, 50.0) for epoch in (1, 2, 3)]
-    del log[0]["label_accuracy"]  # before the first relabeling
+def second_stage_log(*curves: str, epochs: int = 7) -> list[dict]:
+    """A log whose first curve is 10, 11, …, the second 20, 21, …, after one epoch without labels."""
+    log = [log_line(epoch, 50.0) for epoch in range(1, epochs + 2)]
+    del log[0]["label_accuracy"]
     for i, line in enumerate(log[1:]):
-        line["label_accuracy"] = {name: values[i] for name, values in curves.items()}
-    write_run(tmp_path, "table1/dllp+plot/64", epochs=3, log=log)
-    (panel,) = labels_figure(collect(tmp_path)["table1/dllp+plot/64"]).axes
-    found = {line.get_label(): (list(line.get_xdata()), tuple(line.get_ydata())) for line in panel.lines}
-    assert found == {
-        "TD: predictions": ([2, 3], curves["predicted"]),
-        "TD_OT: labels by transport": ([2, 3], curves["labels"]),
-        "TD_OT_5: mean of the last five": ([2, 3], curves["mean"]),
+        line["label_accuracy"] = {name: 10.0 * number + i for number, name in enumerate(curves, 1)}
+    return log
+
+
+def drawn(figure) -> dict[str, list[float]]:
+    """The values of each line by its legend."""
+    (panel,) = figure.axes
+    assert [text.get_text() for text in panel.get_legend().texts] == [
+        line.get_label() for line in panel.lines
+    ]
+    for line in panel.lines:
+        assert len(line.get_xdata()) == 0 or list(line.get_xdata()) == [2, 3, 4, 5, 6, 7, 8]
+    return {line.get_label(): list(line.get_ydata()) for line in panel.lines}
+
+
+def rising(first: float) -> list[float]:
+    return [first + i for i in range(7)]
+
+
+def test_figure_3_draws_each_quantity_under_its_own_name(tmp_path):
+    log = second_stage_log("predicted", "labels", "mean", "fresh_labels", "fresh_mean")
+    write_run(tmp_path, "table1/dllp+plot/64", epochs=8, log=log)
+    assert drawn(labels_figure(collect(tmp_path)["table1/dllp+plot/64"])) == {
+        "TD: the student's predictions": rising(10.0),
+        "TD_OT: the same with transport": rising(40.0),
+        "TD_OT_5: mean of the last five TD_OT": rising(50.0),
+        "labels that the student learns": rising(30.0),
     }
     write_run(tmp_path, "table1/dllp/64", log=[{"epoch": 1, "test_accuracy": 1.0}])
     with pytest.raises(RunError):
         labels_figure(collect(tmp_path)["table1/dllp/64"])
+
+
+def test_figure_3_of_an_old_run_takes_labels_of_a_moving_average_for_nothing_else(tmp_path):
+    log = second_stage_log("predicted", "labels", "mean")
+    name = "table1/dllp+plot/64"
+    folder = write_run(tmp_path, name, epochs=8, log=log)
+    recipe = json.loads((folder / "recipe.json").read_text())
+    for change in ({"ema": 0.9}, {"labels": "soft"}, {"labels": "predicted"}, {"ema": None}):
+        (folder / "recipe.json").write_text(json.dumps(recipe | {"second": recipe["second"] | change}))
+        assert drawn(labels_figure(collect(tmp_path)[name])) == {
+            "TD: the student's predictions": rising(10.0),
+            "labels that the student learns": rising(30.0),
+            "TD_OT and TD_OT_5: not in the log of this run": [],
+        }
+
+
+def test_figure_3_of_an_old_run_whose_student_learned_td_ot_5_has_all_curves(tmp_path):
+    """Its mean has labels of the teacher in it before the fifth round."""
+    log = second_stage_log("predicted", "labels", "mean")
+    name = "table1/dllp+plot/64"
+    folder = write_run(tmp_path, name, epochs=8, log=log)
+    found = drawn(labels_figure(collect(tmp_path)[name]))
+    assert found["TD_OT: the same with transport"] == rising(20.0)
+    mean = found["TD_OT_5: mean of the last five TD_OT"]
+    assert all(map(math.isnan, mean[:4]))
+    assert mean[4:] == [34.0, 35.0, 36.0]
+    recipe = json.loads((folder / "recipe.json").read_text())
+    recipe["second"]["memory"] = 3
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    found = drawn(labels_figure(collect(tmp_path)[name]))
+    assert "TD_OT: the same with transport" in found
+    assert "TD_OT_5: mean of the last five TD_OT" not in found
 
 
 def test_a_confusion_figure_has_rows_in_percent(tmp_path):
@@ -510,7 +562,7 @@ def test_nothing_but_a_short_error_comes_of_a_hostile_folder(tmp_path, monkeypat
             ("report", str(root), "--md", "runs.md"),
             ("report", str(root), "--html", "page.html", "--no-thumbnails"),
         ]
-        if name in ("result.json", "log.jsonl"):
+        if name in ("recipe.json", "result.json", "log.jsonl"):
             commands += [("figure", kind, str(root), "--out", f"{kind}.svg") for kind in ("curves", "labels")]
             commands.append(("figure", "confusion", str(root), "--out", "confusion.svg"))
         for words in commands:

@@ -249,11 +249,69 @@ def test_a_line_has_the_accuracy_of_predictions_labels_and_their_mean(tmp_path, 
     recipe = replace(TINY, second=SecondStage(epochs=3, warmup_epochs=2))
     log = run_all(recipe, tmp_path, teacher)
     assert "label_accuracy" not in log[0]
-    assert [line["label_accuracy"] for line in log[1:]] == seen
-    assert len(set(log[-1]["label_accuracy"].values())) == 3
+    found = [{name: line["label_accuracy"][name] for name in seen[0]} for line in log[1:]]
+    assert found == seen
+    assert len(set(found[-1].values())) == 3
     for line in log[1:]:  # hard labels meet the proportions exactly
         assert line["label_gap"] == pytest.approx(0.0, abs=1e-6)
         assert "plan_error" not in line
+
+
+MOVING_AVERAGE = replace(TINY, second=SecondStage(epochs=9, warmup_epochs=2, ema=0.9, memory=2, mixup=1.0))
+
+
+@pytest.mark.parametrize("labels", PSEUDO_LABELS)
+def test_figure_3_is_made_of_the_predictions_of_each_epoch_whatever_the_student_learns(
+    tmp_path, task, teacher, monkeypatch, labels
+):
+    """TD, TD_OT and TD_OT_5: without transport, with transport, and the mean of the last five."""
+    predictions = spy_on_states(
+        monkeypatch, lambda state: predict_log_proba(state.learner.classifier, task.bags.x)
+    )
+    recipe = replace(MOVING_AVERAGE, second=replace(MOVING_AVERAGE.second, labels=labels))
+    found = [line["label_accuracy"] for line in run_all(recipe, tmp_path, teacher)[1:]]
+    assert len(found) == len(predictions) == 8
+    rounds = [hard_labels(each, task.bags.sizes, task.bags.proportions) for each in predictions]
+    means = [torch.stack(rounds[max(0, i - 4) : i + 1]).mean(0) for i in range(8)]
+    for name, kinds in (("predicted", predictions), ("fresh_labels", rounds), ("fresh_mean", means)):
+        right = [100 * accuracy(each, task.hidden) for each in kinds]
+        assert [each[name] for each in found] == pytest.approx(right, abs=1e-3)
+    names = ["predicted", "fresh_labels", "fresh_mean", *(["labels"] if labels == "hard" else [])]
+    assert len({found[-2][name] for name in names}) == len(names)  # in the last epoch there is no average
+
+
+def test_a_student_that_learns_labels_of_each_epochs_predictions_costs_no_second_transport(
+    tmp_path, teacher, monkeypatch
+):
+    calls = []
+    monkeypatch.setattr(runs, "hard_labels", lambda *given: calls.append(1) or hard_labels(*given))
+    for name, ema, expected in (("without", 0.0, 1), ("with", 0.5, 5)):  # one of them is for the result
+        recipe = replace(TINY, second=SecondStage(epochs=4, warmup_epochs=1, ema=ema))
+        log = run_all(recipe, tmp_path / name, teacher)
+        assert len(calls) == expected
+        same = [line["label_accuracy"]["fresh_labels"] == line["label_accuracy"]["labels"] for line in log]
+        assert all(same) == (ema == 0)
+        calls.clear()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rounds: None,
+        lambda rounds: [rounds[0].float()],
+        lambda rounds: [rounds[0][:-1]],
+        lambda rounds: [rounds[0] + 10],
+        lambda rounds: [rounds[0] - 10],
+    ],
+)
+def test_a_checkpoint_with_rounds_of_other_data_is_refused(tmp_path, teacher, change):
+    run_until(MOVING_AVERAGE, tmp_path, 4, teacher)
+    state = read_checkpoint(tmp_path)
+    folders.write_checkpoint(tmp_path, state | {"fresh_labels": change(state["fresh_labels"])})
+    with pytest.raises(RunError, match="checkpoint"):
+        run_all(MOVING_AVERAGE, tmp_path, teacher)
+    folders.write_checkpoint(tmp_path, state)
+    assert len(run_all(MOVING_AVERAGE, tmp_path, teacher)) == 5
 
 
 @pytest.mark.parametrize("precision", [None, 1.0])
@@ -590,6 +648,7 @@ STAGES = {
     "first": TINY,
     "gan": replace(TINY, first=FirstStage("llp_gan", epochs=4)),
     "second": TINY_SECOND,
+    "moving average": MOVING_AVERAGE,
     "algorithm 2": replace(TINY, second=SecondStage(epochs=9, warmup_epochs=1, labels="soft", stop=0.0065)),
 }
 
@@ -603,7 +662,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, teacher, monkeypa
     if name == "algorithm 2":
         assert 2 < n_epochs < 9  # it stops by itself
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
-    for interruptions in ((1,), (3,), (2, 1), (n_epochs,)):
+    for interruptions in ((1,), (3,), (2, 1), (n_epochs - 1,), (n_epochs,)):
         parts = tmp_path / str(interruptions)
         for epochs in interruptions:
             if not is_finished(parts):

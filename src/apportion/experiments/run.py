@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -103,13 +104,14 @@ def run(
             resume = group.broadcast(resume)
         sample = SampleWriter(folder, recipe, task, 0 if resume is None else resume["epoch"])
         label = build_labeler(recipe.second)
+        fresh = None if recipe.second is None else FreshLabels(recipe.second, task, resume)
         state = None
         for state in train_stage(recipe, task, teacher, resume, label, group):
-            line = evaluate_epoch(state, task, label)
+            line = evaluate_epoch(state, task, label, fresh)
             run_folder.append_log(folder, line)
             sample.add(state)
             if not state.last:
-                checkpointer.keep(state.state())
+                checkpointer.keep(state.state() | ({} if fresh is None else {"fresh_labels": fresh.rounds}))
             yield line
         if state is None:
             raise RunError(f"{folder} has no epoch left to train; set epochs to more than are done")
@@ -269,9 +271,62 @@ def _check_processes(group: ProcessGroup, where: dict[str, Any], recipe: Recipe)
 
 # --- evaluation
 
+FRESH_ROUNDS = 5  # of TD_OT_5 in figure 3
 
-def evaluate_epoch(state: EpochState, task: RunData, label: Labeler | None) -> dict[str, Any]:
-    """A line of the log: loss terms, accuracies in percent, and seconds by part."""
+
+class FreshLabels:
+    """Exact labels made from the predictions of each of the last five epochs: TD_OT and TD_OT_5 of figure 3.
+
+    They are only measured. The student may learn others: from a moving average of predictions (`second.ema`),
+    soft ones, or predictions without transport.
+
+    Attributes
+    ----------
+    rounds : list of Tensor
+        The classes (N,) of each round, on the CPU, the latest last. Checkpoints have them.
+    """
+
+    def __init__(self, second: SecondStage, task: RunData, resume: dict[str, Any] | None) -> None:
+        self.bags = task.bags
+        self.n_classes = task.data.n_classes
+        self.are_learned = second.labels == "hard" and second.ema == 0
+        self.rounds: list[Tensor] = [] if resume is None else resume.get("fresh_labels", [])
+        if not isinstance(self.rounds, list) or not all(map(self._is_round, self.rounds)):
+            raise RunError("the checkpoint has labels of other data; delete it to start over")
+
+    def _is_round(self, classes: Any) -> bool:
+        return (
+            isinstance(classes, Tensor)
+            and classes.dtype == torch.int32
+            and classes.shape == (len(self.bags.x),)
+            and bool(((classes >= 0) & (classes < self.n_classes)).all())
+        )
+
+    def add(self, state: EpochState) -> Tensor:
+        """Add the round of this epoch, and return its labels (N, k)."""
+        assert state.log_probs is not None and state.labels is not None  # noqa: S101, PT018
+        if self.are_learned:
+            labels = state.labels.rounds[-1]
+        else:
+            labels = hard_labels(state.log_probs, self.bags.sizes, self.bags.proportions)
+        self.rounds = [*self.rounds, labels.argmax(1).int().cpu()][-FRESH_ROUNDS:]
+        return labels
+
+    def mean(self) -> Tensor:
+        """The mean of the rounds, (N, k), on the CPU."""
+        total = torch.zeros(len(self.bags.x), self.n_classes)
+        for classes in self.rounds:
+            total.scatter_add_(1, classes.long().unsqueeze(1), torch.ones(len(classes), 1))
+        return total / len(self.rounds)
+
+
+def evaluate_epoch(
+    state: EpochState, task: RunData, label: Labeler | None, fresh: FreshLabels | None
+) -> dict[str, Any]:
+    """A line of the log: loss terms, accuracies in percent, and seconds by part.
+
+    `label` makes the labels that a student learns, and `fresh` those of figure 3; None in a first stage.
+    """
     started = time.perf_counter()
     classifier = state.learner.classifier
     sizes = task.bags.sizes
@@ -290,6 +345,11 @@ def evaluate_epoch(state: EpochState, task: RunData, label: Labeler | None) -> d
             "labels": _percent(accuracy(latest, task.hidden)),
             "mean": _percent(accuracy(state.labels.mean, task.hidden)),
         }
+        if fresh is not None:
+            line["label_accuracy"] |= {
+                "fresh_labels": _percent(accuracy(fresh.add(state), task.hidden)),
+                "fresh_mean": _percent(accuracy(fresh.mean(), task.hidden.cpu())),
+            }
         line["label_gap"] = max_proportion_gap(latest, sizes, proportions)
         line["proportion_error"] = _percent(proportion_error(state.log_probs, sizes, proportions))
     if state.change is not None:

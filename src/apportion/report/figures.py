@@ -17,9 +17,9 @@ from apportion._untrusted import atomic_file
 from apportion.errors import RunError
 from apportion.experiments.data import load_instances
 from apportion.experiments.recipe import Recipe, from_json
-from apportion.experiments.run import build_network
-from apportion.experiments.run_folder import load_weights, read_log, read_result
-from apportion.report.tables import Cell, Cells, log_curves, method_title
+from apportion.experiments.run import FRESH_ROUNDS, build_network
+from apportion.experiments.run_folder import load_weights, read_log, read_recipe, read_result
+from apportion.report.tables import Cell, Cells, log_curves, method_title, setting
 
 STYLE: dict[str, Any] = {
     "font.size": 9,
@@ -77,28 +77,56 @@ def _band(curves: Sequence[Sequence[float | None]]) -> tuple[list[float], list[f
 
 
 LABEL_CURVES = {  # quantity of the log -> color, dash, legend
-    "predicted": ("#7f7f7f", ":", "TD: predictions"),
-    "labels": ("#1f77b4", "--", "TD_OT: labels by transport"),
-    "mean": ("#d62728", "-", "TD_OT_5: mean of the last five"),
+    "predicted": ("#7f7f7f", ":", "TD: the student's predictions"),
+    "fresh_labels": ("#1f77b4", "--", "TD_OT: the same with transport"),
+    "fresh_mean": ("#d62728", "-", "TD_OT_5: mean of the last five TD_OT"),
+    "mean": ("#009E73", "-.", "labels that the student learns"),
 }
+OLD_RUN = "TD_OT and TD_OT_5: not in the log of this run"
+
+
+def label_curves(folder: Path) -> tuple[list[int], dict[str, list[float]]]:
+    """The epochs of a second stage that made labels, and the curves of figure 3 that its log has, in percent.
+
+    Older logs have no labels made from the predictions of each epoch. If the student learned just these, they
+    are under the name of the labels it learned; their mean has a round of the teacher until the fifth.
+    """
+    lines = [line for line in read_log(folder) if "label_accuracy" in line]
+    found = [line["label_accuracy"] for line in lines]
+    curves = {
+        name: [values.get(name, math.nan) for values in found]
+        for name in LABEL_CURVES
+        if any(name in values for values in found)
+    }
+    recipe = read_recipe(folder)
+    learns_fresh = setting(recipe, "second", "labels") == "hard" and setting(recipe, "second", "ema") == 0
+    if found and learns_fresh and "fresh_labels" not in curves:
+        curves["fresh_labels"] = [values.get("labels", math.nan) for values in found]
+        if setting(recipe, "second", "memory") == FRESH_ROUNDS:
+            n_mixed = FRESH_ROUNDS - 1
+            known = [values.get("mean", math.nan) for values in found]
+            curves["fresh_mean"] = [math.nan] * len(known[:n_mixed]) + known[n_mixed:]
+    return [line["epoch"] for line in lines], curves
 
 
 def labels_figure(cell: Cell) -> Figure:
-    """Correct labels by epoch of a second stage: predictions, transport labels and their mean (figure 3)."""
-    log = [line for line in read_log(cell.folders[0]) if "label_accuracy" in line]
-    if not log:
+    """Correct labels by epoch of the first seed's second stage (figure 3), and of those that it learns."""
+    folder = cell.folders[0]
+    epochs, curves = label_curves(folder)
+    if not epochs:
         raise RunError(
             f"{cell.name} has no second stage, so there are no labels to draw; choose another --cell"
         )
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")
     panel = figure.subplots()
-    epochs = [line["epoch"] for line in log]
-    for quantity, (color, dash, label) in LABEL_CURVES.items():
-        values = [line["label_accuracy"].get(quantity, math.nan) for line in log]
-        panel.plot(epochs, values, dash, color=color, label=label)
+    for name, (color, dash, label) in LABEL_CURVES.items():
+        if name in curves:
+            panel.plot(epochs, curves[name], dash, color=color, label=label)
+    if "fresh_labels" not in curves:
+        panel.plot([], [], " ", label=OLD_RUN)
     panel.set_xlabel("epoch of the second stage")
     panel.set_ylabel("correct among training instances, %")
-    panel.set_title(_plain(f"{cell.name}, {cell.folders[0].name}"), fontsize=9)
+    panel.set_title(_plain(f"{cell.name}, {folder.name}"), fontsize=9)
     panel.legend(fontsize=8)
     return figure
 

@@ -33,6 +33,8 @@ const WORDS = {
   "label_accuracy.predicted": "correct among training instances: predictions, %",
   "label_accuracy.labels": "correct among training instances: transport labels, %",
   "label_accuracy.mean": "correct among training instances: mean of the last rounds, %",
+  "label_accuracy.fresh_labels": "correct among training instances: transport of this epoch's predictions, %",
+  "label_accuracy.fresh_mean": "correct among training instances: mean of the last five of these, %",
   proportion_error: "proportion error, %",
   label_gap: "largest distance of labels from proportions",
   change: "change of predictions, δ",

@@ -1,5 +1,6 @@
-"""Which device is used, what it is asked for, and the plain network behind a compiled one."""
+"""Which device is used, what it is asked for, and the plain network behind a fast one."""
 
+import copy
 import inspect
 
 import numpy as np
@@ -9,20 +10,21 @@ from torch import nn
 
 from apportion import ProportionClassifier
 from apportion._device import (
-    CompiledNetwork,
+    FastNetwork,
     catch_out_of_memory,
-    compile_for,
-    compile_part,
     cuda_works,
     deterministic_algorithms,
     find_device,
+    graph_part,
+    graphs_for,
     has_bfloat16,
     plain_network,
     resolve_device,
-    supports_compile,
+    supports_triton,
     to_device,
     usual_batch_lengths,
 )
+from apportion._graphs import Graphed
 from apportion._random import reseed, stream
 from apportion.augment import views
 from apportion.bags.bags import Bags
@@ -153,7 +155,7 @@ def test_images_are_learned_on_the_gpu_by_both_stages_unless_another_device_is_n
 
 
 @pytest.mark.parametrize(
-    ("generation", "triton", "compiler", "compiled", "bfloat16"),
+    ("generation", "triton", "compiler", "has_triton", "bfloat16"),
     [
         ((9, 0), True, True, True, True),
         ((8, 0), True, True, True, True),
@@ -165,21 +167,20 @@ def test_images_are_learned_on_the_gpu_by_both_stages_unless_another_device_is_n
     ],
 )
 def test_a_gpu_is_asked_for_no_more_than_it_supports(
-    gpu, monkeypatch, generation, triton, compiler, compiled, bfloat16
+    gpu, monkeypatch, generation, triton, compiler, has_triton, bfloat16
 ):
     gpu(generation, triton, compiler)
-    assert (supports_compile(CUDA), has_bfloat16(CUDA)) == (compiled, bfloat16)
-    assert (compile_part(abs, CUDA, {4}) is abs) is not compiled
+    assert (supports_triton(CUDA), has_bfloat16(CUDA)) == (has_triton, bfloat16)
     if not compiler:
         monkeypatch.setattr("apportion._device.which", lambda name: name if name == "clang" else None)
-        assert supports_compile(CUDA)
+        assert supports_triton(CUDA)
         monkeypatch.setattr("apportion._device.which", lambda name: None)
         monkeypatch.setenv("CC", "tcc")
-        assert supports_compile(CUDA)
+        assert supports_triton(CUDA)
 
 
 def test_the_cpu_is_asked_for_neither():
-    assert not supports_compile(CPU)
+    assert not supports_triton(CPU)
     assert not has_bfloat16(CPU)
 
 
@@ -240,7 +241,7 @@ def test_training_says_what_to_change_if_the_device_is_too_small(monkeypatch):
         ProportionClassifier(device="cpu").fit(x, y, bags=bags)
 
 
-# --- compiled networks
+# --- fast networks
 
 
 def test_a_network_on_the_cpu_is_left_as_it_is():
@@ -249,34 +250,53 @@ def test_a_network_on_the_cpu_is_left_as_it_is():
     assert plain_network(network) is network
 
 
-@pytest.mark.parametrize(
-    ("generation", "lengths", "bfloat16"), [((9, 0), {4}, True), ((7, 5), {4}, False), ((6, 1), set(), False)]
-)
-def test_networks_are_compiled_as_the_gpu_supports(gpu, monkeypatch, generation, lengths, bfloat16):
+@pytest.mark.parametrize(("generation", "bfloat16"), [((9, 0), True), ((7, 5), False), ((6, 1), False)])
+def test_networks_are_made_fast_as_the_gpu_supports(gpu, monkeypatch, generation, bfloat16):
     gpu(generation)
     monkeypatch.setattr(nn.Module, "to", lambda self, *_, **__: self)  # there is no GPU on this machine
-    monkeypatch.setattr(torch, "compile", lambda network, **_: network)
     network, single = mlp((2,), 2), nn.Linear(2, 2)
     two_parts, whole = to_device(network, CUDA, {4}), to_device(single, CUDA, {4})
     assert two_parts[1] is network[1]  # the last layer stays in float32
-    for compiled in (two_parts[0], whole):
-        assert isinstance(compiled, CompiledNetwork)
-        assert (compiled.lengths, compiled.use_bfloat16) == (lengths, bfloat16)
+    for fast in (two_parts[0], whole):
+        assert isinstance(fast, FastNetwork)
+        assert (fast.lengths, fast.use_bfloat16) == ({4}, bfloat16)
+        assert isinstance(fast.fast, Graphed)
     assert plain_network(whole) is single
     assert list(plain_network(two_parts).state_dict()) == list(network.state_dict())
 
 
-def test_the_weights_of_a_compiled_network_are_listed_once_under_their_plain_names():
+class OfTheUser(nn.Linear):
+    """A module that may do anything, such as wait for the device."""
+
+
+def test_networks_with_modules_of_the_user_are_compiled_where_triton_works(gpu, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: "compiled")
+    for triton in (True, False):
+        gpu((9, 0), triton)
+        network = FastNetwork(nn.Sequential(OfTheUser(2, 2)), {4})
+        assert network.fast == ("compiled" if triton else network.run)
+    plain = FastNetwork(nn.Sequential(OfTheUser(2, 2)), ())
+    assert plain.fast == plain.run
+
+
+def test_the_weights_of_a_fast_network_are_listed_once_under_their_plain_names():
     network = mlp((2,), 2)
-    compiled = nn.Sequential(CompiledNetwork(network[0], {8}), network[1])
-    assert [id(p) for p in compiled.parameters()] == [id(p) for p in network.parameters()]
-    assert list(plain_network(compiled).state_dict()) == list(network.state_dict())
+    fast = nn.Sequential(FastNetwork(network[0], {8}), network[1])
+    assert [id(p) for p in fast.parameters()] == [id(p) for p in network.parameters()]
+    assert list(plain_network(fast).state_dict()) == list(network.state_dict())
 
 
-def test_a_batch_of_another_length_runs_uncompiled_and_in_bfloat16_if_that_is_used():
+def test_a_copy_of_a_fast_network_has_weights_of_its_own():
+    fast = FastNetwork(mlp((2,), 2), {8})
+    copied = copy.deepcopy(fast)
+    assert {id(p) for p in copied.parameters()}.isdisjoint(id(p) for p in fast.parameters())
+    assert copied.fast.networks[0] is copied.network  # type: ignore[attr-defined]
+
+
+def test_a_batch_of_another_length_runs_plainly_and_in_bfloat16_if_that_is_used():
     network, x = mlp((2,), 2), torch.randn(3, 2, generator=stream(0))
-    assert torch.equal(CompiledNetwork(network, {8}, use_bfloat16=False)(x), network(x))
-    output = CompiledNetwork(network, {8})(x)
+    assert torch.equal(FastNetwork(network, {8}, use_bfloat16=False)(x), network(x))
+    output = FastNetwork(network, {8})(x)
     assert output.dtype == torch.float32
     assert not torch.equal(output, network(x))
     torch.testing.assert_close(output, network(x), atol=0.02, rtol=0.02)
@@ -304,34 +324,31 @@ def test_the_usual_lengths_are_those_of_most_batches(sizes, lengths):
         assert sum(usual) >= len(usual) - 2
 
 
-def test_a_part_is_compiled_for_its_lengths_and_either_parts_or_networks_are(monkeypatch):
-    options = []
+def test_a_part_is_recorded_for_its_lengths_and_either_parts_or_networks_are(monkeypatch):
+    recorded = []
 
-    def compiler(part, **named):
-        options.append(named)
-        return lambda x, *more: ("compiled", *more)
+    def recorder(part, networks):
+        recorded.append(networks)
+        return lambda x, *more: ("recorded", *more)
 
     def part(x, *more):
         return ("plain", *more)
 
-    monkeypatch.setattr(torch, "compile", compiler)
-    monkeypatch.setattr("apportion._device.supports_compile", lambda device: device.type == "cuda")
-    for graphs, mode in ((True, "reduce-overhead"), (False, None)):
-        compiled = compile_part(part, CUDA, {4, 6}, graphs=graphs)
-        assert options.pop() == {"dynamic": False, "mode": mode}
-        found = [compiled(torch.zeros(n), 7) for n in (4, 6, 5)]
-        assert found == [("compiled", 7)] * 2 + [("plain", 7)]
-    assert compile_part(part, CUDA, ()) is part
-    for parts, compiled_lengths in ((True, [(), {4}]), (False, [{4}, ()])):
-        functions = compile_for(CUDA, {4}, parts)
-        assert [each.keywords["lengths"] for each in functions] == compiled_lengths  # type: ignore[attr-defined]
-    assert options == []
+    monkeypatch.setattr("apportion._device.Graphed", recorder)
+    fast = graph_part(part, [nn.Linear(1, 1)], device=CUDA, lengths={4, 6})
+    found = [fast(torch.zeros(n), 7) for n in (4, 6, 5)]
+    assert found == [("recorded", 7)] * 2 + [("plain", 7)]
+    assert len(recorded) == 1
+    assert graph_part(part, device=CUDA, lengths=()) is part
+    assert graph_part(part, device=CPU, lengths={4}) is part
+    for parts, lengths in ((True, [(), {4}]), (False, [{4}, ()])):
+        functions = graphs_for(CUDA, {4}, parts)
+        assert [each.keywords["lengths"] for each in functions] == lengths  # type: ignore[attr-defined]
 
 
 def test_the_two_views_of_an_image_compile_as_one_graph():
     """Where the compiler had to break off, or to wait for a number, nothing would be gained."""
     augment, _ = views((0.5,) * 3, (0.25,) * 3, CPU, "weak+strong")
-    assert compile_part(augment, CPU, {4}) is augment
     whole = torch.compile(augment, backend="eager", dynamic=False, fullgraph=True)
     x = torch.randint(0, 256, (4, 3, 32, 32), generator=stream(0), dtype=torch.uint8)
     found = []

@@ -244,7 +244,7 @@ def test_two_views_labels_by_the_prices_of_a_rows_bag():
     learner, row = two_views_learner(bags), torch.arange(8)
     batch = RowBatch(bags.x[row], row, torch.zeros(8, dtype=torch.int64))
     learner.memory.prices[0] = torch.tensor([9.0, 0.0])
-    classes, scores = learner.labels(torch.tensor([[5.0, 0.0]]).repeat(8, 1), batch, None)
+    classes, scores = learner.labels(torch.tensor([[5.0, 0.0]]).repeat(8, 1), batch)
     assert classes.tolist() == [1] * 8
     torch.testing.assert_close(scores[0], torch.tensor([-4.0, 0.0]))
 

@@ -636,7 +636,7 @@ def test_a_residual_that_is_no_number_is_not_hidden():
 
 def test_a_first_call_warns_that_it_compiles_and_later_ones_do_not(tmp_path):
     kernel = SimpleNamespace(
-        signatures=[], stats=SimpleNamespace(cache_path=tmp_path), py_func=solve_entropic
+        overloads={}, stats=SimpleNamespace(cache_path=tmp_path), py_func=solve_entropic
     )
     with pytest.warns(ApportionWarning, match="compiling the exact transport solver .* once"):
         announce_compilation(kernel, "exact", seconds=15)
@@ -650,7 +650,7 @@ def test_what_numba_keeps_is_found_by_later_processes(name, recwarn):
     log_probs, sizes, proportions = problem(RAGGED, 3)
     assign(log_probs, sizes, round_to_counts(proportions, sizes))
     entropic_plan(log_probs, sizes, proportions, reg=1.0)
-    later = SimpleNamespace(signatures=[], stats=module.solve_bags.stats, py_func=module.solve_bags.py_func)
+    later = SimpleNamespace(overloads={}, stats=module.solve_bags.stats, py_func=module.solve_bags.py_func)
     recwarn.clear()
     announce_compilation(later, name, seconds=15)
     assert not recwarn.list

@@ -1,21 +1,23 @@
 """Devices: which one is used, what it supports, and how networks and training steps are made fast on it.
 
-On CUDA, networks run in channels-last layout and bfloat16, and are compiled for the usual length of a batch.
+On CUDA, networks run in channels-last layout and bfloat16, and batches of the usual length as CUDA graphs.
 On the CPU they run in channels-last layout. Features that a device does not support are skipped.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
 from shutil import which
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from apportion._graphs import Graphed
 from apportion.errors import SettingsError
 
 # --- which device
@@ -65,8 +67,8 @@ def _try_cuda() -> bool:
 # --- what a device supports
 
 
-def supports_compile(device: torch.device) -> bool:
-    """Whether torch.compile works: it needs a GPU since Volta, Triton (not on Windows) and a C compiler."""
+def supports_triton(device: torch.device) -> bool:
+    """Whether Triton works: it needs a GPU since Volta, its package (not on Windows) and a C compiler."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (7, 0):
         return False
     compiler = os.environ.get("CC") or which("gcc") or which("clang")
@@ -146,11 +148,25 @@ def start_copy_to_host(*values: Tensor) -> Callable[[], list[Tensor]]:
 # --- fast networks and steps
 
 
-class CompiledNetwork(nn.Module):
-    """A network compiled for some batch lengths. It shares the weights and returns float32.
+def make_fast(function: Callable[..., Any], networks: Sequence[nn.Module]) -> Callable[..., Any]:
+    """A function of tensors with fewer launches of kernels, for inputs on CUDA.
 
-    Batches of other lengths, such as the last of an epoch, run uncompiled: another compilation would cost
-    more than they do.
+    With networks of torch's and our own layers, CUDA graphs. The user's own modules may wait for the device,
+    which a graph cannot, so a function with these is compiled, where the device supports it.
+    """
+    if all(has_known_layers(network) for network in networks):
+        return Graphed(function, networks)
+    if not supports_triton(torch.device("cuda")):
+        return function
+    # one program per network, mode and step; with the default of 8, later ones would not be compiled
+    torch._dynamo.config.recompile_limit = 64
+    return torch.compile(function, dynamic=False)
+
+
+class FastNetwork(nn.Module):
+    """A network made fast for some batch lengths. It shares the weights and returns float32.
+
+    Batches of other lengths, such as the last of an epoch, run as they are.
     """
 
     def __init__(self, network: nn.Module, lengths: Collection[int], use_bfloat16: bool = True) -> None:
@@ -158,13 +174,19 @@ class CompiledNetwork(nn.Module):
         self.network = network
         self.lengths = set(lengths)
         self.use_bfloat16 = use_bfloat16
-        # in a tuple, so that torch does not register it: otherwise all weights would be listed twice
-        self.compiled = (torch.compile(network, dynamic=False) if lengths else network,)
+        self.fast = make_fast(self.run, [network]) if lengths else self.run
+
+    def run(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.use_bfloat16):
+            return self.network(x).float()
 
     def forward(self, x: Tensor) -> Tensor:
-        network = self.compiled[0] if len(x) in self.lengths else self.network
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.use_bfloat16):
-            return network(x).float()
+        if len(x) not in self.lengths:
+            return self.run(x)
+        return self.fast(x).clone()  # the next call overwrites the output of a graph
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return type(self)(deepcopy(self.network, memo), self.lengths, self.use_bfloat16)
 
 
 def usual_batch_lengths(sizes: Tensor, batch_size: int) -> set[int]:
@@ -181,27 +203,24 @@ def usual_batch_lengths(sizes: Tensor, batch_size: int) -> set[int]:
 
 
 def to_device(network: nn.Module, device: torch.device, lengths: Collection[int]) -> nn.Module:
-    """The network on its device. On CUDA its features are compiled, and its last layer stays in float32."""
+    """The network on its device. On CUDA its features are made fast, and its last layer stays in float32."""
     network = network.to(device)
     if device.type != "mps":
         network = channels_last(network)
     if device.type != "cuda":
         return network
-    # one graph per network, mode and step; with the default of 8, later runs would not be compiled
-    torch._dynamo.config.recompile_limit = 64
-    lengths = lengths if supports_compile(device) else ()
     bfloat16 = has_bfloat16(device)
     if isinstance(network, nn.Sequential) and len(network) == 2:
-        return nn.Sequential(CompiledNetwork(network[0], lengths, bfloat16), network[1])
-    return CompiledNetwork(network, lengths, bfloat16)
+        return nn.Sequential(FastNetwork(network[0], lengths, bfloat16), network[1])
+    return FastNetwork(network, lengths, bfloat16)
 
 
 def plain_network(network: nn.Module) -> nn.Module:
     """The network that `to_device` was given, with the trained weights."""
-    if isinstance(network, CompiledNetwork):
+    if isinstance(network, FastNetwork):
         return network.network
     two_parts = isinstance(network, nn.Sequential) and len(network) == 2
-    if two_parts and isinstance(network[0], CompiledNetwork):
+    if two_parts and isinstance(network[0], FastNetwork):
         return nn.Sequential(network[0].network, network[1])
     return network
 
@@ -212,51 +231,58 @@ def channels_last(network: nn.Module) -> nn.Module:
 
     A network with the user's own modules is left as it is: they may call `view`, which fails on this layout.
     """
-    packages = {type(module).__module__.partition(".")[0] for module in network.modules()}
-    if packages <= {"torch", "apportion"} and not any(is_lazy(p) for p in network.parameters()):
+    if has_known_layers(network) and not any(is_lazy(p) for p in network.parameters()):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network
 
 
-# compiles a part of a training step: `compile_part` for a device and its lengths, or `identity`
-PartCompiler = Callable[..., Callable[..., Any]]
+def has_known_layers(network: nn.Module) -> bool:
+    """Whether a network consists of torch's and our own modules only."""
+    packages = {type(module).__module__.partition(".")[0] for module in network.modules()}
+    return packages <= {"torch", "apportion"}
 
 
-def compile_part(
-    part: Callable[..., Any], device: torch.device, lengths: Collection[int], graphs: bool = False
+# makes a part of a training step fast: `graph_part` for a device and its lengths, or `identity`
+GraphPart = Callable[..., Callable[..., Any]]
+
+
+def graph_part(
+    part: Callable[..., Any],
+    networks: Sequence[nn.Module] = (),
+    *,
+    device: torch.device,
+    lengths: Collection[int],
 ) -> Callable[..., Any]:
-    """A part of a step (a view, a forward pass, a loss), compiled on CUDA for these lengths of its first
-    argument. The host then launches ten kernels instead of a hundred.
+    """A part of a step (a view, a pass, a loss) as CUDA graphs, for these lengths of its first argument.
 
-    With `graphs`, forward and backward pass are one CUDA graph each, which pays off for small networks; the
-    output is overwritten in the next step. Compiled code draws other random numbers of the same law.
+    `networks` are those that it uses. Its arguments are tensors, and its output is overwritten in the next
+    step. Of all parts, only one call is under way at a time.
     """
-    if not lengths or not supports_compile(device):
+    if not lengths or device.type != "cuda":
         return part
-    compiled = torch.compile(part, dynamic=False, mode="reduce-overhead" if graphs else None)
+    fast = make_fast(part, networks)
 
-    def run(x: Tensor, *more: Any) -> Any:
-        function = compiled if len(x) in lengths else part
-        return function(x, *more)
+    def run(x: Tensor, *more: Tensor) -> Any:
+        return fast(x, *more) if len(x) in lengths else part(x, *more)
 
     return run
 
 
-def identity(part: Callable[..., Any], graphs: bool = False) -> Callable[..., Any]:
-    """A `PartCompiler` that compiles nothing."""
+def identity(part: Callable[..., Any], networks: Sequence[nn.Module] = ()) -> Callable[..., Any]:
+    """A `GraphPart` that leaves the part as it is."""
     return part
 
 
-def compile_for(
+def graphs_for(
     device: torch.device, lengths: Collection[int], parts: bool
-) -> tuple[Callable[[nn.Module], nn.Module], PartCompiler]:
-    """Two functions: one places a network on the device, one compiles a part of a step.
+) -> tuple[Callable[[nn.Module], nn.Module], GraphPart]:
+    """Two functions: one places a network on the device, one makes a part of a step fast.
 
-    Only one of them compiles, the second if `parts`: nothing should be compiled twice.
+    Only one of them records graphs, the second if `parts`: a graph cannot be part of another.
     """
     network_lengths = () if parts else lengths
     part_lengths = lengths if parts else ()
     return (
         partial(to_device, device=device, lengths=network_lengths),
-        partial(compile_part, device=device, lengths=part_lengths),
+        partial(graph_part, device=device, lengths=part_lengths),
     )

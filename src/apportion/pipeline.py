@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from apportion._device import compile_for, usual_batch_lengths
+from apportion._device import graphs_for, usual_batch_lengths
 from apportion._random import seeded
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
@@ -343,8 +343,8 @@ def _fit_teacher(
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     # with two views there are several forward passes per step, so its parts are compiled, not the network
     parts = takes_pairs(plan.method)
-    to_device, compile_part = compile_for(bags.x.device, lengths, parts=parts)
-    view = compile_part(plan.view)
+    to_device, graph_part = graphs_for(bags.x.device, lengths, parts=parts)
+    view = graph_part(plan.view)
     with seeded(seed, "first", "weights"):
         network = new_network(model, known, to_device, plan.batch_size, plan.horizontal_flip)
         settings = plan_teacher_optimization(plan, model, network, known)
@@ -355,7 +355,7 @@ def _fit_teacher(
             by=plan.by,
             options=plan.method_options,
             to_device=to_device,
-            compile_part=compile_part,
+            graph_part=graph_part,
         )
     optimizers = make_optimizers(learner.networks(), settings, plan.generator_learning_rate)
     check_state(resume, learner.networks(), optimizers, error=CheckpointError)
@@ -386,7 +386,7 @@ def _fit_student(
 ) -> Generator[EpochState, None, nn.Module]:
     """The second stage, for a new network, which is returned."""
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
-    to_device, _ = compile_for(bags.x.device, lengths, parts=False)
+    to_device, _ = graphs_for(bags.x.device, lengths, parts=False)
     with seeded(seed, "second", "weights"):
         student = new_network(model, bags.known(), to_device, plan.batch_size, plan.horizontal_flip)
     settings = plan_student_optimization(plan, model, student, bags)

@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 
 from apportion import pipeline
 from apportion._device import (
-    compile_for,
     deterministic_algorithms,
     find_device,
+    graphs_for,
     plain_network,
     usual_batch_lengths,
 )
@@ -143,12 +143,12 @@ def train_stage(
     stages: Any = pipeline if group is None else DistributedPipeline(group)
     own_batch_size = batch_size if group is None else process_batch_size(bags, group.size, batch_size)
     lengths = usual_batch_lengths(bags.sizes, own_batch_size)
-    to_device, compile_part = compile_for(task.device, lengths, parts=recipe.stage_augment in PAIRS)
+    to_device, graph_part = graphs_for(task.device, lengths, parts=recipe.stage_augment in PAIRS)
     reseed(recipe.seed, "first" if recipe.second is None else "second", "weights")
     classifier = to_device(build_network(recipe.stage_network, shape, task.data.n_classes))
     if recipe.second is None:
         first = recipe.first
-        augment = compile_part(task.augment)
+        augment = graph_part(task.augment)
         learner = make_learner(
             first.method,
             classifier,
@@ -156,7 +156,7 @@ def train_stage(
             by=first.batches,
             options=first.options,
             to_device=to_device,
-            compile_part=compile_part,
+            graph_part=graph_part,
         )
         optimizers = build_optimizers(learner.networks(), first)
         check_state(resume, learner.networks(), optimizers, error=RunError)

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import nn
 
-from apportion._device import PartCompiler, identity, plain_network
+from apportion._device import GraphPart, identity, plain_network
 from apportion._register import register
 from apportion.bags.bags import Bags
 from apportion.errors import SettingsError
@@ -140,7 +140,7 @@ def make_learner(
     by: str = "bag",
     options: Mapping[str, Any] | None = None,
     to_device: Callable[[nn.Module], nn.Module] = lambda network: network,
-    compile_part: PartCompiler = identity,
+    graph_part: GraphPart = identity,
 ) -> Learner:
     """A method for a classifier, with the other networks that it needs.
 
@@ -156,8 +156,8 @@ def make_learner(
         The kind of batches that the method will be given.
     options : mapping, optional
         Further arguments of the method.
-    to_device, compile_part : callable, optional
-        Move a network to its device; compile a part of a step (see `apportion._device.compile_for`).
+    to_device, graph_part : callable, optional
+        Move a network to its device; make a part of a step fast (see `apportion._device.graphs_for`).
 
     Returns
     -------
@@ -172,7 +172,7 @@ def make_learner(
     if build is None:
         learner = make(classifier, **arguments)
     else:
-        learner = build(classifier, Setup(bags, by, to_device, compile_part), **arguments)
+        learner = build(classifier, Setup(bags, by, to_device, graph_part), **arguments)
     check_learner(learner, name_of(method), names)
     return learner
 

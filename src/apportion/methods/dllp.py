@@ -38,7 +38,7 @@ class DLLP:
         """With a memory, for batches of rows."""
         if setup.by == "bag":
             return cls(classifier)
-        return cls(classifier, PredictionMemory(setup.bags, False, setup.compile_part))
+        return cls(classifier, PredictionMemory(setup.bags, False, setup.graph_part))
 
     def networks(self) -> list[nn.Module]:
         if self.memory is None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from apportion._device import PartCompiler, identity, send_to_device
+from apportion._device import GraphPart, identity, send_to_device
 from apportion.bags.bags import Bags, exact_bag_means
 from apportion.transport import assign_with_duals, round_to_counts
 
@@ -22,12 +22,12 @@ class PredictionMemory(nn.Module):
 
     With `transport`, it also keeps the dual prices of exact transport of these predictions, from which
     `adjusted_scores` reads labels. It is a module without parameters, so that checkpoints include it.
-    `compile_part` compiles the loss of a batch.
+    `graph_part` makes the loss of a batch fast on a GPU.
 
     In a round every row is drawn once. Sums are recomputed at its start, prices at its end.
     """
 
-    def __init__(self, bags: Bags, transport: bool = False, compile_part: PartCompiler = identity) -> None:
+    def __init__(self, bags: Bags, transport: bool = False, graph_part: GraphPart = identity) -> None:
         super().__init__()
         device = bags.x.device
         self.transport = transport
@@ -43,8 +43,11 @@ class PredictionMemory(nn.Module):
         self.register_buffer("log_probs", self.overall.log().repeat(len(bags.x), 1))
         self.register_buffer("prices", prices.to(device))
         self.register_load_state_dict_post_hook(_start_new_round)
+        # of the predictions at the start of the round; filled in place, since graphs read these tensors
+        self.sums = torch.zeros_like(self.proportions)
+        self.overall_at_start = torch.zeros_like(self.overall)
         self.rows_left = 0  # in this round
-        self.compiled_loss = compile_part(self._loss)
+        self.fast_loss = graph_part(self._loss, [self])
 
     def loss(self, logits: Tensor, row: Tensor) -> Tensor:
         """The proportion loss of the bags of these rows, mean over rows. Only these rows get a gradient.
@@ -52,7 +55,7 @@ class PredictionMemory(nn.Module):
         For a batch that consists of whole bags, it equals the loss of DLLP.
         """
         self._begin_round_if_due()
-        return self.compiled_loss(logits, row)
+        return self.fast_loss(logits, row)
 
     def _loss(self, logits: Tensor, row: Tensor) -> Tensor:
         probabilities = logits.float().softmax(1)
@@ -110,8 +113,8 @@ class PredictionMemory(nn.Module):
             return
         # recomputed in every round, since adding small changes forever loses digits
         sums = exact_bag_means(self.log_probs.exp(), self.lengths) * self.sizes
-        self.sums = sums.float()
-        self.overall_at_start = (sums.sum(0) / len(self.bag)).float()
+        self.sums.copy_(sums)
+        self.overall_at_start.copy_(sums.sum(0) / len(self.bag))
         self.rows_left = len(self.bag)
 
 

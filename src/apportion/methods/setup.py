@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from apportion._device import PartCompiler, identity, plain_network
+from apportion._device import GraphPart, identity, plain_network
 from apportion.bags.bags import Bags
 
 
@@ -20,7 +20,7 @@ class Setup:
     bags: Bags  # the training data, without labels
     by: str = "bag"  # the kind of batches the method will be given
     to_device: Callable[[nn.Module], nn.Module] = lambda network: network  # for further networks
-    compile_part: PartCompiler = identity  # compiles a part of a step
+    graph_part: GraphPart = identity  # makes a part of a step fast
 
     def copy_network(self, network: nn.Module) -> nn.Module:
         """A copy of the classifier on its device, such as for a moving average of its weights."""

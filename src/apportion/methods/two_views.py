@@ -11,13 +11,14 @@ weight falls to zero by the middle of training. The method is new; docs/methods/
 import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from apportion._device import PartCompiler, identity, plain_network, send_to_device, start_copy_to_host
+from apportion._device import GraphPart, identity, plain_network, send_to_device, start_copy_to_host
 from apportion.bags.bags import BagBatch, RowBatch
 from apportion.losses import proportion_loss
 from apportion.methods.count_likelihood import count_loss
@@ -26,7 +27,7 @@ from apportion.methods.protocol import LossTerms, WeightAverage, frozen_batch_no
 from apportion.methods.setup import Setup
 from apportion.transport import assign_with_duals, round_to_counts
 
-OnHost = Callable[[], Sequence[Tensor]]  # waits for the CPU copies of a batch's logits, sizes and proportions
+OnHost = Callable[[], Sequence[Tensor]]  # waits for copies of tensors on the CPU, and returns them
 
 
 class TwoViews:
@@ -36,7 +37,7 @@ class TwoViews:
     A batch has x of shape (n, 2, ...): weak and strong views. The bag loss is the proportion loss or, with
     `counts`, the count likelihood; its weight goes from `bag_first` to `bag_last`. Without `transport`, the
     label of an instance is its most probable class. With a `memory`, batches are of rows from all bags.
-    `compile_part` compiles the parts of a step.
+    `graph_part` makes the parts of a step fast on a GPU.
     """
 
     title = "two views"
@@ -56,7 +57,7 @@ class TwoViews:
         transport: bool = True,
         counts: bool = False,
         memory: PredictionMemory | None = None,
-        compile_part: PartCompiler | None = None,
+        graph_part: GraphPart | None = None,
     ) -> None:
         if memory is not None and counts:
             raise ValueError("the count likelihood needs whole bags; leave out counts or memory")
@@ -76,26 +77,26 @@ class TwoViews:
         self.temperature = temperature
         self.transport = transport
         self.counts = counts
-        self.usual_n_bags = 0  # bags in the first batch; passes are compiled for this number only
-        compile_part = compile_part or identity
-        self.weak_pass = compile_part(self._weak_pass, graphs=True)
-        self.strong_pass = compile_part(self._strong_pass, graphs=True)
-        self.contrastive_loss = compile_part(self._contrastive_loss, graphs=True)
-        self.label_losses = compile_part(label_losses, graphs=True)
+        self.usual_n_bags = 0  # bags in the first batch; passes are recorded for this number only
+        graph_part = graph_part or identity
+        self.weak_pass = graph_part(self._weak_pass, [network])
+        self.strong_pass = graph_part(self._strong_pass, [network])
+        self.contrastive_loss = graph_part(self._contrastive_loss, [projector])
+        self.label_losses = graph_part(label_losses)
 
     @classmethod
     def build(cls, network: nn.Module, setup: Setup, transport: bool = True, **options: Any) -> Self:
         """With the average, the projector and, for batches of rows, the memory that the method needs."""
         plain = split_network(plain_network(network))
         head = cast(nn.Linear, plain[1])
-        memory = PredictionMemory(setup.bags, transport, setup.compile_part) if setup.by == "row" else None
+        memory = PredictionMemory(setup.bags, transport, setup.graph_part) if setup.by == "row" else None
         return cls(
             network,
             setup.to_device(deepcopy(plain)),
             make_projector(head.in_features).to(head.weight.device),
             transport=transport,
             memory=memory,
-            compile_part=setup.compile_part,
+            graph_part=setup.graph_part,
             **options,
         )
 
@@ -104,37 +105,38 @@ class TwoViews:
 
     def losses(self, batch: BagBatch | RowBatch, progress: float) -> Iterator[LossTerms]:
         weak, strong = batch.x.unbind(1)
-        features, logits, *bag_loss = self.weak_pass(weak, self._bags_for_pass(batch))
-        on_host = self._start_copy(logits, batch)
+        host_bags = self._copy_bags(batch)  # first, so that they are there long before the logits
+        features, logits, *bag_loss = self.weak_pass(weak, *self._bags_for_pass(batch))
+        host_logits = None if host_bags is None else start_copy_to_host(logits.float())
         strong_features, strong_logits = self.strong_pass(strong)
         bag_weight = self.bag_first + (self.bag_last - self.bag_first) * progress
-        loss = bag_loss[0] if bag_loss else self.bag_loss(logits, batch, on_host)
+        loss = bag_loss[0] if bag_loss else self.bag_loss(logits, batch, host_logits, host_bags)
         terms = {"proportion": bag_weight * loss}
         if progress < 0.5:
             contrast = self.contrastive_loss(features, strong_features)
             terms["contrast"] = self.contrast * (1 - 2 * progress) * contrast
         # last, so that the device is busy with all of the above while the CPU solves the transport problems
-        classes, scores = self.labels(logits.detach(), batch, on_host)
+        classes, scores = self.labels(logits.detach(), batch, host_logits, host_bags)
         terms["labels"] = self.label_losses(strong_logits, classes, scores).mean()
         yield terms
         self.averaging.update(self.classifier, self.network)
         if self.memory is not None:
             self.memory.update(logits, batch.row)
 
-    def _bags_for_pass(self, batch: BagBatch | RowBatch) -> tuple[Tensor, Tensor] | None:
-        """Sizes and proportions of a usual batch, whose proportion loss is compiled with the forward pass."""
+    def _bags_for_pass(self, batch: BagBatch | RowBatch) -> tuple[Tensor, ...]:
+        """Sizes and proportions of a usual batch, whose proportion loss belongs to the forward pass."""
         if isinstance(batch, RowBatch) or self.counts or batch.undrawn:
-            return None
+            return ()
         if not self.usual_n_bags:
             self.usual_n_bags = len(batch.sizes)
-        return (batch.sizes, batch.proportions) if len(batch.sizes) == self.usual_n_bags else None
+        return (batch.sizes, batch.proportions) if len(batch.sizes) == self.usual_n_bags else ()
 
-    def _weak_pass(self, x: Tensor, bags: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, ...]:
+    def _weak_pass(self, x: Tensor, *bags: Tensor) -> tuple[Tensor, ...]:
         """Features, logits and, for whole bags of these sizes and proportions, the proportion loss."""
         body, head = self.network
         features = body(x)
         logits = head(features)
-        if bags is None:
+        if not bags:
             return features, logits
         sizes, proportions = bags
         return features, logits, proportion_loss(logits, sizes, proportions)
@@ -146,21 +148,34 @@ class TwoViews:
     def _contrastive_loss(self, weak: Tensor, strong: Tensor) -> Tensor:
         return info_nce(self.projector(weak), self.projector(strong), self.temperature)
 
-    def _start_copy(self, logits: Tensor, batch: BagBatch | RowBatch) -> OnHost | None:
+    def _copy_bags(self, batch: BagBatch | RowBatch) -> OnHost | None:
         """Start copying to the CPU what transport and the count likelihood of whole bags need there."""
         if isinstance(batch, RowBatch) or not (self.transport or self.counts):
             return None
-        return start_copy_to_host(logits.float(), batch.sizes, batch.proportions)
+        return start_copy_to_host(batch.sizes, batch.proportions)
 
-    def bag_loss(self, logits: Tensor, batch: BagBatch | RowBatch, on_host: OnHost | None) -> Tensor:
+    def bag_loss(
+        self,
+        logits: Tensor,
+        batch: BagBatch | RowBatch,
+        host_logits: OnHost | None = None,
+        host_bags: OnHost | None = None,
+    ) -> Tensor:
         if isinstance(batch, RowBatch):
             return self._memory().loss(logits, batch.row)
         if self.counts:
+            on_host = None
+            if host_logits is not None and host_bags is not None:
+                on_host = partial(_both, host_logits, host_bags)
             return count_loss(logits, batch.sizes, batch.proportions, batch.undrawn, on_host=on_host)
         return proportion_loss(logits, batch.sizes, batch.proportions, batch.undrawn)
 
     def labels(
-        self, logits: Tensor, batch: BagBatch | RowBatch, on_host: OnHost | None
+        self,
+        logits: Tensor,
+        batch: BagBatch | RowBatch,
+        host_logits: OnHost | None = None,
+        host_bags: OnHost | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The label of every row, (n,), and the scores (n, k) of which it is the largest."""
         if not self.transport:
@@ -168,9 +183,11 @@ class TwoViews:
         if isinstance(batch, RowBatch):
             scores = self._memory().adjusted_scores(logits, batch.row)
             return scores.argmax(1), scores
-        if on_host is None:
-            on_host = start_copy_to_host(logits.float(), batch.sizes, batch.proportions)
-        return transport_labels(logits, on_host)
+        return transport_labels(
+            logits,
+            host_logits or start_copy_to_host(logits.float()),
+            host_bags or start_copy_to_host(batch.sizes, batch.proportions),
+        )
 
     def _memory(self) -> PredictionMemory:
         if self.memory is None:
@@ -189,13 +206,19 @@ def split_network(network: nn.Module) -> nn.Sequential:
     return network
 
 
-def transport_labels(logits: Tensor, on_host: OnHost) -> tuple[Tensor, Tensor]:
+def _both(host_logits: OnHost, host_bags: OnHost) -> Sequence[Tensor]:
+    return (*host_logits(), *host_bags())
+
+
+def transport_labels(logits: Tensor, host_logits: OnHost, host_bags: OnHost) -> tuple[Tensor, Tensor]:
     """Exact transport labels of a batch of whole bags, (n,), and logits minus their dual prices, (n, k).
 
     The label is the class with the highest score. The larger its lead, the more certain it is.
     """
-    host_logits, sizes, proportions = on_host()
-    assignment = assign_with_duals(host_logits, sizes, round_to_counts(proportions, sizes))
+    sizes, proportions = host_bags()
+    counts = round_to_counts(proportions, sizes)  # while the device still computes the logits
+    (scores,) = host_logits()
+    assignment = assign_with_duals(scores, sizes, counts)
     prices = assignment.prices.float().repeat_interleave(sizes, 0)
     classes = send_to_device(assignment.classes, logits.device)
     return classes, logits.float() - send_to_device(prices, logits.device)

@@ -6,6 +6,7 @@ from torch import nn
 
 from apportion.errors import DataError
 from apportion.networks.flip import FlipAveraged
+from apportion.networks.fused_norm import FusedSequential
 
 
 def conv13(
@@ -33,7 +34,7 @@ def conv13(
         normalization = [nn.BatchNorm2d(filters)] if norm else []
         return [convolution, *normalization, nn.LeakyReLU(slope)]
 
-    features = nn.Sequential(
+    features = FusedSequential(
         *conv(shape[0], 128, 3, 1), *conv(128, 128, 3, 1), *conv(128, 128, 3, 1),
         nn.MaxPool2d(2), nn.Dropout(dropout),
         *conv(128, 256, 3, 1), *conv(256, 256, 3, 1), *conv(256, 256, 3, 1),

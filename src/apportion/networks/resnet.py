@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from apportion.errors import DataError
 from apportion.networks.flip import FlipAveraged
+from apportion.networks.fused_norm import FusedSequential, norm_leaky_relu
 
 # --- ResNet-9
 
@@ -33,10 +34,10 @@ def resnet9(
         what = f"images of {height} x {image_width} are too small for resnet9"
         raise DataError(f"{what}; enlarge them to 8 x 8")
 
-    def conv(channels: int, filters: int, pool: bool) -> nn.Sequential:
+    def conv(channels: int, filters: int, pool: bool) -> nn.Module:
         convolution = nn.Conv2d(channels, filters, 3, padding=1, bias=False)
         pooling = [nn.MaxPool2d(2)] if pool else []
-        return nn.Sequential(convolution, *pooling, nn.BatchNorm2d(filters), nn.LeakyReLU(slope))
+        return FusedSequential(convolution, *pooling, nn.BatchNorm2d(filters), nn.LeakyReLU(slope))
 
     def residual(channels: int) -> nn.Module:
         return Residual(conv(channels, channels, False), conv(channels, channels, False))
@@ -88,7 +89,7 @@ def resnet18(shape: Sequence[int], n_classes: int, dropout: float = 0.0) -> nn.S
             )
             width = next_width
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(nn.Sequential(*layers), nn.Linear(512, n_classes))
+    return nn.Sequential(FusedSequential(*layers), nn.Linear(512, n_classes))
 
 
 def wrn_28_2(shape: Sequence[int], n_classes: int, dropout: float = 0.0, slope: float = 0.1) -> nn.Sequential:
@@ -108,7 +109,7 @@ def wrn_28_2(shape: Sequence[int], n_classes: int, dropout: float = 0.0, slope: 
             )
             width = next_width
     layers += [nn.BatchNorm2d(128), nn.LeakyReLU(slope), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(nn.Sequential(*layers), nn.Linear(128, n_classes))
+    return nn.Sequential(FusedSequential(*layers), nn.Linear(128, n_classes))
 
 
 class ResidualBlock(nn.Module):
@@ -132,8 +133,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.norm_first:
-            y = F.leaky_relu(self.norm1(x), self.slope)
-            y = self.dropout(F.leaky_relu(self.norm2(self.conv1(y)), self.slope))
+            y = norm_leaky_relu(self.norm1, x, self.slope)
+            y = self.dropout(norm_leaky_relu(self.norm2, self.conv1(y), self.slope))
             return self.shortcut(x) + self.conv2(y)
-        y = self.dropout(F.leaky_relu(self.norm1(self.conv1(x)), self.slope))
+        y = self.dropout(norm_leaky_relu(self.norm1, self.conv1(x), self.slope))
         return F.leaky_relu(self.norm2(self.conv2(y)) + self.shortcut(x), self.slope)

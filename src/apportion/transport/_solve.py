@@ -424,7 +424,7 @@ def announce_compilation(kernel: Any, name: str, seconds: int) -> None:
     """Warn before the first call compiles. Later processes find the result in numba's cache."""
     from numba import config
 
-    if vars(config)["DISABLE_JIT"] or kernel.signatures:
+    if vars(config)["DISABLE_JIT"] or kernel.overloads:
         return
     folder = kernel.stats.cache_path
     module = kernel.py_func.__module__.rpartition(".")[2]

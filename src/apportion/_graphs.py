@@ -1,0 +1,163 @@
+"""CUDA graphs: the kernels of a function are recorded once and then launched together.
+
+A training step on a fast GPU takes less time than Python needs to launch its kernels one by one. Recording
+takes no time to speak of, where a compiler would take tens of seconds.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+WARMUP = 3  # plain calls, in which libraries choose their kernels, before a graph is recorded
+
+
+class Graphed:
+    """A function of tensors whose forward and backward passes are one launch each.
+
+    The function is recorded once for each combination of shapes and of training mode, frozen weights and
+    frozen statistics. While gradients of one call are still to come, further calls run without a graph, since
+    they would overwrite what the backward pass needs. Gradients of gradients are not supported. An output is
+    overwritten by the next call; copy what has to last.
+
+    Parameters
+    ----------
+    function : callable
+        From tensors to a tensor or a tuple of tensors. It must not wait for the device.
+    networks : sequence of nn.Module
+        The networks that it uses.
+    """
+
+    def __init__(self, function: Callable[..., Any], networks: Sequence[nn.Module] = ()) -> None:
+        self.function = function
+        self.networks = nn.ModuleList(networks)
+        self.calls: dict[Any, int] = {}
+        self.recordings: dict[Any, _Recording] = {}
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        if torch.cuda.is_current_stream_capturing():  # as part of a larger graph
+            return self.function(*inputs)
+        key = self._key(inputs)
+        recording = self.recordings.get(key)
+        if recording is None:
+            self.calls[key] = self.calls.get(key, 0) + 1
+            if self.calls[key] <= WARMUP:
+                return self.function(*inputs)
+            recording = self.recordings[key] = _Recording(self.function, inputs, self.networks)
+        elif recording.awaits_gradients():
+            return self.function(*inputs)
+        outputs = _Replay.apply(recording, *inputs, *recording.weights)
+        return outputs if recording.is_tuple else outputs[0]
+
+    def _key(self, inputs: Sequence[Tensor]) -> Any:
+        """What a recording depends on. Addresses change if weights are replaced or moved."""
+        described = tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in inputs)
+        modes = tuple((m.training, getattr(m, "track_running_stats", None)) for m in self.networks.modules())
+        weights = tuple((p.data_ptr(), p.requires_grad) for p in self.networks.parameters())
+        buffers = tuple(b.data_ptr() for b in self.networks.buffers())
+        return torch.is_grad_enabled(), described, modes, weights, buffers
+
+
+class _Recording:
+    """The graphs of a function for inputs of some shapes, and the tensors that the graphs read and write."""
+
+    def __init__(
+        self, function: Callable[..., Any], inputs: Sequence[Tensor], networks: nn.ModuleList
+    ) -> None:
+        self.inputs = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+        self.weights: list[Tensor] = []
+        if torch.is_grad_enabled():
+            self.weights = [p for p in networks.parameters() if p.requires_grad]
+        self.forward_graph = torch.cuda.CUDAGraph()
+        self.backward_graph = torch.cuda.CUDAGraph()
+        self.version = 0
+        self.last_call: Callable[[], Any] = lambda: None
+        options: dict[str, Any] = {
+            "pool": torch.cuda.graph_pool_handle(),
+            # on a stream of this device: torch's own belongs to the device of the first recording
+            "stream": torch.cuda.Stream(inputs[0].device),
+            "capture_error_mode": "thread_local",
+        }
+        with _twins_of_weights(networks) as twins:
+            sources = [*self.inputs, *(twins[id(weight)] for weight in self.weights)]
+            with torch.cuda.graph(self.forward_graph, **options):
+                outputs = function(*self.inputs)
+            self.is_tuple = isinstance(outputs, tuple)
+            outputs = outputs if self.is_tuple else (outputs,)
+            self.with_gradient = [i for i, each in enumerate(outputs) if each.requires_grad]
+            learned = [i for i, source in enumerate(sources) if source.requires_grad]
+            self.d_outputs = [torch.zeros_like(outputs[i]) for i in self.with_gradient]
+            self.d_sources: list[Tensor | None] = [None] * len(sources)
+            if self.with_gradient:
+                with torch.cuda.graph(self.backward_graph, **options):
+                    gradients = torch.autograd.grad(
+                        [outputs[i] for i in self.with_gradient],
+                        [sources[i] for i in learned],
+                        self.d_outputs,
+                        allow_unused=True,
+                    )
+                for i, gradient in zip(learned, gradients, strict=True):
+                    self.d_sources[i] = gradient
+        self.outputs = tuple(each.detach() for each in outputs)
+
+    def awaits_gradients(self) -> bool:
+        return self.last_call() is not None
+
+
+@contextmanager
+def _twins_of_weights(networks: nn.ModuleList) -> Iterator[dict[int, Tensor]]:
+    """Within this context, networks have other parameters with the same values, by the id of the originals.
+
+    Autograd remembers on which stream a parameter was first used, and a recording uses a stream of its own.
+    """
+    twins = {id(p): p.detach().requires_grad_(p.requires_grad) for p in networks.parameters()}
+    originals = [(m, name, p) for m in networks.modules() for name, p in m._parameters.items()]
+    try:
+        for module, name, p in originals:
+            module._parameters[name] = None if p is None else twins[id(p)]  # type: ignore[assignment]
+        yield twins
+    finally:
+        for module, name, p in originals:
+            module._parameters[name] = p
+
+
+class _Call:
+    """A call whose backward pass is to come; it is dropped with the outputs of the call."""
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, recording: _Recording, *inputs: Tensor) -> tuple[Tensor, ...]:
+        for own, given in zip(recording.inputs, inputs, strict=False):
+            if own.data_ptr() != given.data_ptr():
+                own.detach().copy_(given)
+        recording.forward_graph.replay()
+        recording.version += 1
+        outputs = tuple(each.detach() for each in recording.outputs)
+        ctx.recording = recording
+        ctx.version = recording.version
+        if any(ctx.needs_input_grad):
+            ctx.call = _Call()
+            recording.last_call = weakref.ref(ctx.call)
+        fixed = [each for i, each in enumerate(outputs) if i not in recording.with_gradient]
+        ctx.mark_non_differentiable(*fixed)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        recording = ctx.recording
+        if recording.version != ctx.version:
+            raise RuntimeError(
+                "the values that this backward pass needs have been overwritten by a later call; take "
+                "gradients only once, and before the next step"
+            )
+        ctx.call = None
+        for own, i in zip(recording.d_outputs, recording.with_gradient, strict=True):
+            own.copy_(gradients[i])
+        recording.backward_graph.replay()
+        return (None, *(None if each is None else each.detach() for each in recording.d_sources))

@@ -16,7 +16,7 @@ A new first stage is a class with a `classifier`, `networks()` and `losses()`. T
 `testing.check_method` runs the tests that every method has to pass.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -93,6 +93,9 @@ class WeightAverage(nn.Module):
     def __init__(self, momentum: float) -> None:
         super().__init__()
         self.momentum = momentum
+        # lists in a tuple, so that torch does not register the modules; to find them anew would take longer
+        # than the update itself
+        self.modules_of: tuple[list[nn.Module], list[nn.Module]] = ([], [])
         self.register_buffer("taken", torch.zeros((), dtype=torch.int64))  # on the CPU: every step reads it
 
     @torch.no_grad()
@@ -100,11 +103,23 @@ class WeightAverage(nn.Module):
         """Move `average` one step toward `network`, in place."""
         steps = int(self.taken)
         momentum = min(self.momentum, (1 + steps) / (10 + steps))
-        torch._foreach_lerp_(_floating_tensors(average), _floating_tensors(network), 1 - momentum)
+        if (
+            not self.modules_of[0]
+            or self.modules_of[0][0] is not average
+            or self.modules_of[1][0] is not network
+        ):
+            self.modules_of = list(average.modules()), list(network.modules())
+        old, new = map(_floating_tensors, self.modules_of)
+        torch._foreach_lerp_(old, new, 1 - momentum)
         self.taken += 1
 
 
-def _floating_tensors(network: nn.Module) -> list[Tensor]:
+def _floating_tensors(modules: Sequence[nn.Module]) -> list[Tensor]:
     """Parameters and buffers. Not cached, since networks move between devices and buffers are replaced."""
-    tensors = [*network.parameters(), *network.buffers()]
-    return [tensor for tensor in tensors if tensor.is_floating_point()]
+    tensors = {
+        id(tensor): tensor
+        for module in modules
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None and tensor.is_floating_point()
+    }
+    return list(tensors.values())  # each once, though modules may share it

@@ -9,6 +9,9 @@ backward pass finds the maximum again.
 Images are in channels-last layout, so memory is a matrix (rows, channels) with a row for each pixel. Sums are
 taken in float32 by a fixed number of programs and added up in a fixed order: results do not vary between
 runs. Only `fused_norm` imports this file, since Triton is there with CUDA builds of torch only.
+
+Triton compiles a kernel anew for every property of an integer that it can use. Of these only the number of
+channels is worth it: it says which loads are aligned.
 """
 
 import triton
@@ -18,7 +21,7 @@ MOMENTS = 4  # rows of `moments`: mean, 1/std, scale and shift of each channel
 GRADIENT = 3  # rows of `gradient`: see `_finish_gradient`
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows"])
 def _sum_rows(x, sums, n_rows, channels, rows: tl.constexpr, width: tl.constexpr):
     """Sums of x - pivot and of its square over the rows of each program; the pivot is the first row of x.
 
@@ -56,7 +59,7 @@ def _add_up(sums, n_programs, channels, c, programs: tl.constexpr):
     return tl.sum(first, 0), tl.sum(second, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "n_programs"])
 def _finish_moments(
     sums, x, weight, bias, running_mean, running_var, n_batches, moments, n_programs, n_rows, momentum, eps,
     channels, track: tl.constexpr, programs: tl.constexpr, width: tl.constexpr,
@@ -96,12 +99,47 @@ def _first_of_window(r, image_width, pool: tl.constexpr):
 
 
 @triton.jit
+def _load_window(at, mask, channels, image_width):
+    """The four values of each window."""
+    below = image_width * channels
+    a = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    b = tl.load(at + channels, mask=mask, other=0.0).to(tl.float32)
+    c = tl.load(at + below, mask=mask, other=0.0).to(tl.float32)
+    d = tl.load(at + below + channels, mask=mask, other=0.0).to(tl.float32)
+    return a, b, c, d
+
+
+@triton.jit
+def _largest(a, b, c, d):
+    """The largest of four values, and the first that is as large, 0 to 3."""
+    best, which = a, tl.zeros(a.shape, tl.int32)
+    which = tl.where(b > best, 1, which)
+    best = tl.maximum(best, b)
+    which = tl.where(c > best, 2, which)
+    best = tl.maximum(best, c)
+    which = tl.where(d > best, 3, which)
+    return tl.maximum(best, d), which
+
+
+@triton.jit
 def _activate(x, scale, shift, slope):
     normal = x * scale[None, :] + shift[None, :]
     return tl.where(normal > 0, normal, slope * normal)
 
 
 @triton.jit
+def _largest_activation(a, b, c, d, scale, shift, slope):
+    a, b = _activate(a, scale, shift, slope), _activate(b, scale, shift, slope)
+    c, d = _activate(c, scale, shift, slope), _activate(d, scale, shift, slope)
+    return _largest(a, b, c, d)
+
+
+@triton.jit
+def _choose(which, a, b, c, d):
+    return tl.where(which == 1, b, tl.where(which == 2, c, tl.where(which == 3, d, a)))
+
+
+@triton.jit(do_not_specialize=["n_rows", "image_width"])
 def _apply(
     x, moments, y, n_rows, image_width, channels, slope, pool: tl.constexpr,
     rows: tl.constexpr, width: tl.constexpr,
@@ -113,47 +151,16 @@ def _apply(
     scale = tl.load(moments + 2 * channels + c, mask=c < channels, other=0.0)
     shift = tl.load(moments + 3 * channels + c, mask=c < channels, other=0.0)
     at = x + _first_of_window(r, image_width, pool)[:, None] * channels + c[None, :]
-    best = _activate(tl.load(at, mask=mask, other=0.0).to(tl.float32), scale, shift, slope)
     if pool:
-        below = image_width * channels
-        best = tl.maximum(
-            best, _activate(tl.load(at + channels, mask=mask, other=0.0).to(tl.float32), scale, shift, slope)
-        )
-        best = tl.maximum(
-            best, _activate(tl.load(at + below, mask=mask, other=0.0).to(tl.float32), scale, shift, slope)
-        )
-        best = tl.maximum(
-            best,
-            _activate(
-                tl.load(at + below + channels, mask=mask, other=0.0).to(tl.float32), scale, shift, slope
-            ),
-        )
+        v0, v1, v2, v3 = _load_window(at, mask, channels, image_width)
+        result, _ = _largest_activation(v0, v1, v2, v3, scale, shift, slope)
+    else:
+        result = _activate(tl.load(at, mask=mask, other=0.0).to(tl.float32), scale, shift, slope)
     to = y + r.to(tl.int64)[:, None] * channels + c[None, :]
-    tl.store(to, best.to(y.dtype.element_ty), mask=mask)
+    tl.store(to, result.to(y.dtype.element_ty), mask=mask)
 
 
-@triton.jit
-def _load_window(at, mask, channels, image_width, scale, shift, slope):
-    """The four values of each window, and the first whose activation is largest, 0 to 3."""
-    below = image_width * channels
-    a = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-    b = tl.load(at + channels, mask=mask, other=0.0).to(tl.float32)
-    d = tl.load(at + below, mask=mask, other=0.0).to(tl.float32)
-    e = tl.load(at + below + channels, mask=mask, other=0.0).to(tl.float32)
-    best = _activate(a, scale, shift, slope)
-    which = tl.zeros(best.shape, tl.int32)
-    other = _activate(b, scale, shift, slope)
-    which = tl.where(other > best, 1, which)
-    best = tl.maximum(best, other)
-    other = _activate(d, scale, shift, slope)
-    which = tl.where(other > best, 2, which)
-    best = tl.maximum(best, other)
-    other = _activate(e, scale, shift, slope)
-    which = tl.where(other > best, 3, which)
-    return a, b, d, e, which
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "image_width"])
 def _sum_gradients(
     x, dy, moments, sums, n_rows, image_width, channels, slope, pool: tl.constexpr,
     rows: tl.constexpr, width: tl.constexpr,
@@ -170,10 +177,12 @@ def _sum_gradients(
         r = start + tl.arange(0, rows)
         mask = (r < n_rows)[:, None] & inside[None, :]
         at = x + _first_of_window(r, image_width, pool)[:, None] * channels + c[None, :]
-        value = tl.load(at, mask=mask, other=0.0).to(tl.float32)
         if pool:
-            value, b, d, e, which = _load_window(at, mask, channels, image_width, scale, shift, slope)
-            value = tl.where(which == 1, b, tl.where(which == 2, d, tl.where(which == 3, e, value)))
+            v0, v1, v2, v3 = _load_window(at, mask, channels, image_width)
+            _, which = _largest_activation(v0, v1, v2, v3, scale, shift, slope)
+            value = _choose(which, v0, v1, v2, v3)
+        else:
+            value = tl.load(at, mask=mask, other=0.0).to(tl.float32)
         g = tl.load(dy + r.to(tl.int64)[:, None] * channels + c[None, :], mask=mask, other=0.0).to(tl.float32)
         g = tl.where(value * scale[None, :] + shift[None, :] > 0, g, slope * g)
         total += g
@@ -183,7 +192,7 @@ def _sum_gradients(
     tl.store(out + channels, tl.sum(products, 0), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "n_programs"])
 def _finish_gradient(
     sums, moments, d_weight, d_bias, gradient, n_programs, n_rows, channels,
     programs: tl.constexpr, width: tl.constexpr,
@@ -203,7 +212,7 @@ def _finish_gradient(
     tl.store(gradient + 2 * channels + c, -scale * total / n_rows - slope_x * mean, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "image_width"])
 def _input_gradient(
     x, dy, moments, gradient, dx, n_rows, image_width, channels, slope, pool: tl.constexpr,
     rows: tl.constexpr, width: tl.constexpr,
@@ -221,48 +230,38 @@ def _input_gradient(
     offset = _first_of_window(r, image_width, pool)[:, None] * channels + c[None, :]
     kind = dx.dtype.element_ty
     if pool:
-        a, b, d, e, which = _load_window(x + offset, mask, channels, image_width, scale, shift, slope)
-        best = tl.where(which == 1, b, tl.where(which == 2, d, tl.where(which == 3, e, a)))
+        v0, v1, v2, v3 = _load_window(x + offset, mask, channels, image_width)
+        _, which = _largest_activation(v0, v1, v2, v3, scale, shift, slope)
+        best = _choose(which, v0, v1, v2, v3)
         g = by_g * tl.where(best * scale[None, :] + shift[None, :] > 0, g, slope * g)
         to = dx + offset
         below = image_width * channels
-        tl.store(to, (by_x * a + constant + tl.where(which == 0, g, 0.0)).to(kind), mask=mask)
-        tl.store(to + channels, (by_x * b + constant + tl.where(which == 1, g, 0.0)).to(kind), mask=mask)
-        tl.store(to + below, (by_x * d + constant + tl.where(which == 2, g, 0.0)).to(kind), mask=mask)
-        tl.store(
-            to + below + channels, (by_x * e + constant + tl.where(which == 3, g, 0.0)).to(kind), mask=mask
-        )
+        tl.store(to, (by_x * v0 + constant + tl.where(which == 0, g, 0.0)).to(kind), mask=mask)
+        tl.store(to + channels, (by_x * v1 + constant + tl.where(which == 1, g, 0.0)).to(kind), mask=mask)
+        tl.store(to + below, (by_x * v2 + constant + tl.where(which == 2, g, 0.0)).to(kind), mask=mask)
+        last = (by_x * v3 + constant + tl.where(which == 3, g, 0.0)).to(kind)
+        tl.store(to + below + channels, last, mask=mask)
     else:
         value = tl.load(x + offset, mask=mask, other=0.0).to(tl.float32)
         g = tl.where(value * scale[None, :] + shift[None, :] > 0, g, slope * g)
         tl.store(dx + offset, (by_g * g + by_x * value + constant).to(kind), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "image_width"])
 def _pool(x, y, which, n_rows, image_width, channels, rows: tl.constexpr, width: tl.constexpr):
     """The largest of each window of four, and which it is."""
     c = tl.program_id(1) * width + tl.arange(0, width)
     r = tl.program_id(0) * rows + tl.arange(0, rows)
     mask = (r < n_rows)[:, None] & (c < channels)[None, :]
     at = x + _first_of_window(r, image_width, True)[:, None] * channels + c[None, :]
-    below = image_width * channels
-    best = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-    index = tl.zeros(best.shape, tl.int32)
-    other = tl.load(at + channels, mask=mask, other=0.0).to(tl.float32)
-    index = tl.where(other > best, 1, index)
-    best = tl.maximum(best, other)
-    other = tl.load(at + below, mask=mask, other=0.0).to(tl.float32)
-    index = tl.where(other > best, 2, index)
-    best = tl.maximum(best, other)
-    other = tl.load(at + below + channels, mask=mask, other=0.0).to(tl.float32)
-    index = tl.where(other > best, 3, index)
-    best = tl.maximum(best, other)
+    v0, v1, v2, v3 = _load_window(at, mask, channels, image_width)
+    best, index = _largest(v0, v1, v2, v3)
     to = r.to(tl.int64)[:, None] * channels + c[None, :]
     tl.store(y + to, best.to(y.dtype.element_ty), mask=mask)
     tl.store(which + to, index.to(tl.uint8), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "image_width"])
 def _pool_gradient(dy, which, dx, n_rows, image_width, channels, rows: tl.constexpr, width: tl.constexpr):
     c = tl.program_id(1) * width + tl.arange(0, width)
     r = tl.program_id(0) * rows + tl.arange(0, rows)

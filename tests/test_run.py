@@ -381,7 +381,7 @@ def test_validation_bags_are_not_trained_on(tmp_path):
     assert read_result(tmp_path)["test_accuracy"]["validation"] == chosen["test_accuracy"]
 
 
-@pytest.mark.parametrize("bagging", ["dirichlet", "cluster"])
+@pytest.mark.parametrize("bagging", ["dirichlet", "cluster", "kmeans"])
 def test_other_baggings_run(tmp_path, bagging):
     recipe = replace(TINY, data=replace(TINY.data, bagging=bagging), first=FirstStage(epochs=1))
     assert len(run_all(recipe, tmp_path)) == 1

@@ -41,7 +41,7 @@ def test_bags_depend_on_the_generator_alone(kind):
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("kind", ["random", "cluster"])
+@pytest.mark.parametrize("kind", ["random", "cluster", "kmeans"])
 def test_random_and_cluster_bags_do_not_look_at_the_labels(kind):
     data = blobs(0, 300)
     one = make_bags(data.x, data.y, 25, 4, stream(0), kind)[0]
@@ -74,6 +74,18 @@ def test_cluster_bags_differ_more_from_one_another_than_random_ones():
         return spread(torch.stack([part.mean(0) for part in bags.x.split(50)]))
 
     assert apart("cluster") > 2 * apart("random")
+
+
+def test_kmeans_bags_are_the_clusters_themselves():
+    """Every row is nearest to the mean of its own bag, but for the last step of k-means in small batches."""
+    data = blobs(0, 1000)
+    bags, _ = make_bags(data.x, data.y, 100, 4, stream(0), "kmeans")
+    assert 5 <= len(bags.sizes) <= 10
+    assert len(bags.sizes.unique()) > 1
+    means = torch.stack([part.mean(0) for part in bags.x.split(bags.sizes.tolist())])
+    nearest = torch.cdist(bags.x, means).argmin(1)
+    own = torch.repeat_interleave(bags.sizes)
+    assert float((nearest == own).float().mean()) > 0.9
 
 
 def test_wide_instances_are_reduced_before_they_are_clustered():

@@ -24,13 +24,14 @@ def make_bags(
     y : array-like of shape (n,)
         Labels from 0 to `n_classes` - 1.
     size : int
-        Instances per bag. If it does not divide n, the remainder is one smaller bag (P13 in docs/paper.md).
+        Instances per bag, for kind="kmeans" on average. If it does not divide n, the remainder is one smaller
+        bag (P13 in docs/paper.md).
     n_classes : int
         Number of classes.
     generator : torch.Generator
         Source of all randomness.
-    kind : {"random", "dirichlet", "cluster"}, default="random"
-        Random bags, bags of skewed proportions, or bags of similar instances.
+    kind : {"random", "dirichlet", "cluster", "kmeans"}, default="random"
+        Random bags, bags of skewed proportions, bags of similar instances, or bags that are k-means clusters.
 
     Returns
     -------
@@ -98,11 +99,33 @@ def cluster_bag_ids(
     return dirichlet_bag_ids(x, torch.from_numpy(cluster), size, generator)
 
 
+def kmeans_bag_ids(x: Tensor, y: Tensor, size: int, generator: torch.Generator) -> np.ndarray:
+    """Bags that are k-means clusters, of very different sizes, as published for LLP-VAT [1]_.
+
+    Clusters are found in the first 600 principal components.
+
+    References
+    ----------
+    .. [1] Tsai & Lin, "Learning from label proportions with consistency regularization", ACML 2020.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+    from sklearn.decomposition import PCA
+
+    state = int(torch.randint(2**31 - 1, (), generator=generator))
+    flat = x.reshape(len(x), -1).float().numpy()
+    if flat.shape[1] > 600:
+        flat = PCA(600, svd_solver="covariance_eigh").fit_transform(flat)
+    n_clusters = max(1, len(x) // size)
+    cluster = MiniBatchKMeans(n_clusters, random_state=state, n_init=1).fit_predict(flat)
+    return np.unique(cluster, return_inverse=True)[1]  # clusters may have become empty
+
+
 # (x, y, size, generator) -> (N,) the bag of each instance
 BAG_KINDS: dict[str, Callable[[Tensor, Tensor, int, torch.Generator], np.ndarray]] = {
     "random": random_bag_ids,
     "dirichlet": dirichlet_bag_ids,
     "cluster": cluster_bag_ids,
+    "kmeans": kmeans_bag_ids,
 }
 
 

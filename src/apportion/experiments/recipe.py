@@ -37,7 +37,7 @@ LOSSES = ("ce", "sce", *(f"sce-{preset}" for preset in SCE_WEIGHTS))
 class Data:
     name: str = "moons"
     bag_size: int = 50
-    bagging: str = "random"  # or dirichlet, cluster
+    bagging: str = "random"  # or dirichlet, cluster, kmeans
     validation_fraction: float = 0.0  # of the bags: not trained on, so that they can choose an epoch
 
 

@@ -196,6 +196,30 @@ def test_a_backward_pass_after_the_next_call_is_refused():
 
 
 @pytest.mark.gpu
+def test_a_function_that_waits_for_the_device_runs_without_a_graph():
+    network = nn.Linear(3, 3).to(CUDA)
+
+    def waits(x):
+        return network(x) * (2.0 if float(x.sum()) > 0 else 3.0)
+
+    graphed = Graphed(waits, [network])
+    x = torch.randn(WARMUP + 4, 4, 3, device=CUDA)
+    for each in x:
+        torch.testing.assert_close(graphed(each), waits(each))
+        network.zero_grad()
+        graphed(each).sum().backward()
+    assert list(graphed.recordings.values()) == [None]
+
+
+def test_on_a_cpu_nothing_is_recorded():
+    network = nn.Linear(3, 3)
+    graphed = Graphed(network, [network])
+    for _ in range(WARMUP + 2):
+        assert torch.equal(graphed(torch.ones(2, 3)), network(torch.ones(2, 3)))
+    assert not graphed.recordings
+
+
+@pytest.mark.gpu
 def test_a_recording_follows_weights_that_are_replaced():
     network = nn.Linear(3, 3).to(CUDA)
     graphed = Graphed(network, [network])

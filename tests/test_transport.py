@@ -635,9 +635,7 @@ def test_a_residual_that_is_no_number_is_not_hidden():
 
 
 def test_a_first_call_warns_that_it_compiles_and_later_ones_do_not(tmp_path):
-    kernel = SimpleNamespace(
-        overloads={}, stats=SimpleNamespace(cache_path=tmp_path), py_func=solve_entropic
-    )
+    kernel = SimpleNamespace(overloads={}, stats=SimpleNamespace(cache_path=tmp_path), py_func=solve_entropic)
     with pytest.warns(ApportionWarning, match="compiling the exact transport solver .* once"):
         announce_compilation(kernel, "exact", seconds=15)
     (tmp_path / "_solve.solve_bags-1.py311.nbi").touch()  # as numba names what it keeps

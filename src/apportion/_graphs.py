@@ -21,13 +21,14 @@ class Graphed:
 
     The function is recorded once for each combination of shapes and of training mode, frozen weights and
     frozen statistics. While gradients of one call are still to come, further calls run without a graph, since
-    they would overwrite what the backward pass needs. Gradients of gradients are not supported. An output is
-    overwritten by the next call; copy what has to last.
+    they would overwrite what the backward pass needs. So do all calls of a function that cannot be recorded,
+    because it waits for the device or the device has too little memory. Gradients of gradients are not
+    supported. An output is overwritten by the next call; copy what has to last.
 
     Parameters
     ----------
     function : callable
-        From tensors to a tensor or a tuple of tensors. It must not wait for the device.
+        From tensors to a tensor or a tuple of tensors.
     networks : sequence of nn.Module
         The networks that it uses.
     """
@@ -37,19 +38,17 @@ class Graphed:
         self.networks = nn.ModuleList(networks)
         self.modules = list(self.networks.modules())  # to find them anew takes longer than a launch
         self.calls: dict[Any, int] = {}
-        self.recordings: dict[Any, _Recording] = {}
+        self.recordings: dict[Any, _Recording | None] = {}
 
     def __call__(self, *inputs: Tensor) -> Any:
-        if torch.cuda.is_current_stream_capturing():  # as part of a larger graph
+        if not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():  # as part of a larger graph
             return self.function(*inputs)
         key = self._key(inputs)
+        self.calls[key] = self.calls.get(key, 0) + 1
+        if self.calls[key] == WARMUP + 1:
+            self.recordings[key] = _record(self.function, inputs, self.networks)
         recording = self.recordings.get(key)
-        if recording is None:
-            self.calls[key] = self.calls.get(key, 0) + 1
-            if self.calls[key] <= WARMUP:
-                return self.function(*inputs)
-            recording = self.recordings[key] = _Recording(self.function, inputs, self.networks)
-        elif recording.awaits_gradients():
+        if recording is None or recording.awaits_gradients():
             return self.function(*inputs)
         outputs = _Replay.apply(recording, *inputs, *recording.weights)
         return outputs if recording.is_tuple else outputs[0]
@@ -110,6 +109,16 @@ class _Recording:
 
     def awaits_gradients(self) -> bool:
         return self.last_call() is not None
+
+
+def _record(
+    function: Callable[..., Any], inputs: Sequence[Tensor], networks: nn.ModuleList
+) -> _Recording | None:
+    """The recording, or None if this function cannot be recorded."""
+    try:
+        return _Recording(function, inputs, networks)
+    except RuntimeError:  # of CUDA: what the function does is not allowed while it is recorded
+        return None
 
 
 @contextmanager

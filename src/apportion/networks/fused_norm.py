@@ -57,16 +57,23 @@ def norm_leaky_relu(norm: nn.BatchNorm2d, x: Tensor, slope: float, pool: bool = 
     if fused and (norm.training or norm.running_mean is None):
         tracked = norm.training and norm.track_running_stats and norm.running_mean is not None
         running = (norm.running_mean, norm.running_var, norm.num_batches_tracked) if tracked else None
-        return _NormLeakyReLU.apply(x, norm.weight, norm.bias, running, norm.momentum, norm.eps, slope, pool)
+        with torch.cuda.device_of(x):
+            return _NormLeakyReLU.apply(
+                x, norm.weight, norm.bias, running, norm.momentum, norm.eps, slope, pool
+            )
     if fused and not (torch.is_grad_enabled() and (x.requires_grad or norm.weight.requires_grad)):
-        return _apply(x, _running_moments(norm), slope, pool)
+        with torch.cuda.device_of(x):
+            return _apply(x, _running_moments(norm), slope, pool)
     y = F.leaky_relu(norm(x), slope) if slope else F.relu(norm(x))
     return F.max_pool2d(y, 2) if pool else y
 
 
 def max_pool(x: Tensor) -> Tensor:
     """The largest of each window of 2 x 2 pixels."""
-    return _MaxPool.apply(x) if _can_fuse(x) and _is_even(x) else F.max_pool2d(x, 2)
+    if not (_can_fuse(x) and _is_even(x)):
+        return F.max_pool2d(x, 2)
+    with torch.cuda.device_of(x):  # Triton launches on the current device
+        return _MaxPool.apply(x)
 
 
 # --- the operations on a GPU

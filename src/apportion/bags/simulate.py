@@ -114,7 +114,8 @@ def kmeans_bag_ids(x: Tensor, y: Tensor, size: int, generator: torch.Generator) 
     state = int(torch.randint(2**31 - 1, (), generator=generator))
     flat = x.reshape(len(x), -1).float().numpy()
     if flat.shape[1] > 600:
-        flat = PCA(600, svd_solver="covariance_eigh").fit_transform(flat)
+        solver = "covariance_eigh"  # exact, and for so many rows the fastest
+        flat = PCA(600, svd_solver=solver).fit_transform(flat)  # type: ignore[arg-type]
     n_clusters = max(1, len(x) // size)
     cluster = MiniBatchKMeans(n_clusters, random_state=state, n_init=1).fit_predict(flat)
     return np.unique(cluster, return_inverse=True)[1]  # clusters may have become empty

@@ -22,6 +22,7 @@ from apportion.bags.bags import BagBatch
 from apportion.losses import proportion_loss
 from apportion.methods.protocol import LossTerms, frozen, frozen_batch_norm
 from apportion.methods.setup import Setup
+from apportion.networks.fused_norm import FusedSequential
 
 
 class LLPGAN:
@@ -108,7 +109,7 @@ def make_generator(shape: Sequence[int], noise: int = 100) -> nn.Module:
         layers.append(nn.ConvTranspose2d(width, following, 5, 2, padding=2, output_padding=1, bias=False))
         layers += [nn.BatchNorm2d(following), nn.LeakyReLU(0.2)]
     last = nn.ConvTranspose2d(widths[-1], shape[0], 5, 2, padding=2, output_padding=1)
-    return nn.Sequential(*layers, last, ScaledTanh(), Crop(shape[1], shape[2]))
+    return FusedSequential(*layers, last, ScaledTanh(), Crop(shape[1], shape[2]))
 
 
 class RowNorm(nn.modules.batchnorm._BatchNorm):

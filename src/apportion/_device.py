@@ -41,7 +41,7 @@ def find_device(name: str) -> torch.device:
 def resolve_device(name: str, x: Tensor) -> torch.device:
     """`find_device` for these instances: "auto" is CUDA for images, if it works, and otherwise the CPU.
 
-    Networks for tables are so small that they finish on the CPU before a GPU has compiled them.
+    Networks for tables are so small that the CPU has trained them before a GPU has started.
     """
     if name != "auto":
         return find_device(name)

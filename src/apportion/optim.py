@@ -364,8 +364,7 @@ class GraphedSteps:
     """`orthogonal_steps` as one CUDA graph: launching its hundred kernels takes longer than running them.
 
     Gradients are new tensors in every step and are copied into the graph. The graph is recorded again if the
-    filters or buffers are replaced. torch.compile is not used, since the graphs of forward passes would
-    overwrite its output.
+    filters or buffers are replaced.
     """
 
     def __init__(self, function: Callable[..., list[Tensor]], warmup: int = 3) -> None:

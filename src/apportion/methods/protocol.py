@@ -68,8 +68,8 @@ def frozen_batch_norm(model: nn.Module) -> Iterator[None]:
 def frozen(model: nn.Module) -> Iterator[None]:
     """Within this context, only the inputs get gradients, not the weights.
 
-    Gradients of the weights would take a third of the arithmetic, and a compiled backward pass computes them
-    whether or not they are used.
+    Gradients of the weights would take a third of the arithmetic, and a recorded or compiled backward pass
+    computes them whether or not they are used.
     """
     learned = [p for p in model.parameters() if p.requires_grad]
     try:

@@ -139,6 +139,30 @@ def test_run_takes_a_group_and_several_seeds(tmp_path, monkeypatch):
     assert found == ["g/a/50/seed=1", "g/a/50/seed=2", "g/b/50/seed=1", "g/b/50/seed=2"]
 
 
+def test_changed_recipes_do_not_run_in_a_named_group(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    change = ("--set", "first.epochs=1")
+    (tmp_path / "smoke.json").write_text(output("show", "smoke/dllp/50", *change))
+    several = json.dumps({"smoke/dllp/50": json.loads((tmp_path / "smoke.json").read_text())})
+    (tmp_path / "several.json").write_text(several)
+    for command in (
+        ("smoke/dllp/50", *change, "--name", "smoke/dllp/50"),
+        ("smoke/dllp/50", *change, "--name", "smoke/mine/50"),
+        ("smoke/dllp/50", "--name", "table1/dllp/50"),
+        ("smoke.json",),
+        ("several.json",),
+    ):
+        assert "without changes" in refusal("run", *command, "--device", "cpu")
+        assert not (tmp_path / "runs").exists()
+    output("run", "smoke/dllp/50", *change, "--device", "cpu")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["smoke,first.epochs=1"]
+    (tmp_path / "several.json").write_text(output("show", "smoke/dllp/50"))
+    several = json.dumps({"smoke/dllp/50": json.loads((tmp_path / "several.json").read_text())})
+    (tmp_path / "several.json").write_text(several)
+    output("run", "several.json", "--device", "cpu", "--seeds", "2")
+    assert (tmp_path / "runs/smoke/dllp/50/seed=2/result.json").exists()
+
+
 def test_tensorboard_gets_every_number_of_the_log(tmp_path):
     pytest.importorskip("tensorboardX", reason="apportion[tensorboard] is not installed")
     command = ["run", "smoke/dllp+plot-hard/50", "--out", tmp_path, "--tensorboard", "--device", "cpu"]

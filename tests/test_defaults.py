@@ -153,12 +153,12 @@ def test_optimizers_are_those_of_the_published_recipes(kind, muon):
         assert (student.optimizer, student.learning_rate, student.schedule) == ("adam", 1e-3, one_cycle)
         assert views == dllp
         return
-    views_group, dllp_group = ("beyond-resnet9-muon", "table1-muon") if muon else ("beyond-resnet9", "table1")
-    stages = [RECIPES[f"{views_group}/two_views/16"].first, RECIPES[f"{dllp_group}/dllp/16"].first]
-    if muon:  # a student with Muon is trained as two views are, without a limit of the gradient
-        stages.append(replace(stages[0], clip=None))
-    else:
-        stages.append(RECIPES["table1/dllp+plot/16"].second)
+    views_group, table = ("beyond-resnet9-muon", "table1") if muon else ("beyond-resnet9", "table1-earlier")
+    stages = [
+        RECIPES[f"{views_group}/two_views/16"].first,
+        RECIPES[f"{table}/dllp/16"].first,
+        RECIPES[f"{table}/dllp+plot/16"].second,
+    ]
     schedules = {"ramp_cosine": ramp_cosine, "one_cycle": one_cycle, "flat_then_linear": flat_then_linear}
     for found, stage in zip((views, dllp, student), stages, strict=True):
         assert found.optimizer == stage.optimizer

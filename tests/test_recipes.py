@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from apportion.augment import AUGMENTATIONS, PAIRS
 from apportion.bags.simulate import BAG_KINDS
@@ -28,7 +29,9 @@ from apportion.experiments.recipe import (
 )
 from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run_folder import all_runs, differences, read_recipe
+from apportion.losses import SCE_WEIGHTS
 from apportion.methods import METHODS, option_defaults
+from apportion.methods.plot import prediction_change
 from apportion.networks import NETWORKS
 from apportion.optim import OPTIMIZERS, SCHEDULES
 from apportion.pseudo_labels import PSEUDO_LABELS
@@ -54,10 +57,97 @@ def test_every_named_recipe_is_valid_and_survives_json():
         assert from_json(to_json(recipe)) == recipe
         group, method, size = name.split("/")
         assert int(size) == recipe.data.bag_size, name
-        always_two_stages = group in ("table3", "figure4", "figure4-cifar100")
+        always_two_stages = group.startswith(("table3", "figure4"))
         assert (recipe.second is not None) == ("+plot" in method or always_two_stages), name
         if method.split("+")[0] in METHODS:
             assert recipe.first.method == method.split("+")[0], name
+
+
+def group(name: str) -> dict[str, Recipe]:
+    return {key.partition("/")[2]: recipe for key, recipe in RECIPES.items() if key.startswith(f"{name}/")}
+
+
+def test_only_groups_and_rows_that_say_so_use_mixup():
+    for name, recipe in RECIPES.items():
+        if name.startswith(("table", "figure4", "studies")) and recipe.second is not None:
+            has_mixup = "mixup" in name or ("-earlier/" in name and not name.startswith("table3"))
+            assert recipe.second.mixup == (1.0 if has_mixup else 0.0), name
+
+
+@pytest.mark.parametrize("table", ["table1", "table2"])
+def test_mixup_is_all_that_sets_students_under_both_rules_apart(table):
+    students = {name: recipe for name, recipe in group(table).items() if "+plot" in name}
+    assert len(students) == 13  # three methods, four bag sizes, and supervised
+    for name, recipe in group(f"{table}-mixup").items():
+        assert replace(recipe, second=replace(recipe.second, mixup=0.0)) == students.pop(name)
+    assert not students
+
+
+def test_tables_1_and_2_have_one_setting():
+    stages = {"first": set(), "second": set()}
+    for table in ("table1", "table2"):
+        for recipe in group(table).values():
+            stage = recipe.stage
+            kind = "first" if recipe.second is None else "second"
+            rate, epochs = stage.learning_rate, stage.epochs
+            stages[kind].add((recipe.data.bag_size, rate, epochs))
+            assert (stage.optimizer, stage.weight_decay, stage.schedule) == ("muon", 5e-4, "ramp_cosine")
+            assert recipe.network == Network("conv13", {"dropout": 0.2})
+            assert recipe.first.clip == (0.2 if recipe.first.method == "llp_gan" else None)
+    assert sorted(stages["first"]) == [
+        (1, 0.05, 30), (16, 0.05, 40), (32, 0.03, 60), (64, 0.02, 80), (128, 0.02, 120),
+    ]  # fmt: skip
+    assert sorted(stages["second"]) == [
+        (1, 0.05, 50),
+        (16, 0.05, 50),
+        (32, 0.05, 55),
+        (64, 0.05, 60),
+        (128, 0.05, 80),
+    ]
+
+
+def test_the_ablation_and_figure_4_change_what_their_names_say():
+    hard = RECIPES["table1/dllp+plot/64"]
+    changes = {
+        "table3/ce/64": {"labels": "predicted"},
+        "table3/sce/64": {"labels": "predicted", "loss": "sce"},
+        "table3/sce+ot/64": {"loss": "sce"},
+        "table3/sce+ot+mixup/64": {"loss": "sce", "mixup": 1.0},
+        "figure4/soft-1/64": {"labels": "soft", "reg": 1.0},
+        "figure4/soft-10/64": {"labels": "soft", "reg": 0.1},
+    }
+    for name, change in changes.items():
+        assert RECIPES[name] == replace(hard, second=replace(hard.second, **change))
+    assert set(group("table3")) == {"ce/64", "sce/64", "sce+ot/64", "sce+ot+mixup/64"}
+    assert hard.second.loss == "ce"
+    assert hard.second.labels == "hard"
+
+
+def test_the_papers_setting_has_both_readings_and_both_weights_of_sce():
+    found = group("table1-paper")
+    for size in (64, 128):
+        for ending, loss in (("", "sce"), ("-eq9", "sce-eq9")):
+            continued, new = (found[f"dllp+{student}{ending}/{size}"] for student in ("plot", "plot-new"))
+            assert (continued.second.student, new.second.student) == ("teacher", "new")
+            assert continued.second.loss == new.second.loss == loss
+    assert (SecondStage().alpha, SecondStage().beta) == SCE_WEIGHTS["cifar10"]
+    for recipe in found.values():
+        stage = recipe.stage
+        assert (stage.optimizer, stage.learning_rate, stage.momentum) == ("adam", 1e-4, 0.5)
+        assert stage.schedule == "halving"
+        assert recipe.network.options["dropout"] == 0.5
+
+
+def test_algorithm_2_stops_at_its_delta():
+    recipe = RECIPES["studies/dllp+plot-algorithm2/64"]
+    assert (recipe.second.labels, recipe.second.memory, recipe.second.ema) == ("soft", 1, 0.0)
+    certain = torch.full((50_000, 10), -torch.inf)
+    certain[:, 0] = 0.0
+    sizes = torch.tensor([64] * 781 + [16])
+    moved = certain.clone()
+    moved[:1000] = certain[:1000].flip(1)  # 2 % change to another class
+    assert prediction_change(moved, certain, sizes) == pytest.approx(recipe.second.stop, rel=0.1)
+    assert recipe.second.stop < prediction_change(certain, None, sizes) / 4
 
 
 def test_settings_are_changed_by_path_and_read_as_json():
@@ -130,7 +220,7 @@ def test_missing_settings_take_their_defaults():
 
 def test_committed_results_were_made_with_the_recipe_of_their_name():
     folders = all_runs(RESULTS)
-    assert len(folders) > 200
+    assert len(folders) > 150
     for folder in folders:
         *_, group, method, size, seed = folder.parts
         recipe = replace(RECIPES[f"{group}/{method}/{size}"], seed=int(seed.removeprefix("seed=")))

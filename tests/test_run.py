@@ -34,7 +34,14 @@ from apportion.experiments.data import load_run_data
 from apportion.experiments.provenance import describe_where, source_checksum
 from apportion.experiments.recipe import Data, FirstStage, Network, Recipe, SecondStage, change_recipe
 from apportion.experiments.recipes import RECIPES
-from apportion.experiments.run import find_run, folder_of_run, run, run_with_teacher, summarize
+from apportion.experiments.run import (
+    find_run,
+    first_stage_name,
+    folder_of_run,
+    run,
+    run_with_teacher,
+    summarize,
+)
 from apportion.experiments.run_folder import (
     is_finished,
     read_checkpoint,
@@ -412,6 +419,43 @@ def test_a_first_stage_is_trained_once_and_reused(tmp_path):
     assert find_run(tmp_path, TINY, ["log_probs.npy"]) == tmp_path / "g/dllp/64/seed=1"
     assert find_run(tmp_path, replace(TINY, first=FirstStage(epochs=5)), ["log_probs.npy"]) is None
     assert find_run(tmp_path, replace(TINY, seed=2), ["log_probs.npy"]) is None
+
+
+def test_every_named_second_stage_finds_its_first_by_name():
+    """Under another group's name if it has none of its own: first stages of tables are trained once."""
+    others = {}
+    for name, recipe in RECIPES.items():
+        if recipe.second is not None:
+            found = first_stage_name(name, replace(recipe, seed=7))
+            assert RECIPES[found] == replace(recipe, second=None), name
+            if found.split("/")[0] != name.split("/")[0]:
+                others.setdefault(found.split("/")[0], set()).add(name.split("/")[0])
+    assert others["table1"] == {"table1-mixup", "table3", "figure4", "studies"}
+    assert others["table2"] == {"table2-mixup", "figure4-cifar100"}
+    assert (
+        first_stage_name("table1/supervised+plot/1", RECIPES["table1/supervised+plot/1"])
+        == "table1/supervised/1"
+    )
+
+
+def test_a_shared_first_stage_is_found_or_trained_under_its_own_name(tmp_path, monkeypatch):
+    for mixup, group in ((0.0, "table"), (1.0, "table-mixup")):
+        second = replace(TINY_SECOND.second, mixup=mixup)
+        monkeypatch.setitem(RECIPES, f"{group}/dllp+plot/64", replace(TINY_SECOND, second=second))
+    monkeypatch.setitem(RECIPES, "table/dllp/64", TINY)
+    used = []
+    for name in ("table-mixup/dllp+plot/64", "table/dllp+plot/64", "table,second.mixup=0.4/dllp+plot/64"):
+        recipe = replace(RECIPES.get(name, TINY_SECOND), seed=2)
+        for folder, _, _ in run_with_teacher(recipe, tmp_path, name, device="cpu"):
+            used.append(folder.relative_to(tmp_path).as_posix())
+    assert list(dict.fromkeys(used)) == [
+        "table/dllp/64/seed=2",
+        "table-mixup/dllp+plot/64/seed=2",
+        "table/dllp+plot/64/seed=2",
+        "table,second.mixup=0.4/dllp+plot/64/seed=2",
+    ]
+    # where no first stage can be reused, a changed recipe keeps its own out of the named group
+    assert first_stage_name("table,x=1/dllp+plot/64", TINY_SECOND) == "table,x=1/dllp/64"
 
 
 def test_an_unfinished_first_stage_is_finished_first(tmp_path):

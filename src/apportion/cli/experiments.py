@@ -177,7 +177,7 @@ def run(
     from dataclasses import replace
 
     from apportion.cli.progress import Progress
-    from apportion.experiments.extensions import check_name, import_modules
+    from apportion.experiments.extensions import check_group, check_name, import_modules
     from apportion.experiments.recipe import changed_name
     from apportion.experiments.run import run_with_teacher
 
@@ -189,6 +189,8 @@ def run(
         if len(found) != 1:
             raise typer.BadParameter(f"--name is for one recipe, but {name} has {len(found)}")
         found = {check_name(run_name): recipe for recipe in found.values()}
+    for key, recipe in found.items():
+        check_group(key, recipe)
     recipes = [
         (key, replace(recipe, seed=seed)) for seed in parse_seeds(seeds) for key, recipe in found.items()
     ]

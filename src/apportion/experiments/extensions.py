@@ -4,7 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from apportion._untrusted import printable, read_bytes
 from apportion.errors import SettingsError
 from apportion.experiments.provenance import MODULE, module_checksum
 from apportion.experiments.recipe import Recipe, from_json
+from apportion.experiments.recipes import RECIPES
 
 RECIPE_LIMIT = 1 << 22  # bytes of a file of recipes
 NAME = re.compile(r"[\w+-][\w.,=+-]*/[\w+-][\w.+-]*/[\w+-][\w.+-]*")  # GROUP/METHOD/SIZE
@@ -76,3 +77,16 @@ def check_name(name: str) -> str:
             "mine/dllp/64"
         )
     return name
+
+
+def check_group(name: str, recipe: Recipe) -> None:
+    """Refuse a run of another recipe in a group of named ones, whose runs are reported together."""
+    group = name.split("/")[0]
+    own = RECIPES.get(name)
+    if own is not None and replace(recipe, seed=own.seed) == own:
+        return
+    if any(known.startswith(f"{group}/") for known in RECIPES):
+        raise SettingsError(
+            f"{printable(name)} would be a run in the group {group}, which is for the recipes of `apportion "
+            f"list {group}` without changes; choose another group with --name, or rename the file"
+        )

@@ -86,35 +86,35 @@ def digits() -> Recipes:
 # --- CIFAR: tables 1 to 3 and figure 4 of the paper, in our setting
 
 CONV13 = Network("conv13", {"dropout": 0.2})  # 0.5 in the paper: worse on held-out bags
-# A longer first stage for larger bags, then a new student at a high rate until the last 30 % of its epochs.
-FIRST_EPOCHS = {16: 40, 32: 60, 64: 80, 128: 120}
-STUDENT_EPOCHS = {16: 70, 32: 80, 64: 100, 128: 120}
+# By bag size. The larger the bags, the weaker the signal of their proportions: more epochs at a lower rate.
+FIRST_EPOCHS = {1: 30, 16: 40, 32: 60, 64: 80, 128: 120}
+FIRST_RATES = {1: 0.05, 16: 0.05, 32: 0.03, 64: 0.02, 128: 0.02}
+STUDENT_EPOCHS = {1: 50, 16: 50, 32: 55, 64: 60, 128: 80}
 CIFAR = Recipe(
     data=Data("cifar10", 64),
     network=CONV13,
-    first=FirstStage(epochs=100, learning_rate=1e-3),
+    first=FirstStage(optimizer="muon", weight_decay=5e-4, schedule="ramp_cosine"),
     batch_size=1024,
     augment="crop+flip",
 )
 # labels from a moving average of predictions: after a single epoch at a high rate they are poor
 CIFAR_STUDENT = SecondStage(
-    epochs=80,
-    mixup=1.0,
     warmup_epochs=10,
     ema=0.9,
-    optimizer="sgd",
-    learning_rate=0.1,
+    optimizer="muon",
+    learning_rate=0.05,
     weight_decay=5e-4,
-    schedule="flat_then_linear",
+    schedule="ramp_cosine",
 )
-# The larger the bags, the weaker the signal of their proportions: with weights of 1 to 30 the other terms of
-# LLP-GAN drown it. The generator must not learn too fast.
-GAN: dict[str, Any] = {"options": {"weight": 100.0}, "generator_learning_rate": 3e-5}
+# With weights of 1 to 30 the other terms of LLP-GAN drown the proportions of large bags. The generator must
+# not learn too fast. With a weight of 100 gradients are too long for SGD, which trains what Muon does not.
+GAN: dict[str, Any] = {"options": {"weight": 100.0}, "generator_learning_rate": 3e-5, "clip": 0.2}
+CIFAR_METHODS: dict[str, dict[str, Any]] = {"dllp": {}, "llp_vat": {}, "llp_gan": GAN}
 
 
 def cifar_first_stage(size: int, data: str = "cifar10", **changes: Any) -> Recipe:
     """A first stage in our setting for one bag size."""
-    first = replace(CIFAR.first, epochs=FIRST_EPOCHS[size], **changes)
+    first = replace(CIFAR.first, epochs=FIRST_EPOCHS[size], learning_rate=FIRST_RATES[size], **changes)
     return replace(CIFAR, data=Data(data, size), first=first)
 
 
@@ -122,19 +122,23 @@ def cifar_student(size: int, **changes: Any) -> SecondStage:
     return replace(CIFAR_STUDENT, epochs=STUDENT_EPOCHS[size], **changes)
 
 
-def cifar_table(group: str, data: str) -> Recipes:
-    """apportion run table1/dllp+plot/16 --seeds 1-3     both stages in 100 s on one H200; expect 93 %"""
-    changes: dict[str, dict[str, Any]] = {"dllp": {}, "llp_vat": {}, "llp_gan": GAN}
-    recipes = {}
-    for method, change in changes.items():
-        for size in SIZES:
-            recipe = cifar_first_stage(size, data, method=method, **change)
-            recipes[f"{group}/{method}/{size}"] = recipe
-            recipes[f"{group}/{method}+plot/{size}"] = replace(recipe, second=cifar_student(size))
+def cifar_table(table: str, data: str) -> Recipes:
+    """apportion run table1 --seeds 11     table 1 or 2 under the rule of the paper's table 1: no mixup
+
+    table1-mixup and table2-mixup have the same students with mixup, after the same first stages.
+    """
+    stages = {
+        (method, size): cifar_first_stage(size, data, method=method, **changes)
+        for method, changes in CIFAR_METHODS.items()
+        for size in SIZES
+    }
     # bags of one are supervised learning: their hard labels are the true ones, whatever the teacher
-    supervised = replace(CIFAR, data=Data(data, 1), first=replace(CIFAR.first, epochs=30))
-    recipes[f"{group}/supervised/1"] = supervised
-    recipes[f"{group}/supervised+plot/1"] = replace(supervised, second=CIFAR_STUDENT)
+    stages["supervised", 1] = cifar_first_stage(1, data)
+    recipes = {f"{table}/{method}/{size}": recipe for (method, size), recipe in stages.items()}
+    for group, mixup in ((table, 0.0), (f"{table}-mixup", 1.0)):
+        for (method, size), recipe in stages.items():
+            second = cifar_student(size, mixup=mixup)
+            recipes[f"{group}/{method}+plot/{size}"] = replace(recipe, second=second)
     return recipes
 
 
@@ -145,14 +149,13 @@ TABLE_2 = cifar_table("table2", "cifar100")
 def table_3() -> Recipes:
     """apportion run table3     the ablation: second stages after table1/dllp/64, which is its baseline
 
-    Its row CE + OT + mixup is table1/dllp+plot/64.
+    Its row CE + OT is table1/dllp+plot/64, and CE + OT + mixup table1-mixup/dllp+plot/64.
     """
     changes: dict[str, dict[str, Any]] = {
-        "ce": {"labels": "predicted", "mixup": 0.0},
-        "sce": {"labels": "predicted", "loss": "sce", "mixup": 0.0},
-        "ce+ot": {"mixup": 0.0},
-        "sce+ot": {"loss": "sce", "mixup": 0.0},
-        "sce+ot+mixup": {"loss": "sce"},  # not in the paper
+        "ce": {"labels": "predicted"},
+        "sce": {"labels": "predicted", "loss": "sce"},
+        "sce+ot": {"loss": "sce"},
+        "sce+ot+mixup": {"loss": "sce", "mixup": 1.0},  # not in the paper
     }
     recipe = cifar_first_stage(64)
     return {
@@ -162,7 +165,7 @@ def table_3() -> Recipes:
 
 
 def figure_4(group: str, data: str) -> Recipes:
-    """apportion run figure4     soft labels after the first stages of tables 1 and 2"""
+    """apportion run figure4     soft labels, next to the hard ones of tables 1 and 2"""
     recipes = {}
     for reg in (1.0, 0.1):
         for size in SIZES:
@@ -172,60 +175,32 @@ def figure_4(group: str, data: str) -> Recipes:
     return recipes
 
 
-# --- tables 1 and 2 in other settings
+def studies() -> Recipes:
+    """apportion run studies     parts of the paper that are in none of its tables, on CIFAR-10 at bags of 64
 
-
-def held_out() -> Recipes:
-    """apportion run table1-held-out     a tenth of the bags is held out: which epoch would they choose?"""
+    The δ of algorithm 2 is the Frobenius norm of the change of predictions, each row divided by its bag size.
+    Its first value compares confident predictions with uniform ones, so it is at most √(0.9 · 50,000) / 64 =
+    3.3. A fifth of that is what remains once 2 % of the predictions change to another class in an epoch.
+    """
+    algorithm_2 = cifar_student(64, labels="soft", memory=1, ema=0.0, stop=0.66)
     return {
-        name.replace("table1", "table1-held-out"): replace(
-            recipe, data=replace(recipe.data, validation_fraction=0.1)
-        )
-        for name, recipe in TABLE_1.items()
-        if name.startswith("table1/dllp")
+        "studies/rot/64": cifar_first_stage(64, method="rot"),
+        "studies/dllp+plot-algorithm2/64": replace(cifar_first_stage(64), second=algorithm_2),
     }
 
 
-def longer() -> Recipes:
-    """apportion run table2-long     some first stages of table 2 end too soon"""
-    epochs = {16: 80, 32: 120, 64: 160, 128: 300}
-    return {
-        name.replace("table2", "table2-long"): replace(
-            recipe, first=replace(recipe.first, epochs=epochs[recipe.data.bag_size])
-        )
-        for name, recipe in TABLE_2.items()
-        if recipe.data.bag_size in epochs
-    }
-
-
-def with_muon() -> Recipes:
-    """apportion run table2-muon     first stages with Muon, in as many epochs"""
-    rates = {16: 0.05, 32: 0.03, 64: 0.02, 128: 0.02}
-    recipes = {}
-    for name, recipe in (TABLE_1 | TABLE_2).items():
-        if recipe.data.bag_size not in rates:
-            continue
-        first = replace(
-            recipe.first,
-            optimizer="muon",
-            learning_rate=rates[recipe.data.bag_size],
-            weight_decay=5e-4,
-            schedule="ramp_cosine",
-            # with a weight of 100 gradients are too long for SGD, which trains what Muon does not
-            clip=0.2 if recipe.first.method == "llp_gan" else None,
-        )
-        recipes[name.replace("/", "-muon/", 1)] = replace(recipe, first=first)
-    return recipes
+# --- table 1 in the paper's setting
 
 
 def paper_setting() -> Recipes:
     """apportion run table1-paper     the setting of the paper as far as it is given
 
     Adam at 1e-4 halved every 100 epochs, β₁ = 0.5, SCE, no mixup, dropout 0.5. The epochs and the size of a
-    batch are not given (docs/paper.md, P1).
+    batch are not given (docs/paper.md, P1), nor is whether the student is a new network (P5), nor the weights
+    of SCE (P9).
     """
     first = FirstStage(epochs=200, learning_rate=1e-4, momentum=0.5, schedule="halving")
-    second = SecondStage(
+    continued = SecondStage(
         epochs=100,
         loss="sce",
         warmup_epochs=1,
@@ -234,12 +209,57 @@ def paper_setting() -> Recipes:
         schedule="halving",
         student="teacher",
     )
+    # a new network starts from nothing: as many epochs as the first stage, and the teacher's labels for ten
+    new = replace(continued, epochs=first.epochs, warmup_epochs=10, student="new")
     recipes = {}
     for size in SIZES:
         network = Network("conv13", {"dropout": 0.5})
         recipe = replace(CIFAR, data=Data("cifar10", size), network=network, first=first)
+        students = {"plot": continued, "plot-new": new}
+        if size >= 64:
+            students |= {f"{name}-eq9": replace(each, loss="sce-eq9") for name, each in students.items()}
         recipes[f"table1-paper/dllp/{size}"] = recipe
-        recipes[f"table1-paper/dllp+plot/{size}"] = replace(recipe, second=second)
+        for name, second in students.items():
+            recipes[f"table1-paper/dllp+{name}/{size}"] = replace(recipe, second=second)
+    return recipes
+
+
+# --- the setting before Muon, until its runs under results/ are replaced
+
+SGD_STUDENT = replace(
+    CIFAR_STUDENT, mixup=1.0, optimizer="sgd", learning_rate=0.1, schedule="flat_then_linear"
+)
+
+
+def earlier() -> Recipes:
+    """First stages with Adam, students with SGD and, except in most of table 3, mixup."""
+    student_epochs = {1: 80, 16: 70, 32: 80, 64: 100, 128: 120}
+    now = TABLE_1 | TABLE_2 | table_3() | {"table3/ce+ot/64": TABLE_1["table1/dllp+plot/64"]}
+    now |= figure_4("figure4", "cifar10") | figure_4("figure4-cifar100", "cifar100")
+    recipes = {}
+    for name, recipe in now.items():
+        group, method, size = name.split("/")
+        if group.endswith("-mixup"):
+            continue
+        first = replace(
+            recipe.first,
+            optimizer="adam",
+            learning_rate=1e-3,
+            weight_decay=0.0,
+            schedule="one_cycle",
+            clip=None,
+        )
+        second = recipe.second
+        if second is not None:
+            second = replace(
+                second,
+                epochs=student_epochs[int(size)],
+                mixup=second.mixup if group == "table3" else 1.0,
+                optimizer=SGD_STUDENT.optimizer,
+                learning_rate=SGD_STUDENT.learning_rate,
+                schedule=SGD_STUDENT.schedule,
+            )
+        recipes[f"{group}-earlier/{method}/{size}"] = replace(recipe, first=first, second=second)
     return recipes
 
 
@@ -358,7 +378,7 @@ def beyond_cifar() -> Recipes:
         "beyond-resnet9-whole", FLIP_RESNET9, {256: 400, 512: 400, 1024: 400}, rows_from=None
     )
     cifar100 = two_views("beyond-resnet9-cifar100", FLIP_RESNET9, resnet9_epochs, data="cifar100")
-    student = replace(CIFAR_STUDENT, epochs=70, network=CONV13, augment="crop+flip")
+    student = replace(SGD_STUDENT, epochs=70, network=CONV13, augment="crop+flip")
     recipes = conv13 | conv13_muon | conv13_1024 | resnet9 | resnet9_muon | argmax | whole_bags | cifar100
     return recipes | with_student(conv13 | conv13_muon | conv13_1024, student)
 
@@ -372,7 +392,7 @@ def beyond_mnist() -> Recipes:
         "beyond-mnist-argmax", network, epochs, data="mnist", batch_size=256, options={"transport": False}
     )
     # labels of whole bags know more than the network that they are made from
-    student = replace(CIFAR_STUDENT, epochs=16, warmup_epochs=6, augment="crop")
+    student = replace(SGD_STUDENT, epochs=16, warmup_epochs=6, augment="crop")
     recipes = exact | argmax | with_student(exact, student)
     # the mirror image of a digit is not a digit
     return {name: replace(recipe, augment="weak+strong-unmirrored") for name, recipe in recipes.items()}
@@ -409,14 +429,13 @@ RECIPES: Recipes = {
     **FIGURE_2_EARLY,
     **digits(),
     **TABLE_1,
-    **held_out(),
-    **paper_setting(),
     **TABLE_2,
-    **longer(),
-    **with_muon(),
     **table_3(),
     **figure_4("figure4", "cifar10"),
     **figure_4("figure4-cifar100", "cifar100"),
+    **studies(),
+    **paper_setting(),
+    **earlier(),
     **mnist(),
     **beyond_cifar(),
     **beyond_mnist(),

@@ -47,6 +47,7 @@ from apportion.experiments.data import RunData, data_checksum, load_run_data
 from apportion.experiments.extensions import import_modules
 from apportion.experiments.provenance import describe_where
 from apportion.experiments.recipe import FirstStage, Network, Recipe, SecondStage, check_recipe, to_json
+from apportion.experiments.recipes import RECIPES
 from apportion.experiments.sample import SampleWriter
 from apportion.losses import SCE_WEIGHTS, cross_entropy, symmetric_cross_entropy
 from apportion.methods import ROT, make_learner
@@ -457,9 +458,9 @@ def teacher_folder(recipe: Recipe, root: Path, name: str) -> Path:
     alone, and its first stage is trained again next to it, in a folder that no report counts.
     """
     first = replace(recipe, second=None)
-    group, _, size = name.split("/")
-    usual_name = f"{group}/{recipe.first.method}/{size}"
+    usual_name = first_stage_name(name, recipe)
     if usual_name == name:
+        group, _, size = name.split("/")
         raise RunError(
             f"{name} is the name of the first stage of this run; name the run of its second stage otherwise, "
             f"such as {group}/{recipe.first.method}+plot/{size} (--name)"
@@ -476,6 +477,21 @@ def teacher_folder(recipe: Recipe, root: Path, name: str) -> Path:
         missing = ", ".join(file for file in files_to_teach(recipe) if not (usual / file).exists())
         _warn(f"{usual} has no {missing}, so its first stage is trained again in {again.name}")
     return again
+
+
+def first_stage_name(name: str, recipe: Recipe) -> str:
+    """The name under which the first stage of a recipe is trained, usually group/method/bag size.
+
+    Some named recipes share that of another group: table1-mixup/dllp+plot/64 starts from table1/dllp/64.
+    A recipe of another name, such as a changed one, keeps what it trains in its own group.
+    """
+    group, _, size = name.split("/")
+    usual = f"{group}/{recipe.first.method}/{size}"
+    if name not in RECIPES:
+        return usual
+    first = replace(recipe, second=None, seed=RECIPES[name].seed)
+    same = [named for named, each in RECIPES.items() if each == first]
+    return same[0] if same and usual not in same else usual
 
 
 def files_to_teach(recipe: Recipe) -> list[str]:

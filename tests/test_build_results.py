@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from run_folders import change_result, log_line, write_log, write_run
 
+from apportion.experiments.recipes import RECIPES
 from apportion.report.tables import Cell, collect
 
 ROOT = Path(__file__).parents[1]
@@ -48,12 +49,16 @@ def test_the_papers_numbers_are_unchanged():
     ablation = {row["title"]: (row["mean"], row["deviation"]) for row in numbers["table3"]["rows"]}
     assert ablation["baseline: DLLP"] == (71.11, 0.36)
     assert ablation["CE + OT + mixup"] == (84.39, 0.22)
+    runs = {row["title"]: row["run"] for row in numbers["table3"]["rows"]}
+    assert runs["CE + OT"] == "table1/dllp+plot/64"
+    assert runs["CE + OT + mixup"] == "table1-mixup/dllp+plot/64"
+    assert all(run in RECIPES for run in runs.values())
     published = {size: row["accuracy"] for size, row in numbers["published"]["rows"].items()}
     assert published == {"16": 95.24, "32": 95.25, "64": 94.58, "128": 94.53, "256": 93.95}
     assert hashlib.sha256(text).hexdigest() == CHECKSUM
 
 
-CHECKSUM = "ff42381e673a228550b15faca46d080587dde3e6e0e5978cbcc7885f98820358"
+CHECKSUM = "7f8012c7cc4c1ae9f1fd963eb8e36e5b756a59e3fcc02e436969c8408410802c"
 
 
 def test_the_committed_page_is_what_the_committed_results_give(page, tmp_path):
@@ -69,21 +74,36 @@ def test_the_committed_page_is_what_the_committed_results_give(page, tmp_path):
 def test_the_summary_compares_what_was_run_and_says_nothing_of_what_was_not(page, tmp_path):
     assert page.summary_sections(collect(tmp_path), tmp_path) == []
     write_run(tmp_path / "runs", "table1/dllp+plot/16", 1, 92.01)
+    write_run(tmp_path / "runs", "table1-mixup/dllp+plot/16", 1, 93.5)
+    write_run(tmp_path / "runs", "table1-earlier/dllp+plot/32", 1, 91.5)
     write_run(tmp_path / "runs", "table1-paper/dllp+plot/64", 1, 69.69)
     cells = collect(tmp_path / "runs")
     (text,) = page.summary_sections(cells, tmp_path)
     assert text.startswith("![")
-    assert "our settings: DLLP + PLOT differs from the paper by +2.00 points at bags of 16." in text
+    assert "2 of the 72 cells" in text
+    assert (
+        "our setting without mixup: DLLP + PLOT differs from the paper by +2.00 points at bags of 16." in text
+    )
     assert "own setting: DLLP + PLOT differs from the paper by -10.00 points at bags of 64." in text
+    assert "our setting: DLLP + PLOT with mixup reaches 93.50 % at bags of 16." in text
+    assert "our earlier setting: DLLP + PLOT with mixup reaches 91.50 % at bags of 32." in text
     assert "two views with" not in text
     assert (tmp_path / "results.png").exists()
     (panel,) = page.summary_figure(cells).axes
-    assert [list(line.get_ydata()) for line in panel.lines][1] == [92.01]
+    assert [list(line.get_ydata()) for line in panel.lines][1:] == [[92.01], [93.5], [91.5]] + (
+        [list(page.PUBLISHED.values())]
+    )
+
+
+def test_the_72_cells_are_recipes(page):
+    names = page.cells_of_tables()
+    assert len(set(names)) == 72
+    assert all(name in RECIPES for name in names)
 
 
 def test_the_committed_page_begins_with_a_picture_and_a_summary():
     text = (ROOT / "docs/results.md").read_text("utf-8")
-    assert text.index("![") < text.index("sentences that our runs can check") < text.index("| --- |")
+    assert text.index("![") < text.index("sentences that runs of") < text.index("| --- |")
 
 
 # --- tables
@@ -100,18 +120,86 @@ def test_our_number_is_next_to_the_papers_with_the_difference(page, tmp_path):
     assert page.comparison_table(collect(tmp_path), "table1").splitlines()[2] == row
 
 
-def test_another_setting_has_its_own_rows_and_what_became_of_its_labels(page, tmp_path):
-    assert page.other_table(collect(tmp_path), "table1", "table1-paper") == ""
+def test_every_number_is_beside_the_papers_under_the_same_rule(page, tmp_path):
+    for group, last in (("table1", 80.69), ("table1-mixup", 85.39)):
+        write_run(tmp_path, f"{group}/dllp+plot/64", 11, last)
+        write_run(tmp_path, f"{group}/dllp+plot/128", 11, last)
+    write_run(tmp_path, "table2-mixup/llp_gan+plot/64", 11, 60.0)
+    cells = collect(tmp_path)
+    rows = page.comparison_table(cells, "table1").splitlines()
+    assert rows[3:5] == [
+        "| DLLP + PLOT | – / 90.01 | – / 86.87 | **80.69 (–, 1)** / 79.69 / +1.00 | "
+        "**80.69 (–, 1)** / 55.21 / +25.48 |",
+        "| DLLP + PLOT, with mixup | – / – | – / – | **85.39 (–, 1)** / 84.39 / +1.00 | "
+        "**85.39 (–, 1)** / – |",
+    ]
+    assert page.comparison_table(cells, "table2", with_empty=False).splitlines()[2:] == [
+        "| LLP-GAN + PLOT, with mixup | – / – | – / – | **60.00 (–, 1)** / – | – / – |"
+    ]
+    ablation = page.ablation_table(cells)
+    assert "| CE + OT | **80.69 (–, 1)** / 78.57 / +2.12 |" in ablation
+    assert "| CE + OT + mixup | **85.39 (–, 1)** / 84.39 / +1.00 |" in ablation
+
+
+def test_runs_of_the_earlier_setting_are_in_no_table_of_the_final_one(page, tmp_path):
+    runs = tmp_path / "runs"
+    accuracies = {
+        "table1-earlier/dllp/64": 78.0, "table1-earlier/dllp+plot/64": 86.0, "table3-earlier/ce+ot/64": 79.0,
+        "table3-earlier/ce/64": 71.0, "figure4-earlier/soft-10/64": 86.5,
+    }  # fmt: skip
+    for name, last in accuracies.items():
+        write_run(runs, name, 1, last)
+    cells = collect(runs)
+    earlier = page.earlier_runs(cells)
+    assert {name: cell.accuracies()[0] for name, cell in earlier.items()} == {
+        "table1/dllp/64": 78.0, "table1-mixup/dllp+plot/64": 86.0, "table1/dllp+plot/64": 79.0,
+        "table3/ce/64": 71.0, "figure4/soft-10/64": 86.5,
+    }  # fmt: skip
+    assert page.with_mixup(earlier)["table1/dllp+plot/64"].accuracies() == [86.0]
+    text = page.results_page(cells, tmp_path)
+    final, rest = text.split("## Earlier setting\n")
+    tables = final[final.index("## Table 1") : final.index("## Figure 3")]
+    assert "**78.00" not in tables
+    assert "**Holds**" not in tables
+    assert "*Hard and soft labels are comparable (λ = 10, within a point).* **Not judged yet**" in tables
+    assert "**78.00 (–, 1)** / 71.11" in rest
+    assert "hard 86.00, soft 86.50" in rest
+    assert (tmp_path / "figure3-earlier.png").exists()
+    assert (tmp_path / "figure4-earlier.png").exists()
+    write_run(runs, "table1/dllp+plot/64", 11, 82.0)
+    write_run(runs, "figure4/soft-10/64", 11, 81.5)
+    text = page.results_page(collect(runs), tmp_path)
+    final, rest = text.split("## Earlier setting\n")
+    assert "hard 82.00, soft 81.50 (seed=11)" in final
+    assert "hard 86.00, soft 86.50 (seed=1)" in rest
+    assert "images/figure3.png" in final
+    assert "figure3-earlier" not in text
+
+
+def test_the_papers_setting_has_both_readings_and_what_became_of_their_labels(page, tmp_path):
+    assert page.paper_setting_table(collect(tmp_path)) == ""
     write_run(tmp_path, "table1-paper/dllp/16", 1, 87.69)
     log = []
     for epoch, labels in enumerate((76.5, 74.0, 72.25), 1):
         log.append(log_line(epoch, 69.69) | {"label_accuracy": {"labels": labels}})
-    write_run(tmp_path, "table1-paper/dllp+plot/64", 1, epochs=3, log=log)
-    assert page.other_table(collect(tmp_path), "table1", "table1-paper").splitlines()[2:] == [
+    write_run(tmp_path, "table1-paper/dllp+plot-new-eq9/64", 1, epochs=3, log=log)
+    assert page.paper_setting_table(collect(tmp_path)).splitlines()[2:] == [
         "| DLLP | **87.69 (–, 1)** / 87.69 / +0.00 | – / 82.88 | – / 71.11 | – / 46.68 |",
-        "| DLLP + PLOT | – / 90.01 | – / 86.87 | **69.69 (–, 1)** / 79.69 / -10.00 | – / 55.21 |",
-        "| DLLP + PLOT: labels right, first → last | – | – | 76.50 → 72.25 | – |",
+        "| DLLP + PLOT, a new student, eq. (9) | – / 90.01 | – / 86.87 | **69.69 (–, 1)** / 79.69 / -10.00 "
+        "| – / 55.21 |",
+        "| DLLP + PLOT, a new student, eq. (9): labels right, first → last | – | – | 76.50 → 72.25 | – |",
     ]
+    named = {name.split("/")[1] for name in RECIPES if name.startswith("table1-paper/")}
+    assert named == set(page.PAPER_SETTING_ROWS)
+
+
+def test_studies_stand_beside_the_cells_that_they_vary(page, tmp_path):
+    write_run(tmp_path, "table1/dllp/64", 11, 85.0, epochs=2)
+    assert page.studies_section(collect(tmp_path)) == []
+    write_run(tmp_path, "studies/rot/64", 11, 84.0, epochs=2)
+    (text,) = page.studies_section(collect(tmp_path))
+    assert "| DLLP | 85.00 (–, 1) | 2 |\n| ROT | 84.00 (–, 1) | 2 |" in text
+    assert all(name in RECIPES for name in page.STUDIES_ROWS.values())
 
 
 def test_columns_of_larger_bags_are_there_if_there_is_a_run(page, tmp_path):
@@ -122,15 +210,6 @@ def test_columns_of_larger_bags_are_there_if_there_is_a_run(page, tmp_path):
     ]
     write_run(tmp_path, "beyond-mnist/two_views/1024", 1, 99.0)
     assert "bags of 1024" in page.mnist_table(collect(tmp_path)).splitlines()[0]
-
-
-def test_the_epoch_that_validation_bags_choose_is_between_the_last_and_the_best(page, tmp_path):
-    write_run(tmp_path, "table1/dllp/16", 1, 88.0)
-    assert page.validation_table(collect(tmp_path)) == ""
-    folder = write_run(tmp_path, "table1-held-out/dllp/16", 1, 87.0)
-    change_result(folder, test_accuracy={"validation": 87.5, "validation_epoch": 1})
-    row = page.validation_table(collect(tmp_path)).splitlines()[2:]
-    assert row == ["| `table1-held-out/dllp/16` | 87.00 (–, 1) | 87.50 (–, 1) | 88.00 (–, 1) |"]
 
 
 # --- the paper's sentences
@@ -144,7 +223,8 @@ ACCURACIES = {
 OTHERS = {
     "table1/supervised+plot/1": 91.0, "table1/supervised/1": 90.5,
     "table3/ce/64": 72.0, "table3/sce/64": 74.0,
-    "table3/ce+ot/64": 75.0, "table3/sce+ot/64": 76.0, "figure4/soft-1/64": 77.5, "figure4/soft-10/64": 78.9,
+    "table3/sce+ot/64": 79.0, "table1-mixup/dllp+plot/64": 84.0,
+    "figure4/soft-1/64": 77.5, "figure4/soft-10/64": 78.9,
 }  # fmt: skip
 
 
@@ -174,7 +254,9 @@ def judge(page, results: dict[str, dict[str, float]], table: str, words: str) ->
         train["label_accuracy"] = {key: each[key] for key in ("exact", "relaxed", "argmax")}
         result = {"test_accuracy": {"last": each["last"]}, "train": train}
         cells[name] = Cell(name, (Path(name) / "seed=1",), (result,))
-    (claim,) = (claim for claim in page.claims(cells, table) if words in f"{claim.sentence} {claim.numbers}")
+    (claim,) = (
+        claim for claim in page.sentences_of(cells, table) if words in f"{claim.sentence} {claim.numbers}"
+    )
     return claim.holds
 
 
@@ -211,7 +293,7 @@ def test_every_sentence_holds_with_its_own_numbers_and_falls_with_them(page, wor
 
 
 def test_a_sentence_without_its_runs_is_left_out(page, tmp_path):
-    assert page.claims(collect(tmp_path), "table1") == []
+    assert page.sentences_of(collect(tmp_path), "table1") == []
     for size in SIZES:
         write_run(tmp_path, f"table1/dllp/{size}", 1, 90.0 - size / 10, with_sample=False)
     sentences = [claim.sentence for claim in page.claims(collect(tmp_path), "table1")]
@@ -256,7 +338,7 @@ def write_curves(root: Path, name: str, seed: int = 1, **changes: list[float]) -
 
 def judge_figure_3(page, root: Path, table: str) -> dict[str, tuple[bool, str]]:
     found = {}
-    for claim in page.curve_claims(collect(root), table):
+    for claim in page.curve_claims(collect(root), table, page.SETTINGS):
         (words,) = (words for words in (BETTER, FURTHER, LARGER) if words in claim.sentence)
         setting = "paper" if "the paper's own" in claim.sentence else "ours"
         found[f"{words}, {setting}"] = claim.holds, claim.numbers
@@ -333,7 +415,7 @@ def test_the_summary_counts_the_sentences_about_figure_3(page, tmp_path):
     cells = collect(tmp_path / "runs")
     assert page.claims(cells, "table1") == []
     (text,) = page.summary_sections(cells, tmp_path)
-    assert "sentences that our runs can check, 3 of 4 hold." in text
+    assert "can check, 3 of 4 hold." in text
     assert len(page.figure_3_sections(cells, tmp_path)) == 4  # the prose, two pictures, the sentences
     assert (tmp_path / "figure3-paper.png").exists()
 

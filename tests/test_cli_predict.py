@@ -304,6 +304,59 @@ def test_the_command_counts_as_python_does(people, model):  # noqa: F811
     )
 
 
+def test_weights_are_a_column(people):  # noqa: F811
+    """Rows with weights give the tables of Python and the diagnosis of repeated rows."""
+    heads = pl.Series("heads", 1 + np.arange(600) % 3)
+    table = people.with_columns(heads, pl.read_parquet("truth.parquet")["vote"])
+    counts = table.group_by("town").agg(
+        pl.col("heads").filter(pl.col("vote") == name).sum().alias(name) for name in ("left", "right")
+    )
+    counts.write_csv("heads.csv")
+    table = table.drop("vote").with_columns(region=pl.Series(["north", "south"]).gather(np.arange(600) % 2))
+    table.write_csv("weighted.csv")
+    towns = ("--bag", "town", "--counts", "heads.csv")
+    weight = ("--weight", "heads")
+    done("fit", "weighted.csv", *towns, *weight, "--out", "model", "--model", "linear", "--drop", "region")
+    by = ("--by", "region", "--out", "cells.parquet")
+    done("tabulate", "model", "weighted.csv", *towns, *weight, *by, "--replicates", "2")
+    expected = tabulate(load("model"), people.drop("town"), {"region": table["region"]}, replicates=2,
+                        bags=people["town"], proportions=Proportions(counts, "counts", key="town"),
+                        sample_weight=heads)  # fmt: skip
+    cells = pl.read_parquet("cells.parquet")
+    assert cells["rows"].to_list() == expected["rows"].to_list()
+    for name in ("count", "count_low", "count_high", "count_min", "count_max"):
+        np.testing.assert_allclose(cells[name], expected[name], atol=1e-3)
+    done("tabulate", "model", "weighted.csv", *weight, *by)
+    assert pl.read_parquet("cells.parquet")["count"].sum() == pytest.approx(heads.sum())
+    for words in (by, (*towns, *by)):
+        assert "no column 'head'" in refused("tabulate", "model", "weighted.csv", *words, "--weight", "head")
+
+    result = run("diagnose", "model", "weighted.csv", *towns, *weight, "--folds", "2")
+    assert result.exit_code in (0, 1)
+    new_towns = pl.lit("new ") + pl.col("town")
+    new = table.with_columns(town=new_towns)
+    new.write_csv("new.csv")
+    new[np.repeat(np.arange(600), heads)].write_csv("repeated.csv")
+    counts.with_columns(town=new_towns).write_csv("new-heads.csv")
+    towns = ("--bag", "town", "--counts", "new-heads.csv", "--new")
+    one = run("diagnose", "model", "new.csv", *towns, *weight).output.splitlines()
+    other = run("diagnose", "model", "repeated.csv", *towns).output.splitlines()
+    assert (one[0], one[2:-1]) == (
+        other[0],
+        other[2:-1],
+    )  # 1: p, of features encoded by row; -1: margins of rows
+    assert one[1].split("(")[0] == other[1].split("(")[0]
+    counts.with_columns(pl.col("left") / (pl.col("left") + pl.col("right"))).with_columns(
+        right=1 - pl.col("left")
+    ).write_csv("shares.csv")
+    done("fit", "weighted.csv", "--bag", "town", "--proportions", "shares.csv", *weight, "--out", "again",
+         "--model", "linear", "--drop", "region")  # fmt: skip
+    words = ("diagnose", "again", "weighted.csv", "--bag", "town", "--proportions", "shares.csv")
+    assert "--weight" in refused(*words)
+    done("report", "again", *words[2:], *weight, "--html", "page.html", "--by", "region", "--quick")
+    assert Path("page.html").stat().st_size > 10_000
+
+
 # --- export
 
 

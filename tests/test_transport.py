@@ -23,6 +23,7 @@ from apportion.transport import (
     Plan,
     assign,
     assign_weighted,
+    assign_weighted_with_duals,
     assign_with_duals,
     entropic_plan,
     round_to_counts,
@@ -729,6 +730,17 @@ def test_weighted_labels_are_optimal_have_the_masses_and_split_few_rows(monkeypa
         margins = np.vstack([np.kron(np.eye(n), np.ones(k)), np.kron(np.ones(n), np.eye(k))])
         best = linprog(-s.ravel(), A_eq=margins, b_eq=np.r_[w, m])
         assert (w[:, None] * own * s).sum() == pytest.approx(-best.fun, abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_prices_prove_weighted_labels_optimal(k):
+    scores, sizes, mass, weight = weighted_problem(k)
+    labels, prices = assign_weighted_with_duals(scores, sizes, mass, weight)
+    assert torch.equal(labels, assign_weighted(scores, sizes, mass, weight))
+    assert (prices.isinf().numpy() == (mass == 0)).all()
+    value = torch.from_numpy(scores) - prices.repeat_interleave(torch.from_numpy(sizes), 0)
+    best = value.amax(1, keepdim=True)
+    assert bool(((value - best).abs() < 1e-9)[labels > 1e-9].all())  # complementary slackness
 
 
 def test_weights_of_one_are_plain_assignment():

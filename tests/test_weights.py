@@ -1,4 +1,4 @@
-"""A row of weight w is w equal rows: in bag means, losses, labels, scores and conditioned probabilities."""
+"""A row of weight w is w equal rows: in means, losses, labels, scores, tables by group and the diagnosis."""
 
 from dataclasses import replace
 
@@ -6,9 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
+from sklearn.base import BaseEstimator
+from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from apportion import ProportionClassifier, Proportions, condition_on_proportions
+from apportion import (
+    ProportionClassifier,
+    Proportions,
+    condition_on_proportions,
+    diagnose,
+    diagnose_predictions,
+    tabulate,
+)
 from apportion._random import stream
 from apportion.bags.bags import Bags, bag_means
 from apportion.bags.build import build_bags_without_features
@@ -17,6 +25,7 @@ from apportion.errors import DataError, SettingsError
 from apportion.losses import effective_sizes, proportion_loss
 from apportion.pseudo_labels import hard_labels, relaxed_proportions, soft_labels, transduce
 from apportion.selection.scores import SCORES
+from apportion.transport import assign_weighted
 
 SIZES = torch.tensor([1, 7, 2, 20])
 
@@ -273,3 +282,197 @@ def test_models_and_methods_that_do_not_use_weights_refuse_them():
         ProportionClassifier("trees").fit(x, y, bags=bags, sample_weight=weight)
     with pytest.raises(SettingsError, match="dllp"):
         ProportionClassifier(**SHORT, method="llp_gan").fit(x, y, bags=bags, sample_weight=weight)
+
+
+# --- tables by group and the diagnosis
+
+
+class BagRegression(BaseEstimator):
+    """Shares of bags are linear in the means of their rows, weighted as the bags are."""
+
+    def fit(self, X, *, bags, proportions, sample_weight=None):
+        x, bags = np.asarray(X, float), np.asarray(bags)
+        w = np.ones(len(x)) if sample_weight is None else np.asarray(sample_weight, float)
+        names, bag = np.unique(bags, return_inverse=True)
+        mass = np.bincount(bag, w)
+        means = np.stack([np.bincount(bag, w * column) / mass for column in x.T], 1)
+        table = proportions.table if isinstance(proportions, Proportions) else proportions
+        shares = np.array([table[name] for name in names.tolist()])
+        self.classes_ = np.arange(shares.shape[1])
+        self.model_ = LinearRegression().fit(means, shares, sample_weight=mass)
+        return self
+
+    def predict_proba(self, X):
+        p = self.model_.predict(np.asarray(X, float)).clip(0.01, 0.99)
+        return p / p.sum(1, keepdims=True)
+
+
+class WithoutWeights(BagRegression):
+    def fit(self, X, *, bags, proportions):
+        return super().fit(X, bags=bags, proportions=proportions)
+
+
+def people(seed: int = 0, n: int = 800, m: int = 40):
+    """Rows that stand for one to four people each, whose classes are their own: x, bag, weight, shares."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(n, 2))
+    weight = random.integers(1, 5, n)
+    bag = np.arange(n) % m
+    left = random.binomial(weight, 1 / (1 + np.exp(-3 * x[:, 0])))
+    counts = np.bincount(bag, left) / np.bincount(bag, weight)
+    return x, bag, weight, {i: [1 - p, p] for i, p in enumerate(counts.tolist())}
+
+
+def test_a_table_by_group_is_that_of_repeated_rows():
+    x, bag, weight, shares = people()
+    copy = np.repeat(np.arange(len(x)), weight)
+    old = x[:, 1] > 0.3
+    fitted = BagRegression().fit(x, bags=bag, proportions=shares)
+    for replicates, model in ((2, BagRegression()), (0, fitted)):
+        options = {"bags": bag, "proportions": shares, "replicates": replicates}
+        one = tabulate(model, x, {"old": old}, sample_weight=weight, **options)
+        options["bags"] = bag[copy]
+        other = tabulate(model, x[copy], {"old": old[copy]}, **options)
+        assert one["rows"] == other["rows"]
+        for name in set(one) - {"old", "class"}:
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-3)
+    alone = tabulate(fitted, x, {"old": old}, sample_weight=weight)
+    copies = tabulate(fitted, x[copy], {"old": old[copy]})
+    np.testing.assert_allclose(alone["count"], copies["count"])
+
+
+FIGURES = (
+    "supported", "accuracy", "accuracy_low", "accuracy_high", "accuracy_min", "accuracy_max",
+    "accuracy_if_unrelated", "differences", "p_chance", "p_classes", "spread", "spread_tolerance",
+    "correlation", "critical_correlation", "p_value", "largest_class", "agreement", "entropy",
+)  # fmt: skip
+
+
+def assert_same_figures(one, other, *, rounded=True):
+    """Not `rounded`: counts of classes are whole in one of them only, which moves transported labels."""
+    assert (one.supported, one.differences) == (other.supported, other.differences)
+    assert one.agreement == pytest.approx(other.agreement, abs=1e-6 if rounded else 0.005)
+    for name in set(FIGURES) - {"supported", "differences", "agreement"}:
+        value = getattr(other, name)
+        assert getattr(one, name) == pytest.approx(value, rel=1e-5, abs=1e-6, nan_ok=True), name
+    torch.testing.assert_close(one.bag_errors, other.bag_errors)
+
+
+@pytest.mark.parametrize("kind", ["chance", "classes", "more"])
+def test_a_diagnosis_is_that_of_repeated_rows(kind):
+    x, bag, weight, shares = people()
+    if kind != "chance":
+        order = np.argsort(x[:, 0] + 2 * np.random.default_rng(1).normal(size=len(x)))
+        bag[order] = np.arange(len(x)) // 20
+        place = x[:, 1 if kind == "more" else 0].argsort().argsort()
+        bag = bag if kind == "classes" else place // 20
+        left = np.random.default_rng(2).binomial(weight, 1 / (1 + np.exp(-3 * x[:, 0])))
+        rate = np.bincount(bag, left) / np.bincount(bag, weight)
+        shares = {i: [1 - p, p] for i, p in enumerate(rate.tolist())}
+    copy = np.repeat(np.arange(len(x)), weight)
+    p = BagRegression().fit(x, bags=bag, proportions=shares, sample_weight=weight).predict_proba(x)
+    one = diagnose_predictions(
+        p, bag, shares, origin="held_out", features=x, sample_weight=weight, n_permutations=499
+    )
+    other = diagnose_predictions(
+        p[copy], bag[copy], shares, origin="held_out", features=x[copy], n_permutations=499
+    )
+    assert_same_figures(one, other)
+
+
+def test_a_model_is_cross_fitted_and_diagnosed_as_with_repeated_rows():
+    x, bag, weight, shares = people()
+    copy = np.repeat(np.arange(len(x)), weight)
+    one = diagnose(BagRegression(), x, bag, shares, sample_weight=weight)
+    assert one.supported
+    assert_same_figures(one, diagnose(BagRegression(), x[copy], bag[copy], shares))
+    frame = pd.DataFrame(x).assign(people=weight)
+    assert_same_figures(diagnose(BagRegression(), frame, bag, shares, sample_weight="people"), one)
+
+
+def test_weights_of_one_are_no_weights_to_the_bit():
+    x, bag, _, shares = people()
+    settings = {**SHORT, "model": "average"}
+    ones = np.ones(len(x))
+    plain, equal = (
+        diagnose(ProportionClassifier(**settings), x, bag, shares, sample_weight=weight, folds=2)
+        for weight in (None, ones)
+    )
+    for name in FIGURES:
+        assert repr(getattr(plain, name)) == repr(getattr(equal, name))
+    assert torch.equal(plain.margins, equal.margins)
+    groups = {"old": x[:, 1] > 0}
+    model = ProportionClassifier(**SHORT).fit(x, bags=bag, proportions=shares)
+    tables = [
+        tabulate(model, x, groups, bags=bag, proportions=shares, replicates=2, sample_weight=weight)
+        for weight in (None, ones)
+    ]
+    assert tables[0] == tables[1]
+
+
+def test_rows_of_weight_zero_are_as_good_as_absent():
+    x, bag, weight, shares = people()
+    weight = np.where(np.arange(len(x)) % 7 == 0, 0, weight)
+    there = weight > 0
+    p = BagRegression().fit(x, bags=bag, proportions=shares).predict_proba(x)
+    options = {"origin": "held_out", "n_permutations": 499}
+    one = diagnose_predictions(p, bag, shares, features=x, sample_weight=weight, **options)
+    other = diagnose_predictions(
+        p[there], bag[there], shares, features=x[there], sample_weight=weight[there], **options
+    )
+    assert_same_figures(one, other, rounded=False)
+    weight[bag == 3] = 0
+    with pytest.raises(DataError) as problem:
+        diagnose_predictions(p, bag, shares, features=x, sample_weight=weight, **options)
+    assert problem.value.bag == 3
+
+
+def test_weights_cannot_make_a_diagnosis_more_certain_than_its_rows():
+    """Rows of equal weight count as one person each at least: shares of a population are small numbers."""
+    x, bag, weight, shares = people()
+    p = BagRegression().fit(x, bags=bag, proportions=shares).predict_proba(x)
+    options = {"origin": "held_out", "features": x, "n_permutations": 499}
+    plain = diagnose_predictions(p, bag, shares, **options)
+    tiny = diagnose_predictions(p, bag, shares, sample_weight=np.full(len(x), 1e-4), **options)
+    assert_same_figures(tiny, plain, rounded=False)
+    one, other = (
+        diagnose_predictions(p, bag, shares, sample_weight=weight * scale, **options)
+        for scale in (1e-3, 1e-6)
+    )
+    assert_same_figures(one, other)
+
+
+def test_margins_of_weighted_rows_bound_what_another_class_costs():
+    """For one row at a time: the best labels of its bag in which no part of it has its class."""
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        p = random.dirichlet([1, 1, 1], 5)
+        weight = random.integers(1, 4, 5).astype(float)
+        counts = np.bincount(random.integers(3, size=int(weight.sum())), minlength=3)
+        bag, shares = np.zeros(5, int), {0: (counts / counts.sum()).tolist()}
+        found = diagnose_predictions(
+            p, bag, shares, origin="held_out", sample_weight=weight, n_permutations=499
+        )
+        log_probs, sizes = torch.from_numpy(np.log(p)), torch.tensor([5])
+        masses, w = torch.from_numpy(counts).double()[None], torch.from_numpy(weight)
+        best = (w[:, None] * assign_weighted(log_probs, sizes, masses, w) * log_probs).sum()
+        for i in range(5):
+            without = log_probs.clone()
+            without[i, found.classes[i]] = -1e3
+            labels = assign_weighted(without, sizes, masses, w)
+            if labels[i, found.classes[i]] < 1e-9:
+                cost = float(best - (w[:, None] * labels * log_probs).sum())
+                assert weight[i] * float(found.margins[i]) <= cost + 1e-6
+
+
+def test_estimators_without_weights_and_weights_that_do_not_fit_are_refused():
+    x, bag, weight, shares = people()
+    with pytest.raises(SettingsError, match="sample_weight"):
+        diagnose(WithoutWeights(), x, bag, shares, sample_weight=weight)
+    with pytest.raises(SettingsError, match="sample_weight"):
+        tabulate(WithoutWeights(), x, {"all": bag * 0}, bags=bag, proportions=shares, sample_weight=weight)
+    for wrong in (weight[1:], -weight):
+        with pytest.raises(DataError, match="sample_weight"):
+            diagnose(BagRegression(), x, bag, shares, sample_weight=wrong)
+        with pytest.raises(DataError, match="sample_weight"):
+            tabulate(BagRegression(), x, {"all": bag * 0}, bags=bag, proportions=shares, sample_weight=wrong)

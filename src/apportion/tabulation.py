@@ -20,11 +20,19 @@ from scipy.special import ndtri
 from apportion._random import as_seed, stream
 from apportion.bags.bags import Bags
 from apportion.bags.build import build_bags_without_features, check_row_order, group_rows, take_bag_columns
+from apportion.bags.instances import read_weight
 from apportion.bags.proportions import as_proportions
 from apportion.conditioning import condition_bags
 from apportion.encoding import check_unique_columns
 from apportion.errors import DataError, SettingsError, did_you_mean
-from apportion.selection.crossfit import copy_unfitted, fit_part, name_bags, row_ids, take_instances
+from apportion.selection.crossfit import (
+    check_takes_weight,
+    copy_unfitted,
+    fit_part,
+    name_bags,
+    row_ids,
+    take_instances,
+)
 
 MIN_BAGS_TO_HALVE = 8  # halves of fewer bags cannot be learned from
 BIAS = 4.0  # mean square error of networks over the variance that halves of the bags show (docs/tabulate.md)
@@ -51,6 +59,7 @@ def tabulate(
     *,
     bags: Any = None,
     proportions: Any = None,
+    sample_weight: Any = None,
     level: float = 0.9,
     replicates: int = 10,
     random_state: Any = 0,
@@ -71,6 +80,9 @@ def tabulate(
         The bag of each row, and the known proportions of the bags, as in `ProportionClassifier.fit`, for one
         grouping. The table then agrees with them: the counts of all groups add up to those of every bag.
         Intervals need them.
+    sample_weight : array-like of shape (n_samples,) or str, optional
+        How many people, or how much else, each row stands for, or the column of `X` that has it. A row of
+        weight 3 is three equal rows, each with a class of its own: counts are then of people.
     level : float, default=0.9
         Probability that an interval is meant to hold.
     replicates : int, default=10
@@ -83,8 +95,9 @@ def tabulate(
     -------
     data frame or dict of lists
         One row per group and class, of the library of `X`: the columns of `by`, "class", "rows" (of the
-        group), "count", "count_low" and "count_high" (the interval; NaN if there is none), "count_min" and
-        "count_max" (the bounds of arithmetic), and "share", "share_low" and "share_high", all over "rows".
+        group, or the sum of their weights), "count", "count_low" and "count_high" (the interval; NaN if there
+        is none), "count_min" and "count_max" (the bounds of arithmetic), and "share", "share_low" and
+        "share_high", all over "rows".
 
     Examples
     --------
@@ -107,16 +120,23 @@ def tabulate(
     check_level(level, replicates)
     groups, X = _read_groups(model, X, by)
     X, bags = take_bag_columns(X, bags)
+    if isinstance(sample_weight, str):
+        X, sample_weight = take_bag_columns(X, sample_weight)
     check_row_order(X, bags)
     n = len(next(iter(groups.values())))
-    built = group_bags(n, bags, proportions)
+    weight = read_weight(sample_weight, n)
+    if weight is not None and replicates and bags is not None:
+        check_takes_weight(model)
+    built = group_bags(n, bags, proportions, weight)
     X = take_instances(X, built.source.numpy())
     rows = group_by(groups, built.source.numpy())
     table = None if proportions is None else name_bags(as_proportions(proportions), built)
     if not _is_fitted(model):
         if bags is None:
             raise SettingsError("the model is not fitted; fit it, or pass bags= and proportions=")
-        model = copy_unfitted(model).fit(X, bags=row_ids(built), proportions=table)
+        model = copy_unfitted(model)
+        for _ in fit_part(model, X, row_ids(built), table, weights_of(built)):
+            pass
     probabilities = np.asarray(model.predict_proba(X), dtype=np.float64)
     counter = CellCounter(built, rows, np.asarray(model.classes_).tolist())
     counter.add_model(probabilities)
@@ -191,18 +211,24 @@ def _as_list(column: Any) -> list[Any]:
     return column.to_list() if hasattr(column, "to_list") else np.asarray(column).tolist()
 
 
-def group_bags(n: int, bags: Any, proportions: Any) -> Bags:
-    """The bags of n rows; without bags, all rows are one bag of unknown proportions."""
+def group_bags(n: int, bags: Any, proportions: Any, weight: np.ndarray | None = None) -> Bags:
+    """The bags of n rows with weights; without bags, all rows are one bag of unknown proportions."""
     if bags is None:
         if proportions is not None:
             raise SettingsError("proportions belong to bags; pass bags=, the bag of every row")
         nothing = torch.full((1, 1), math.nan)
-        return Bags(torch.empty(n, 0), torch.tensor([n]), nothing, torch.arange(n), ["all"])
+        weights = None if weight is None else torch.from_numpy(weight).float()
+        return Bags(torch.empty(n, 0), torch.tensor([n]), nothing, torch.arange(n), ["all"], weight=weights)
     if isinstance(bags, Mapping):
         raise SettingsError("tabulate takes one grouping of bags; pass the bag of every row in one of them")
     if proportions is None:
         raise SettingsError("bags have no use without proportions; pass proportions=, one row per bag")
-    return build_bags_without_features(n, bags=bags, proportions=proportions).bags
+    return build_bags_without_features(n, bags=bags, proportions=proportions, weight=weight).bags
+
+
+def weights_of(bags: Bags) -> np.ndarray | None:
+    """(N,) the weights of the rows, in the order of the bags, if they have any."""
+    return None if bags.weight is None else bags.weight.double().numpy()
 
 
 # --- counting
@@ -219,9 +245,11 @@ class CellCounter:
         self.k = len(classes)
         self.bag = np.repeat(np.arange(self.m), bags.sizes.numpy())
         self.known = bags.proportions.isfinite().all(1).numpy()
-        self.sizes = bags.sizes.numpy()
+        self.weight = weights_of(bags)
+        self.mass = bags.sizes.numpy() if self.weight is None else bags.mass.numpy()
         cell = self.bag * rows.n_groups + rows.group
-        self.n_cells = np.bincount(cell, minlength=self.m * rows.n_groups).reshape(self.m, rows.n_groups)
+        cells = np.bincount(cell, self.weight, self.m * rows.n_groups)
+        self.n_cells = cells.reshape(self.m, rows.n_groups)
         self.replicates: list[np.ndarray] = []
 
     def add_model(self, probabilities: np.ndarray) -> None:
@@ -244,15 +272,21 @@ class CellCounter:
     def _count(self, probabilities: np.ndarray) -> np.ndarray:
         """(groups, k) sums of probabilities."""
         columns = [
-            np.bincount(self.rows.group, probabilities[:, c], minlength=self.rows.n_groups)
+            np.bincount(self.rows.group, self._weigh(probabilities[:, c]), minlength=self.rows.n_groups)
             for c in range(self.k)
         ]
         return np.stack(columns, 1)
 
+    def _weigh(self, values: np.ndarray) -> np.ndarray:
+        return values if self.weight is None else values * self.weight
+
     def _label_variance(self, p: np.ndarray) -> np.ndarray:
-        """(groups,) the variance of counts of labels drawn from p (N,), given the totals of known bags."""
+        """(groups,) the variance of counts of labels drawn from p (N,), given the totals of known bags.
+
+        A row of weight w has w labels, which are drawn one by one.
+        """
         cell = self.bag * self.rows.n_groups + self.rows.group
-        v = np.bincount(cell, p * (1 - p), minlength=self.m * self.rows.n_groups)
+        v = np.bincount(cell, self._weigh(p * (1 - p)), minlength=self.m * self.rows.n_groups)
         v = v.reshape(self.m, self.rows.n_groups)
         total = v.sum(1, keepdims=True)
         left = 1 - v / np.maximum(total, 1e-12)
@@ -262,16 +296,16 @@ class CellCounter:
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """(groups, k) the smallest and largest counts that the totals of the known bags allow."""
         n = self.n_cells[:, :, None]
-        counts = np.nan_to_num(self.bags.proportions.double().numpy()) * self.sizes[:, None]
+        counts = np.nan_to_num(self.bags.proportions.double().numpy()) * self.mass[:, None]
         counts = np.broadcast_to(counts, (self.m, self.k))[:, None]
-        least = np.maximum(0.0, counts + n - self.sizes[:, None, None])
+        least = np.maximum(0.0, counts + n - self.mass[:, None, None])
         most = np.minimum(counts, n)
         known = self.known[:, None, None]
         return np.where(known, least, 0.0).sum(0), np.where(known, most, n).sum(0)
 
     def table(self, level: float) -> Columns:
         """One entry per group and class: counts, intervals, bounds, and shares of the rows of the group."""
-        rows = np.repeat(self.n_cells.sum(0), self.k)
+        rows = np.repeat(self.n_cells.sum(0), self.k)  # or the sum of their weights
         least, most = (each.reshape(-1) for each in self.bounds())
         counts = self.counts.reshape(-1).clip(least, most)
         low = np.full(len(counts), math.nan)
@@ -286,7 +320,8 @@ class CellCounter:
             for name, values in self.rows.names.items()
         }
         columns["class"] = list(self.classes) * self.rows.n_groups
-        columns["rows"] = rows.tolist()
+        whole = np.abs(rows - rows.round()) <= 1e-6 * rows  # up to the rounding of weights
+        columns["rows"] = np.where(whole, rows.round(), rows).tolist()
         figures = {
             "count": counts,
             "count_low": low,
@@ -310,6 +345,7 @@ def add_replicates(
     if len(known) < MIN_BAGS_TO_HALVE:
         return
     ids = row_ids(first.bags)
+    weight = first.weight
     for i in range(0, replicates, 2):
         order = known[torch.randperm(len(known), generator=stream(seed, "halves", i)).numpy()]
         for j, half in enumerate((order[: len(order) // 2], order[len(order) // 2 :])):
@@ -317,7 +353,8 @@ def add_replicates(
             learned[half] = True
             train = np.flatnonzero(learned[first.bag])
             part = copy_unfitted(model)
-            for state in fit_part(part, take_instances(X, train), ids[train], table):
+            train_weight = None if weight is None else weight[train]
+            for state in fit_part(part, take_instances(X, train), ids[train], table, train_weight):
                 yield i + j, state
             probabilities = np.asarray(part.predict_proba(X), dtype=np.float64)
             for counter in counters:

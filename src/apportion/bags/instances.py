@@ -154,7 +154,7 @@ def check_row_order(
 
 
 def read_weight(weight: Any, n_rows: int) -> np.ndarray | None:
-    """The weights of the rows, (n,) float64 and positive, or None.
+    """The weights of the rows, (n,) float64 and positive; None if there are none, or if all are one.
 
     A weight of zero becomes a billionth of the mean: the row is still predicted and labeled, and nothing is
     learned from it.
@@ -173,6 +173,8 @@ def read_weight(weight: Any, n_rows: int) -> np.ndarray | None:
         raise DataError(f"{what}; pass finite numbers of zero or more", value=value)
     if not values.any():
         raise DataError("all of sample_weight is zero; pass a positive weight for some rows")
+    if (values == 1).all():
+        return None
     return np.maximum(values, SMALLEST_WEIGHT * values.mean())
 
 

@@ -38,6 +38,11 @@ Missing = Annotated[
     option(panel=DATA, metavar="TEXT", text="Text of a CSV that means a missing value; repeatable."),
 ]
 
+Weight = Annotated[
+    str | None,
+    option(panel=DATA, metavar="COLUMN", text="How much each row counts in its bag, such as people."),
+]
+
 
 @dataclass
 class ProportionOptions:
@@ -136,10 +141,7 @@ class FeatureOptions:
     known_labels: Annotated[
         str | None, option(panel=DATA, metavar="COLUMN", text="Class of a few rows, empty in all others.")
     ] = None
-    weight: Annotated[
-        str | None,
-        option(panel=DATA, metavar="COLUMN", text="How much each row counts in its bag, such as people."),
-    ] = None
+    weight: Weight = None
     image: Annotated[
         str | None,
         option(panel=DATA, metavar="COLUMN", text="Learn from the image files that this column names."),
@@ -241,6 +243,7 @@ def make_spec(
     proportions: ProportionOptions,
     features: FeatureOptions | None = None,
     missing: list[str] | None = None,
+    weight: str | None = None,
 ) -> "TableSpec":
     """What the options say about a table. Options that do not go together raise a SettingsError."""
     from apportion.errors import SettingsError
@@ -265,7 +268,7 @@ def make_spec(
         missing_cells=proportions.missing_cells,
         rest=proportions.rest,
         known_labels=features.known_labels,
-        weight=features.weight,
+        weight=features.weight or weight,
         drop=split_names(features.drop),
         categorical=split_names(features.categorical),
         keep=split_names(features.keep),

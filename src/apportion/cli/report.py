@@ -10,6 +10,7 @@ from apportion.cli.options import (
     Device,
     Missing,
     ProportionOptions,
+    Weight,
     check_separate,
     option,
     split_names,
@@ -61,6 +62,7 @@ def report(
     replicates: Annotated[
         int, option(panel=MODEL, min=0, text="Networks to fit to halves of the bags for intervals.")
     ] = 10,
+    weight: Weight = None,
     missing: Missing = None,
     device: Device = "auto",
     md: Annotated[
@@ -82,7 +84,7 @@ def report(
         raise RunError(
             f"{printable(folder)} is not a folder; pass a model, or the folder that holds the runs"
         )
-    about_tables = table is not None or by or new or quick or folds is not None or missing
+    about_tables = table is not None or by or new or quick or folds is not None or missing or weight
     about_tables = about_tables or proportions != ProportionOptions()
     if not (folder / "model.json").exists():
         if about_tables:
@@ -94,10 +96,11 @@ def report(
         raise typer.BadParameter("the report of a model is a page; pass --html page.html, and no --md")
     if about_tables and table is None:
         raise SettingsError(
-            "--bag, --by, --new, --quick, --folds and --missing are about a table; name it after the model"
+            "--bag, --by, --new, --quick, --folds, --weight and --missing are about a table; name it after"
+            " the model"
         )
     settings = {"new": new, "folds": folds, "train": not quick, "level": level, "replicates": replicates}
-    report_model(folder, html, table, proportions, by or [], missing, device, settings)
+    report_model(folder, html, table, proportions, by or [], missing, weight, device, settings)
 
 
 def report_model(
@@ -107,6 +110,7 @@ def report_model(
     proportions: ProportionOptions,
     by: list[str],
     missing: list[str] | None,
+    weight: str | None,
     device: str,
     settings: dict[str, Any],
 ) -> None:
@@ -124,7 +128,7 @@ def report_model(
     check_level(settings["level"], settings["replicates"])
     spec = None
     if table is not None:
-        spec = spec_of_bags(table, proportions, missing)
+        spec = spec_of_bags(table, proportions, missing, weight)
 
     from apportion.cli.progress import Progress
     from apportion.report.model_evidence import ModelEvidence
@@ -137,7 +141,9 @@ def report_model(
     evidence = None
     if table is not None:
         columns = [split_names(text) for text in by]
-        evidence = ModelEvidence(classifier, table, spec, by=columns, missing=missing or (), **settings)
+        evidence = ModelEvidence(
+            classifier, table, spec, by=columns, missing=missing or (), weight=weight, **settings
+        )
         with Progress("step") as progress:
             for step in evidence.collect():
                 progress.update(step.name, step.done, step.total, "")

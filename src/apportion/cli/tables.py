@@ -16,6 +16,7 @@ from apportion.cli.options import (
     ProportionOptions,
     Table,
     TrainingOptions,
+    Weight,
     check_separate,
     make_spec,
     with_options,
@@ -173,6 +174,7 @@ def diagnose(
     model: Model,
     table: Table,
     proportions: ProportionOptions,
+    weight: Weight = None,
     missing: Missing = None,
     new: Annotated[
         bool, typer.Option("--new", help="The model has not learned from the bags of TABLE.")
@@ -204,7 +206,7 @@ def diagnose(
     inputs = [table, *(proportions.proportions or ()), *(proportions.counts or ())]
     check_separate([bags_out, rows_out], inputs)
     find_device(device)
-    spec = make_spec(table, proportions, missing=missing)
+    spec = make_spec(table, proportions, missing=missing, weight=weight)
     if len(spec.bags) > 1:
         raise SettingsError("diagnose takes one --bag at a time; judge each grouping by itself")
 
@@ -251,6 +253,7 @@ def tabulate(
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Table of counts, CSV, Parquet or Excel.")],
     proportions: ProportionOptions,
+    weight: Weight = None,
     missing: Missing = None,
     level: Annotated[float, typer.Option(help="Probability that an interval is meant to hold.")] = 0.9,
     replicates: Annotated[
@@ -270,7 +273,7 @@ def tabulate(
     check_separate([out], [table, *(proportions.proportions or ()), *(proportions.counts or ())])
     find_device(device)
     check_level(level, replicates)
-    spec = spec_of_bags(table, proportions, missing)
+    spec = spec_of_bags(table, proportions, missing, weight)
 
     from apportion.cli.progress import Progress
     from apportion.saving import load
@@ -278,7 +281,7 @@ def tabulate(
 
     classifier = load(model)
     classifier.set_params(device="cpu" if device == "auto" and classifier.device_ == "cpu" else device)
-    tabulation = Tabulation(classifier, table, [by], spec=spec, missing=missing or ())
+    tabulation = Tabulation(classifier, table, [by], spec=spec, missing=missing or (), weight=weight)
     with Progress() as progress:
         for replicate, state in tabulation.replicate(replicates):
             name = f"network {replicate + 1} of {replicates}, {state.stage} stage"
@@ -288,12 +291,14 @@ def tabulate(
     show(out)
 
 
-def spec_of_bags(table: Path, proportions: ProportionOptions, missing: list[str] | None) -> Any:
+def spec_of_bags(
+    table: Path, proportions: ProportionOptions, missing: list[str] | None, weight: str | None = None
+) -> Any:
     """What the options say about bags; None without --bag."""
     from apportion.errors import SettingsError
 
     if proportions.bag:
-        return make_spec(table, proportions, missing=missing)
+        return make_spec(table, proportions, missing=missing, weight=weight)
     if proportions != ProportionOptions():
         raise SettingsError("proportions belong to bags; name the column with the bag of each row with --bag")
     return None

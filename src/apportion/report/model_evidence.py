@@ -74,6 +74,7 @@ class ModelEvidence:
         train: bool = True,
         level: float = 0.9,
         replicates: int = 10,
+        weight: str | None = None,
     ) -> None:
         if spec is not None and len(spec.bags) > 1:
             raise SettingsError("a page takes one --bag at a time; write a page for each grouping")
@@ -93,7 +94,9 @@ class ModelEvidence:
         self.tables: list[pl.DataFrame] = []
         self._tabulation: Tabulation | None = None
         if self.by:
-            self._tabulation = Tabulation(classifier, table, self.by, spec=spec, missing=missing)
+            self._tabulation = Tabulation(
+                classifier, table, self.by, spec=spec, missing=missing, weight=weight
+            )
         if spec is not None:
             self.evaluation = plan_diagnosis(classifier, spec, new=new, folds=folds, train=train)
             self.others = other_bags(classifier, spec, self.evaluation)
@@ -142,4 +145,5 @@ def as_log_probs(probabilities: np.ndarray) -> Tensor:
 def predicted_bags(log_probs: Tensor, bags: Bags, *, learned: bool) -> PredictedBags:
     """The bags as predicted by log-probabilities (N, k) of their rows."""
     gap, variance = count_residuals(log_probs, bags)
-    return PredictedBags(bags, bag_means(log_probs.exp(), bags.sizes), gap, variance, learned)
+    predicted = bag_means(log_probs.exp(), bags.sizes, bags.weight)
+    return PredictedBags(bags, predicted, gap, variance, learned)

@@ -241,7 +241,7 @@ def group_contents(columns: Sequence[str], frame: pl.DataFrame) -> dict[str, Any
     """One table by group; the chart has the largest groups."""
     rows: list[dict[str, Any]] = []
     for line in frame.head(MOST_CELLS).rows(named=True):
-        n = max(1, line["rows"])
+        n = line["rows"] or 1
         shares = {f"share_{end}": line[f"count_{end}"] / n for end in ("min", "max")}
         names = ["(missing)" if line[name] is None else printable(line[name], 60) for name in columns]
         figures = {
@@ -284,20 +284,24 @@ def bags_contents(evidence: ModelEvidence) -> dict[str, Any] | None:
     step = math.ceil(n_bags * len(classes) / MOST_POINTS)
     judged = evidence.predicted[0]
     residuals = judged.gap / judged.variance.sqrt()
-    sizes = judged.bags.sizes
     return {
         "classes": [printable(evidence.classifier.classes_[c], 60) for c in classes],
         "n_classes": len(evidence.classifier.classes_),
         "parts": [part_contents(part, classes, step) for part in evidence.predicted],
         "step": step,
         "learned": judged.learned,
-        "judged": len(sizes),
+        "judged": len(judged.bags.sizes),
         "worst": worst_bags(evidence, judged, residuals),
         "far": float((residuals.abs() > FAR).double().mean()),
         "far_by_chance": FAR_BY_CHANCE,
         "dispersion": float(residuals.square().mean()),
-        "sizes": [int(size) for part in evidence.predicted for size in part.bags.sizes[::step]],
+        "sizes": [n for part in evidence.predicted for n in people(part)[::step]],
     }
+
+
+def people(part: PredictedBags) -> list[int]:
+    """The rows of each bag, or the sum of their weights."""
+    return part.bags.mass.round().long().tolist()
 
 
 def shown_classes(classifier: ProportionClassifier) -> list[int]:
@@ -316,7 +320,7 @@ def part_contents(part: PredictedBags, classes: list[int], step: int) -> dict[st
     return {
         "learned": part.learned,
         "bags": [printable(name, 60) for name in list(part.bags.ids)[::step]],
-        "rows": part.bags.sizes[::step].tolist(),
+        "rows": people(part)[::step],
         "known": shares(part.bags.proportions.double()),
         "predicted": shares(part.predicted),
         "residual": shares(residuals),
@@ -329,11 +333,11 @@ def worst_bags(evidence: ModelEvidence, part: PredictedBags, residuals: torch.Te
     found = []
     for i in worst.argsort(descending=True, stable=True)[:WORST_BAGS].tolist():
         c = int(codes[i])
-        n = float(part.bags.sizes[i])
+        n = float(part.bags.mass[i])
         found.append(
             {
                 "bag": printable(part.bags.ids[i], 60),
-                "rows": int(n),
+                "rows": round(n),
                 "class": printable(evidence.classifier.classes_[c], 60),
                 "known": float(part.bags.proportions[i, c]),
                 "predicted": float(part.predicted[i, c]),
@@ -358,7 +362,7 @@ def calibration_contents(evidence: ModelEvidence | None) -> dict[str, Any]:
     rows = []
     for c in shown_classes(evidence.classifier):
         known = judged.bags.proportions[:, c].double()
-        found = reliability_bins(judged.predicted[:, c], known, judged.variance[:, c], judged.bags.sizes)
+        found = reliability_bins(judged.predicted[:, c], known, judged.variance[:, c], judged.bags.mass)
         name = printable(evidence.classifier.classes_[c], 60)
         for each in found:
             low, high = each.known - FAR * each.deviation, each.known + FAR * each.deviation

@@ -15,7 +15,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from apportion._random import stream
-from apportion.bags.bags import Bags, bag_means
+from apportion.bags.bags import Bags, bag_means, bag_sums
 from apportion.encoding import TableEncoder
 
 LEVEL = 0.001  # bags made by chance fail each of three tests this often
@@ -54,13 +54,15 @@ def find_differences(
     features: Tensor | None = None,
     *,
     fold_of_bag: Tensor | None = None,
+    weight: Tensor | None = None,
     noisy: bool = False,
 ) -> BagDifferences:
     """How bags with known proportions differ.
 
     `probabilities` (N, k) are in the order of the bags; `features` (n, d) are those of `sample_rows(N)`.
     `fold_of_bag` (m,): the bags of each fold were predicted by another network, whose predictions may differ.
-    `noisy`: the proportions have been denoised, and say nothing about chance.
+    `weight` (N,): how many equal rows each row stands for. `noisy`: the proportions have been denoised, and
+    say nothing about chance.
     """
     known = bags.proportions.double()
     rows = sample_rows(len(probabilities))
@@ -72,14 +74,16 @@ def find_differences(
     one_fold = torch.zeros(len(sizes), dtype=torch.int64)
     fold = one_fold if fold_of_bag is None else fold_of_bag[kept]
     predictions = _project(probabilities[rows].double(), MAX_PREDICTIONS)
-    p_proportions = 1.0 if noisy else p_value_of_proportions(known, bags.sizes)
-    white = _whiten(predictions, sizes, fold)
-    p_measures = [_p_value_of_chance(white, sizes, fold)]
-    p_classes = _p_value_of_classes(white, sizes, known_kept, fold)
+    mass = bags.sizes if weight is None else _count(bags.sizes, weight)
+    p_proportions = 1.0 if noisy else p_value_of_proportions(known, mass)
+    w = None if weight is None else weight[rows]
+    white = _whiten(predictions, sizes, fold, w)
+    p_measures = [_p_value_of_chance(white, sizes, fold, w)]
+    p_classes = _p_value_of_classes(white, sizes, known_kept, fold, w)
     if features is not None and features.shape[1]:
-        white = _whiten(features.double(), sizes, one_fold)
-        p_measures.append(_p_value_of_chance(white, sizes, one_fold))
-        p_classes = min(p_classes, _p_value_of_classes(white, sizes, known_kept, one_fold))
+        white = _whiten(features.double(), sizes, one_fold, w)
+        p_measures.append(_p_value_of_chance(white, sizes, one_fold, w))
+        p_classes = min(p_classes, _p_value_of_classes(white, sizes, known_kept, one_fold, w))
     p_chance = min(p_proportions, *p_measures)
     kind: Differences = "more"
     if p_chance > LEVEL:
@@ -116,22 +120,26 @@ def p_value_of_proportions(known: Tensor, sizes: Tensor) -> float:
     return _p_value(statistic, n, k - 1, kurtosis)
 
 
-def p_value_of_chance(values: Tensor, sizes: Tensor, fold_of_bag: Tensor) -> float:
+def p_value_of_chance(
+    values: Tensor, sizes: Tensor, fold_of_bag: Tensor, weight: Tensor | None = None
+) -> float:
     """The p-value of values (N, d), of rows sorted by bag, if rows are in bags by chance: Pillai's trace.
 
-    Bags are compared with those of the same fold.
+    Bags are compared with those of the same fold. A row of weight 3 is three equal rows.
     """
-    return _p_value_of_chance(_whiten(values, sizes, fold_of_bag), sizes, fold_of_bag)
+    return _p_value_of_chance(_whiten(values, sizes, fold_of_bag, weight), sizes, fold_of_bag, weight)
 
 
-def _p_value_of_chance(white: Tensor, sizes: Tensor, fold_of_bag: Tensor) -> float:
+def _p_value_of_chance(
+    white: Tensor, sizes: Tensor, fold_of_bag: Tensor, weight: Tensor | None = None
+) -> float:
     folds = len(fold_of_bag.unique())
     if white.shape[1] == 0 or len(sizes) <= folds:
         return 1.0
-    n = sizes.double()
-    statistic = float((n.unsqueeze(1) * bag_means(white, sizes).square()).sum())
+    n = _count(sizes, weight)
+    statistic = float((n.unsqueeze(1) * bag_means(white, sizes, weight).square()).sum())
     d = white.shape[1]
-    kurtosis = float(white.square().sum(1).square().mean()) - d * (d + 2)
+    kurtosis = float(_mean(white.square().sum(1).square(), weight)) - d * (d + 2)
     return _p_value(statistic, n, d, kurtosis, folds)
 
 
@@ -150,45 +158,66 @@ def _p_value(statistic: float, n: Tensor, d: int, kurtosis: float, folds: int = 
     return float(chi2.sf(statistic / scale, mean / scale))
 
 
-def _whiten(values: Tensor, sizes: Tensor, fold_of_bag: Tensor) -> Tensor:
+def _count(sizes: Tensor, weight: Tensor | None) -> Tensor:
+    """(m,) the rows of each bag, or the sum of their weights."""
+    return sizes.double() if weight is None else bag_sums(weight.unsqueeze(1), sizes).squeeze(1)
+
+
+def _mean(values: Tensor, weight: Tensor | None) -> Tensor:
+    """The mean over the rows of values (N, ...)."""
+    return values.mean(0) if weight is None else torch.tensordot(weight, values, 1) / weight.sum()
+
+
+def _whiten(values: Tensor, sizes: Tensor, fold_of_bag: Tensor, weight: Tensor | None = None) -> Tensor:
     """Values (N, d) as at most d uncorrelated directions of variance 1, around 0 in every fold."""
-    n = sizes.double().unsqueeze(1)
+    n = _count(sizes, weight).unsqueeze(1)
     folds = int(fold_of_bag.max()) + 1
-    sums = values.new_zeros(folds, values.shape[1]).index_add_(0, fold_of_bag, n * bag_means(values, sizes))
+    sums = values.new_zeros(folds, values.shape[1])
+    sums.index_add_(0, fold_of_bag, n * bag_means(values, sizes, weight))
     rows = n.new_zeros(folds, 1).index_add_(0, fold_of_bag, n)
     centers = (sums / rows.clamp_min(1))[fold_of_bag]
     centered = values - centers.repeat_interleave(sizes, 0)
-    deviation = centered.square().mean(0).sqrt()
+    deviation = _mean(centered.square(), weight).sqrt()
     varies = deviation > 1e-9 * (1 + values.abs().amax(0))
     centered = centered[:, varies] / deviation[varies]
     if centered.shape[1] == 0:
         return centered
-    variances, directions = torch.linalg.eigh(centered.T @ centered / len(centered))
+    variances, directions = torch.linalg.eigh(_products(centered, weight) / n.sum())
     kept = variances > 1e-6
     return centered @ (directions[:, kept] / variances[kept].sqrt())
+
+
+def _products(values: Tensor, weight: Tensor | None) -> Tensor:
+    """(d, d) sums over the rows of the products of values (N, d)."""
+    return values.T @ (values if weight is None else weight.unsqueeze(1) * values)
 
 
 # --- do rows of a class look alike in all bags?
 
 
-def p_value_of_classes(values: Tensor, sizes: Tensor, known: Tensor, fold_of_bag: Tensor) -> float:
+def p_value_of_classes(
+    values: Tensor, sizes: Tensor, known: Tensor, fold_of_bag: Tensor, weight: Tensor | None = None
+) -> float:
     """The p-value of values (N, d), sorted by bag, if rows of a class look alike in all bags of a fold.
 
     The mean of a bag is then the mean of its classes' means, weighted by its proportions, up to the chance
     of the variance inside classes. 0 if too few bags can show it.
     """
-    return _p_value_of_classes(_whiten(values, sizes, fold_of_bag), sizes, known, fold_of_bag)
+    white = _whiten(values, sizes, fold_of_bag, weight)
+    return _p_value_of_classes(white, sizes, known, fold_of_bag, weight)
 
 
-def _p_value_of_classes(white: Tensor, sizes: Tensor, known: Tensor, fold_of_bag: Tensor) -> float:
+def _p_value_of_classes(
+    white: Tensor, sizes: Tensor, known: Tensor, fold_of_bag: Tensor, weight: Tensor | None = None
+) -> float:
     m, k = known.shape
     d = white.shape[1]
     design = torch.cat([known, torch.nn.functional.one_hot(fold_of_bag).double()[:, 1:]], 1)
     if d == 0 or m - design.shape[1] < MIN_FREEDOM:
         return 0.0
-    n = sizes.double().unsqueeze(1)
+    n = _count(sizes, weight).unsqueeze(1)
     rows = float(n.sum())
-    means = bag_means(white, sizes)
+    means = bag_means(white, sizes, weight)
     gram = design.T @ (n * design)
     inverse = torch.linalg.pinv(gram, rtol=1e-9, hermitian=True)
     rank = int(torch.linalg.matrix_rank(gram, rtol=1e-9, hermitian=True))
@@ -198,7 +227,7 @@ def _p_value_of_classes(white: Tensor, sizes: Tensor, known: Tensor, fold_of_bag
     mixed = known @ class_means
     rows_of_class = (n * known).sum(0)
     between = class_means.T @ (rows_of_class.unsqueeze(1) * class_means) - mixed.T @ (n * mixed)
-    within = white.T @ white - means.T @ (n * means) - between  # inside a class and a bag
+    within = _products(white, weight) - means.T @ (n * means) - between  # inside a class and a bag
     spread_of_classes = torch.diag(rows_of_class) - known.T @ (n * known)
     from_noise = float((inverse[:k, :k] * spread_of_classes).sum())  # of class means, in `between`
     freedom = rows - m - from_noise

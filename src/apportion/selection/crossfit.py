@@ -10,6 +10,7 @@ import torch
 from narwhals.dependencies import is_pandas_dataframe, is_polars_dataframe, is_polars_lazyframe
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import has_fit_parameter
 
 from apportion._random import stream
 from apportion.bags.bags import Bags
@@ -42,7 +43,7 @@ def cross_fit(
     X : array, data frame or list of N instances
         In the order of the rows of `bags`, unless `rows` says where they are.
     bags : Bags
-        With known proportions; `x` is not used.
+        With known proportions; `x` is not used. If its rows have weights, `fit` gets them as `sample_weight`.
     proportions : table or Proportions
         What `fit` learns from, with the names of the bags. It may have more bags.
     out : array (N, k)
@@ -66,10 +67,12 @@ def cross_fit(
     rows = np.arange(len(ids)) if rows is None else rows
     order = ascending(rows)  # which keeps the order of the rows in each bag
     rows, fold_of_row, ids = rows[order], fold_of_row[order], ids[order]
+    weight = None if bags.weight is None else bags.weight.numpy()[order]
     for fold in range(int(fold_of_bag.max()) + 1):
         train = fold_of_row != fold
         part = copy_unfitted(model)
-        for state in fit_part(part, take_instances(X, rows[train]), ids[train], proportions):
+        train_weight = None if weight is None else weight[train]
+        for state in fit_part(part, take_instances(X, rows[train]), ids[train], proportions, train_weight):
             yield fold, state
         out[order[~train]] = part.predict_proba(take_instances(X, rows[~train]))
 
@@ -104,14 +107,29 @@ def copy_unfitted(model: Any) -> Any:
     return part
 
 
-def fit_part(model: Any, X: Any, ids: np.ndarray, table: Any) -> Iterator[Any]:
+def fit_part(
+    model: Any, X: Any, ids: np.ndarray, table: Any, weight: np.ndarray | None = None
+) -> Iterator[Any]:
     """Fit an estimator; yields the states of its training if it shows them, otherwise None once."""
+    data = {"bags": ids, "proportions": table}
+    if weight is not None:
+        data["sample_weight"] = weight
     if hasattr(model, "iter_fit"):
-        yield from model.iter_fit(X, bags=ids, proportions=table)
+        yield from model.iter_fit(X, **data)
         return
     prefix = f"{model.steps[-1][0]}__" if isinstance(model, Pipeline) else ""
-    model.fit(X, **{f"{prefix}bags": ids, f"{prefix}proportions": table})
+    model.fit(X, **{f"{prefix}{name}": values for name, values in data.items()})
     yield None
+
+
+def check_takes_weight(model: Any) -> None:
+    """Raise SettingsError if an estimator's `fit` has no `sample_weight`."""
+    last = model.steps[-1][1] if isinstance(model, Pipeline) else model
+    if not has_fit_parameter(last, "sample_weight"):
+        raise SettingsError(
+            f"rows have weights, but fit of {type(last).__name__} takes no sample_weight; leave sample_weight"
+            " out, or repeat rows"
+        )
 
 
 def row_ids(bags: Bags) -> np.ndarray:

@@ -20,7 +20,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from apportion._random import as_seed
-from apportion.bags.bags import Bags, bag_means
+from apportion.bags.bags import Bags, bag_means, bag_sums
 from apportion.bags.build import (
     build_bags_without_features,
     check_row_order,
@@ -28,6 +28,8 @@ from apportion.bags.build import (
     tables_of_groupings,
     take_bag_columns,
 )
+from apportion.bags.groupings import class_masses
+from apportion.bags.instances import read_weight
 from apportion.bags.predictions import bags_of_predictions
 from apportion.bags.proportions import as_proportions
 from apportion.errors import DataError, SettingsError, did_you_mean
@@ -37,8 +39,14 @@ from apportion.selection.bag_differences import (
     find_differences,
     sample_rows,
 )
-from apportion.selection.crossfit import assign_folds, cross_fit, name_bags, take_instances
-from apportion.transport import assign_with_duals, round_to_counts
+from apportion.selection.crossfit import (
+    assign_folds,
+    check_takes_weight,
+    cross_fit,
+    name_bags,
+    take_instances,
+)
+from apportion.transport import assign_weighted_with_duals, assign_with_duals, round_to_counts
 
 MIN_BAGS = 6  # fewer have too few permutations for a rare one
 SIGNIFICANCE = 0.002  # the p-value up to which a correlation counts
@@ -134,6 +142,7 @@ def diagnose(
     bags: Any,
     proportions: Any,
     *,
+    sample_weight: Any = None,
     new_bags: bool = False,
     folds: int | None = None,
     random_state: Any = 0,
@@ -157,6 +166,9 @@ def diagnose(
     proportions : table, Proportions or dict
         The known proportions of the bags, in any form that `ProportionClassifier.fit` accepts. Bags without
         proportions are left out.
+    sample_weight : array-like of shape (n_samples,) or str, optional
+        How many people each row stands for, or the column of `X` that has it, as in
+        `ProportionClassifier.fit`. A row of weight 3 is three equal rows, which may differ in their classes.
     new_bags : bool, default=False
         The model was trained on none of these bags: it is diagnosed itself, and nothing is trained.
     folds : int, optional
@@ -189,9 +201,12 @@ def diagnose(
     True
     """
     X, bags = take_bag_columns(X, bags)
+    if isinstance(sample_weight, str):
+        X, sample_weight = take_bag_columns(X, sample_weight)
     check_row_order(X, bags)
     options: dict[str, Any] = {"new_bags": new_bags, "folds": folds, "n_permutations": n_permutations}
     options["seed"] = as_seed(random_state)
+    options["weight"] = sample_weight
     if not isinstance(bags, Mapping):
         return _diagnose_grouping(model, X, bags, proportions, **options)
     found: dict[Hashable, Diagnosis] = {}
@@ -213,9 +228,13 @@ def _diagnose_grouping(
     folds: int | None,
     seed: int,
     n_permutations: int,
+    weight: Any,
 ) -> Diagnosis:
     n = X.shape[0] if hasattr(X, "shape") else len(X)
-    built = build_bags_without_features(n, bags=ids, proportions=table)
+    weight = read_weight(weight, n)
+    if weight is not None and not new_bags:
+        check_takes_weight(model)
+    built = build_bags_without_features(n, bags=ids, proportions=table, weight=weight)
     _check_learned_bags(model, built.bags, new_bags=new_bags)
     bags = built.bags.known()
     rows = bags.source.numpy()
@@ -267,6 +286,7 @@ def diagnose_predictions(
     origin: Origin,
     features: Any = None,
     classes: Any = None,
+    sample_weight: Any = None,
     n_permutations: int = 1999,
 ) -> Diagnosis:
     """Diagnose predictions that any classifier has made.
@@ -289,6 +309,9 @@ def diagnose_predictions(
     classes : sequence, optional
         The classes of the columns of `probabilities`, such as `model.classes_`. A table and a data frame of
         predictions are aligned by the names of their columns.
+    sample_weight : array-like of shape (N,), optional
+        How many people each row stands for. A row of weight 3 is three equal rows, which may differ in their
+        classes.
     n_permutations : int, default=1999
         Random permutations of the test, at least 499.
 
@@ -318,7 +341,12 @@ def diagnose_predictions(
             f"origin is {origin!r}{did_you_mean(origin, get_args(Origin))}; pass one of {choices}"
         )
     built = bags_of_predictions(
-        probabilities, bags, proportions, classes, unavailable=frozenset(["missing_bags"])
+        probabilities,
+        bags,
+        proportions,
+        classes,
+        unavailable=frozenset(["missing_bags"]),
+        weight=sample_weight,
     ).bags
     for i in built.proportions.isnan().any(1).nonzero().flatten().tolist():
         raise DataError(f"{built.name(i)} has no proportions; leave its rows out", bag=built.ids[i])
@@ -357,26 +385,29 @@ def diagnose_bags(
         raise SettingsError(f"n_permutations is {n_permutations}; pass at least {MIN_PERMUTATIONS}")
     log_probs = log_probs.double()
     known = bags.proportions.double()
-    sizes = bags.sizes
+    weight = people_of_rows(bags)
+    n = bags.sizes if weight is None else bag_sums(weight.unsqueeze(1), bags.sizes).squeeze(1)
     probabilities = log_probs.exp()
-    predicted = bag_means(probabilities, sizes)
+    predicted = bag_means(probabilities, bags.sizes, weight)
     top = log_probs.argmax(1)
-    hard = class_shares(top, sizes, bags.n_classes)
-    solution = assign_with_duals(log_probs, sizes, round_to_counts(bags.proportions, sizes))
-    spread, spread_tolerance = bag_spread(known, sizes)
-    correlation, null = permutation_test(predicted, known, sizes, n_permutations, seed)
+    hard = class_shares(top, bags.sizes, bags.n_classes, weight)
+    labels = transport_labels(log_probs, bags, top)
+    spread, spread_tolerance = bag_spread(known, n)
+    correlation, null = permutation_test(predicted, known, n, n_permutations, seed)
     critical = float(null.quantile(1 - SIGNIFICANCE))
     if origin == "cross_validated":
         critical = inflate_correlation(critical)
     statistic = deflate_correlation(correlation) if origin == "cross_validated" else correlation
     # Ties count. The tolerance is for the same products added in another order.
     n_reached = int((null >= statistic - 1e-9).sum())
-    differences = find_differences(probabilities, bags, features, fold_of_bag=fold_of_bag, noisy=noisy)
-    bounds = accuracy_bounds(hard, known, sizes)
+    differences = find_differences(
+        probabilities, bags, features, fold_of_bag=fold_of_bag, weight=weight, noisy=noisy
+    )
+    bounds = accuracy_bounds(hard, known, n)
     limits = (0.0, 1.0) if noisy else (bounds.least, bounds.most)
     estimate = (math.nan, *limits)
     if differences.kind != "more" and origin != "training":
-        estimate = accuracy_interval(hard, known, sizes, limits, fold_of_bag)
+        estimate = accuracy_interval(hard, known, n, limits, fold_of_bag)
     accuracy, accuracy_low, accuracy_high = estimate
     figures = Diagnosis(
         supported=False,
@@ -396,11 +427,11 @@ def diagnose_bags(
         critical_correlation=critical,
         p_value=(1 + n_reached) / (1 + len(null)),
         largest_class=float(bags.overall.max()),
-        agreement=float((solution.classes == top).double().mean()),
-        entropy=float(torch.special.entr(probabilities).sum(1).mean() / math.log(bags.n_classes)),
+        agreement=labels.agreement,
+        entropy=float(_mean(torch.special.entr(probabilities).sum(1), weight) / math.log(bags.n_classes)),
         bag_errors=(predicted - known).abs().sum(1) / 2,
-        classes=solution.classes,
-        margins=label_margins(log_probs, sizes, solution.classes, solution.prices),
+        classes=labels.classes,
+        margins=labels.margins,
         noisy=noisy,
         origin=origin,
     )
@@ -410,11 +441,54 @@ def diagnose_bags(
     return replace(figures, supported=supported, reasons=reasons)
 
 
-def class_shares(classes: Tensor, sizes: Tensor, k: int) -> Tensor:
+def class_shares(classes: Tensor, sizes: Tensor, k: int, weight: Tensor | None = None) -> Tensor:
     """(m, k) the share of each class among the rows of each bag; rows are sorted by bag."""
     bag = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    counts = torch.bincount(bag * k + classes.cpu(), minlength=len(sizes) * k)
-    return counts.reshape(-1, k).double() / sizes.unsqueeze(1)
+    counts = torch.bincount(bag * k + classes.cpu(), weight, minlength=len(sizes) * k)
+    counts = counts.reshape(-1, k).double()
+    return counts / (sizes.unsqueeze(1) if weight is None else counts.sum(1, keepdim=True))
+
+
+def people_of_rows(bags: Bags) -> Tensor | None:
+    """(N,) how many people the rows count as, in the order of the bags; None without weights.
+
+    The tests need to know how many people chance could assign, and take a weight of 3 for three of them.
+    Weights that sum to less than the rows are worth, such as shares, are multiplied: Kish's effective number
+    of rows is the least that they can stand for.
+    """
+    if bags.weight is None:
+        return None
+    weight = bags.weight.double()
+    empty = bags.mass <= 1e-6 * float(weight.mean())
+    for i in empty.nonzero().flatten().tolist():
+        raise DataError(f"all rows of {bags.name(i)} have the weight 0; leave them out", bag=bags.ids[i])
+    return weight * max(1.0, float(weight.sum() / weight.square().sum()))
+
+
+def _mean(values: Tensor, weight: Tensor | None) -> float:
+    return float(values.mean() if weight is None else (weight * values).sum() / weight.sum())
+
+
+class TransportLabels(NamedTuple):
+    """The most likely labels of rows that have every bag's counts."""
+
+    classes: Tensor  # (N,) of a row that is split between classes, the one with its largest part
+    margins: Tensor  # (N,)
+    agreement: float  # the fraction of rows that are in their most probable class
+
+
+def transport_labels(log_probs: Tensor, bags: Bags, top: Tensor) -> TransportLabels:
+    """Labels by optimal transport, from log-probabilities (N, k) and their most probable classes (N,)."""
+    if bags.weight is None:
+        found = assign_with_duals(log_probs, bags.sizes, round_to_counts(bags.proportions, bags.sizes))
+        classes, prices = found.classes, found.prices
+        agreement = float((classes == top).double().mean())
+    else:
+        mass = class_masses(bags.weight, bags.sizes, bags.proportions)
+        labels, prices = assign_weighted_with_duals(log_probs, bags.sizes, mass, bags.weight)
+        classes = labels.argmax(1)
+        agreement = _mean(labels.gather(1, top.unsqueeze(1)).squeeze(1), bags.weight.double())
+    return TransportLabels(classes, label_margins(log_probs, bags.sizes, classes, prices), agreement)
 
 
 # --- the verdict

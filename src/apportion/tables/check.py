@@ -126,7 +126,8 @@ def _check_groupings(
 ) -> tuple[list[Aligned], list[np.ndarray]]:
     """The proportions of each grouping, in the order of its sorted bags, and the shares that they come to."""
     report = checked.report
-    _check_weight(spec, checked)
+    if spec.weight is not None:
+        _check_weight(spec.table, spec.weight, checked.frame, report)
     found = [_check_bags(spec, bag, checked) for bag in spec.bags]
     aligned = [each for each in found if each is not None]
     if report.groups or len(aligned) < len(found):
@@ -369,18 +370,29 @@ def _check_known_labels(spec: TableSpec, checked: CheckedTable) -> None:
         checked.report.add_cases("known label", cases, wrong.height, hint)
 
 
-def _check_weight(spec: TableSpec, checked: CheckedTable) -> None:
-    """Weights are numbers of zero or more, and not all zero."""
-    if spec.weight is None:
-        return
-    weight = pl.col(spec.weight).cast(pl.Float64, strict=False)
-    rows = checked.frame.select(spec.weight, good=weight.is_finite() & (weight >= 0)).with_row_index(
-        ROW, offset=1
-    )
-    wrong = rows.filter(~pl.col("good").fill_null(False)).select(ROW, spec.weight).collect()
+def _check_weight(table: Path, name: str, frame: pl.LazyFrame, report: CheckReport) -> None:
+    """Weights are numbers of zero or more."""
+    weight = pl.col(name).cast(pl.Float64, strict=False)
+    rows = frame.select(name, good=weight.is_finite() & (weight >= 0)).with_row_index(ROW, offset=1)
+    wrong = rows.filter(~pl.col("good").fill_null(False)).select(ROW, name).collect()
     if wrong.height:
-        cases = (f"{spec.table.name}, row {row}, has the weight {value!r}" for row, value in wrong.rows())
-        checked.report.add_cases("weight", cases, wrong.height, "give every row a number of zero or more")
+        cases = (f"{table.name}, row {row}, has the weight {value!r}" for row, value in wrong.rows())
+        report.add_cases("weight", cases, wrong.height, "give every row a number of zero or more")
+
+
+def read_weight_column(table: Path, name: str | None, frame: pl.LazyFrame) -> np.ndarray | None:
+    """The weights of the rows of a table, checked; None without a name."""
+    if name is None:
+        return None
+    columns = frame.collect_schema().names()
+    if name not in columns:
+        what = f"{table.name} has no column {name!r} (--weight){did_you_mean(name, columns)}"
+        raise DataError(f"{what}; it has {name_list(columns, 20)}")
+    report = CheckReport()
+    with clean_errors(table):
+        _check_weight(table, name, frame, report)
+        report.raise_problems()
+        return frame.select(pl.col(name).cast(pl.Float64)).collect().to_series().to_numpy()
 
 
 def _summary(spec: TableSpec, bag: BagColumn, aligned: Aligned, shares: np.ndarray) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from apportion.bags.bags import Bags
 from apportion.bags.build import build_bags_without_features
+from apportion.bags.instances import read_weight
 from apportion.bags.proportions import Proportions
 from apportion.errors import SettingsError
 from apportion.estimator import ProportionClassifier
@@ -21,7 +22,8 @@ from apportion.selection.bag_differences import features_for_tests, sample_rows
 from apportion.selection.crossfit import assign_folds, cross_fit, take_instances
 from apportion.selection.diagnosis import MAX_INTERVAL, MIN_BAGS, Diagnosis, Origin, diagnose_bags
 from apportion.selection.epochs import hold_out
-from apportion.tables.fit import fingerprint
+from apportion.tables.check import read_weight_column
+from apportion.tables.fit import WEIGHT, fingerprint
 from apportion.tables.images import read_all_images
 from apportion.tables.predict import Source, about_of, check_proportions, columns_of, read_for
 from apportion.tables.read import clean_errors
@@ -111,10 +113,14 @@ def _read_bags(classifier: ProportionClassifier, spec: TableSpec) -> tuple[Sourc
     proportions = checked.proportions[bag]
     with clean_errors(spec.table):
         ids = checked.frame.select(bag).collect().to_series()
-    bags = build_bags_without_features(len(ids), bags=ids, proportions=proportions).bags
+    weight = read_weight(read_weight_column(spec.table, spec.weight, checked.frame), len(ids))
+    bags = build_bags_without_features(len(ids), bags=ids, proportions=proportions, weight=weight).bags
     aligned = checked.aligned[bag]
-    names = about_of(classifier).fingerprint.split(",")
-    return source, bags, proportions, fingerprint(aligned.bags, aligned.sizes.tolist()) in names
+    about = about_of(classifier)
+    learned = fingerprint(aligned.bags, aligned.sizes.tolist()) in about.fingerprint.split(",")
+    if learned and spec.weight is None and WEIGHT in about.data:
+        raise SettingsError(f"the model learned from rows with weights, {about.data[WEIGHT]}; pass --weight")
+    return source, bags, proportions, learned
 
 
 def all_rows(classifier: ProportionClassifier, source: Source) -> Any:

@@ -15,11 +15,12 @@ from apportion.checkpoints import FitCheckpoint
 from apportion.estimator import ProportionClassifier
 from apportion.pipeline import EpochState
 from apportion.saving import About, describe_quality
-from apportion.tables.check import CheckedTable
+from apportion.tables.check import CheckedTable, read_weight_column
 from apportion.tables.images import read_all_images
 from apportion.tables.read import clean_errors
 from apportion.tables.spec import TableSpec
 
+WEIGHT = "weight of a row"  # a line of the card: the column that was passed with --weight
 BAG_COLUMN = "\0bag "  # starts the name of a copy of a column of bags that is a feature, too
 
 
@@ -51,11 +52,7 @@ def fit(
         if len(bags) == 1:
             (bags,) = bags.values()
             (proportions,) = proportions.values()
-        weight = None
-        if spec.weight is not None:
-            weight = (
-                checked.frame.select(pl.col(spec.weight).cast(pl.Float64)).collect().to_series().to_numpy()
-            )
+        weight = read_weight_column(spec.table, spec.weight, checked.frame)
         yield from classifier.iter_fit(
             X,
             bags=bags,
@@ -113,7 +110,7 @@ def describe_fit(spec: TableSpec, checked: CheckedTable, classifier: ProportionC
     if spec.known_labels is not None:
         options["known labels"] = f"column {spec.known_labels}"
     if spec.weight is not None:
-        options["weight of a row"] = f"column {spec.weight}"
+        options[WEIGHT] = f"column {spec.weight}"
     return About(
         bags=sum(len(each.sizes) for each in aligned) - len(classifier.validation_bags_),
         fingerprint=",".join(fingerprint(each.bags, each.sizes.tolist()) for each in aligned),

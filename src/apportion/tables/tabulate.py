@@ -7,10 +7,12 @@ from typing import Any
 import polars as pl
 
 from apportion._untrusted import name_list
+from apportion.bags.instances import read_weight
 from apportion.errors import DataError, SettingsError, did_you_mean
 from apportion.estimator import ProportionClassifier
 from apportion.pipeline import EpochState
 from apportion.selection.crossfit import take_instances
+from apportion.tables.check import read_weight_column
 from apportion.tables.diagnose import all_rows
 from apportion.tables.predict import check_proportions, predict_proba, read_for
 from apportion.tables.read import clean_errors
@@ -29,6 +31,7 @@ class Tabulation:
         *,
         spec: TableSpec | None = None,
         missing: Sequence[str] = (),
+        weight: str | None = None,
     ) -> None:
         source = read_for(classifier, table, missing)
         there = source.original.collect_schema().names()
@@ -39,6 +42,7 @@ class Tabulation:
                 raise DataError(f"{what}; it has {name_list(there, 20)}")
         if any(len(set(columns)) < len(columns) for columns in by):
             raise SettingsError("a column is named twice; name each --by once")
+        weights = read_weight_column(table, weight, source.original)
         ids: Any = None
         self.proportions: Any = None
         if spec is not None:
@@ -53,7 +57,7 @@ class Tabulation:
         with clean_errors(table):
             columns = source.original.select(names).collect()
             n_rows = columns.height
-            bags = group_bags(n_rows, ids, self.proportions)
+            bags = group_bags(n_rows, ids, self.proportions, read_weight(weights, n_rows))
             self.classifier = classifier
             self.X = None
             if spec is not None:

@@ -200,6 +200,30 @@ def assign_weighted(log_probs: ArrayLike, sizes: ArrayLike, mass: ArrayLike, wei
             [0.5000, 0.5000],
             [0.0000, 1.0000]], dtype=torch.float64)
     """
+    return solve_weighted(log_probs, sizes, mass, weight, keep_prices=False)[0]
+
+
+def assign_weighted_with_duals(
+    log_probs: ArrayLike, sizes: ArrayLike, mass: ArrayLike, weight: ArrayLike
+) -> tuple[Tensor, Tensor]:
+    """The labels (N, k) of `assign_weighted`, and dual prices (m, k) that prove them optimal.
+
+    Every row is in classes of its highest ``log_prob - price`` only.
+
+    Examples
+    --------
+    >>> scores = [[0.0, -5.0], [0.0, -1.0], [-3.0, 0.0]]
+    >>> labels, prices = assign_weighted_with_duals(scores, [3], [[3.0, 3.0]], [2.0, 2.0, 2.0])
+    >>> prices[0, 0] - prices[0, 1]  # what the split row gains in class 0
+    tensor(1., dtype=torch.float64)
+    """
+    return solve_weighted(log_probs, sizes, mass, weight, keep_prices=True)
+
+
+def solve_weighted(
+    log_probs: ArrayLike, sizes: ArrayLike, mass: ArrayLike, weight: ArrayLike, *, keep_prices: bool
+) -> tuple[Tensor, Tensor]:
+    """Labels (N, k), and prices (m, k), which are empty unless they are kept."""
     from apportion.transport import _weighted as weighted
 
     scores = check_scores(log_probs).astype(np.float64)
@@ -214,17 +238,20 @@ def assign_weighted(log_probs: ArrayLike, sizes: ArrayLike, mass: ArrayLike, wei
         potentials = solve_on_device(finite, sizes, shares, START_REG, math.inf, 1e-3, 50, weights)[3]
         start = START_REG * potentials.numpy()
     labels = np.empty_like(scores)
+    prices = np.empty(wanted.shape if keep_prices else (0, wanted.shape[1]))
     announce_compilation(weighted.solve_bags, "weighted", seconds=10)
 
     def work(first: int, last: int) -> tuple[int, int]:
         memory = weighted.allocate(scores.shape[1])
-        return weighted.solve_bags(scores, starts, weights, wanted, start, first, last, labels, memory)
+        return weighted.solve_bags(
+            scores, starts, weights, wanted, start, first, last, labels, prices, memory
+        )
 
     for bag, status in map_chunks(work, starts):
         if status != weighted.OK:
             raise infeasible_bag(bag, status == weighted.NOT_A_NUMBER, scores, starts, wanted)
     labels /= weights[:, None]
-    return tensor_like(labels, log_probs)
+    return tensor_like(labels, log_probs), tensor_like(prices, log_probs)
 
 
 # --- the best soft labels

@@ -97,9 +97,31 @@ def move_along(target, scores, begin, n, mass, want, filled, edge, row, before):
         fill_edges(b, scores, begin, n, mass, want, edge, row)
 
 
+@jit
+def find_prices(edge, want, far, price):
+    """Prices that prove labels optimal: moving from class a to b never gains what the price differs by."""
+    k = len(want)
+    for c in range(k):
+        far[c] = 0.0
+    for _ in range(k):
+        changed = False
+        for a in range(k):
+            for b in range(k):
+                if far[a] + edge[a, b] < far[b] - 1e-12 * (1.0 + abs(far[b])):
+                    far[b] = far[a] + edge[a, b]
+                    changed = True
+        if not changed:
+            break
+    for c in range(k):
+        price[c] = -far[c] if want[c] > 0.0 else math.inf
+
+
 @jit_kept
-def solve_bags(scores, starts, weight, wanted, prices, first, last, mass, memory):
-    """Masses (N, k) of the rows of bags first to last; (bag of a failure, status)."""
+def solve_bags(scores, starts, weight, wanted, prices, first, last, mass, duals, memory):
+    """Masses (N, k) of the rows of bags first to last, and dual prices (m, k), unless `duals` is empty.
+
+    Returns (bag of a failure, status).
+    """
     k = wanted.shape[1]
     edge, row, filled, far, before = memory
     for bag in range(first, last):
@@ -125,6 +147,8 @@ def solve_bags(scores, starts, weight, wanted, prices, first, last, mass, memory
             if target < 0:
                 return bag, INFEASIBLE
             move_along(target, scores, begin, n, mass, want, filled, edge, row, before)
+        if len(duals):
+            find_prices(edge, want, far, duals[bag])
     return -1, OK
 
 

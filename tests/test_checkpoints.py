@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from sklearn.linear_model import LogisticRegression
 
 from apportion import ProportionClassifier
@@ -27,7 +28,7 @@ from apportion.checkpoints import (
     pack_state,
     read_state,
 )
-from apportion.errors import CheckpointError
+from apportion.errors import ApportionWarning, CheckpointError, ModelError
 from apportion.methods import boosted_trees
 from apportion.methods.boosted_trees import boost
 from apportion.networks.trees import trees_as_tensors, trees_from_tensors
@@ -302,22 +303,68 @@ def test_states_are_saved_now_and_then_and_saving_takes_little_time(monkeypatch)
     assert [state["epoch"] for state in saved] == [51, 72, 93]  # and then it was fast
 
 
+WORDS = ["fit", "rows.parquet", "--bag", "bag", "--proportions", "shares.csv", "--model", "mlp"]
+WORDS += ["--epochs", "9", "--student-epochs", "9", "--checkpoint", "kept"]
+
+
+def write_tables(folder: Path) -> None:
+    """The table and the shares of WORDS."""
+    pl = pytest.importorskip("polars")
+    names = {f"x{i}": X[:, i] for i in range(3)}
+    pl.DataFrame({"bag": BAG, **names}).write_parquet(folder / "rows.parquet")
+    table = {"bag": np.arange(32), "no": SHARES[:, 0], "yes": SHARES[:, 1]}
+    pl.DataFrame(table).write_csv(folder / "shares.csv")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
+@pytest.mark.parametrize("seconds", [-1.0, 20.0], ids=["some epochs kept", "nothing kept"])
+def test_a_command_killed_after_its_model_is_saved_finishes_when_it_is_repeated(
+    seconds, tmp_path, monkeypatch
+):
+    testing = pytest.importorskip("typer.testing")
+    from apportion.cli.app import app
+
+    write_tables(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    code = f"import os; from apportion import checkpoints; checkpoints.CHECKPOINT_SECONDS = {seconds}\n"
+    code += "checkpoints.FitCheckpoint.remove = lambda self: os.kill(os.getpid(), 9)\n"
+    code += "from apportion.__main__ import main; main()"
+    words = [*WORDS, "--out", "model"]
+    killed = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, timeout=300)
+    assert killed.returncode == -signal.SIGKILL
+    kept, model = Path("kept"), Path("model")
+    assert (kept / FILE).exists() == (seconds < 0)
+    saved = {path.name: path.read_bytes() for path in model.iterdir()}
+    shutil.copytree(kept, "kept as it was")
+    assert testing.CliRunner().invoke(app, words).exit_code == 0
+    assert saved == {path.name: path.read_bytes() for path in model.iterdir()}
+    assert not kept.exists()
+    occupied = testing.CliRunner().invoke(app, words)  # a fit that has not begun has saved no model
+    assert isinstance(occupied.exception, ModelError)
+
+    shutil.copytree("kept as it was", kept)
+    others = {name: value + 1 for name, value in load_file(model / "model.safetensors").items()}
+    save_file(others, model / "model.safetensors")  # somebody else's model, in the same place
+    with pytest.warns(ApportionWarning, match="not empty"):
+        nearby = testing.CliRunner().invoke(app, words)
+    assert nearby.exit_code == 0
+    assert (tmp_path / "model-2/model.safetensors").read_bytes() == saved["model.safetensors"]
+    found = load_file(model / "model.safetensors")
+    assert all(np.array_equal(found[name], value) for name, value in others.items())
+    assert not kept.exists()
+
+
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
 def test_a_killed_command_continues_and_ends_with_the_same_model(tmp_path):
     pl = pytest.importorskip("polars")
     pytest.importorskip("typer")
-    names = {f"x{i}": X[:, i] for i in range(3)}
-    pl.DataFrame({"bag": BAG, **names}).write_parquet(tmp_path / "rows.parquet")
-    table = {"bag": np.arange(32), "no": SHARES[:, 0], "yes": SHARES[:, 1]}
-    pl.DataFrame(table).write_csv(tmp_path / "shares.csv")
+    write_tables(tmp_path)
     code = "import sys; from apportion import checkpoints; checkpoints.CHECKPOINT_SECONDS = -1.0\n"
     code += "from apportion.__main__ import main; main()"
-    words = ["fit", "rows.parquet", "--bag", "bag", "--proportions", "shares.csv", "--model", "mlp"]
-    words += ["--epochs", "9", "--student-epochs", "9", "--checkpoint", "kept"]
 
     def start(out: str) -> subprocess.Popen:
         return subprocess.Popen(
-            [sys.executable, "-c", code, *words, "--out", out],
+            [sys.executable, "-c", code, *WORDS, "--out", out],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             text=True,

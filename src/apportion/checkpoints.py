@@ -282,6 +282,8 @@ def describe_parameter(value: Any) -> Any:
 # --- the folder of a fit
 
 FILE = "checkpoint.safetensors"
+PLACE = "saved-to"  # the file that says where the model is about to be saved
+PLACE_LIMIT = 1 << 16  # bytes
 FORMAT = 1
 HINT = "name another folder for the checkpoint"
 
@@ -367,14 +369,32 @@ class FitCheckpoint:
     def save(self) -> None:
         self._checkpointer.save()
 
+    def note_place(self, place: Path) -> None:
+        """Note where the fitted model is about to be saved, see `noted_place`."""
+        content = str(place.absolute()).encode("utf-8", "surrogateescape")
+        atomic_write(self.folder / PLACE, content, error=CheckpointError, hint=HINT)
+
     def remove(self) -> None:
         """Remove the checkpoint, since the fit is finished."""
         self._checkpointer.state = None
         with explain_write_errors(self.path, error=CheckpointError, hint="delete it"):
             self.path.unlink(missing_ok=True)
+            (self.folder / PLACE).unlink(missing_ok=True)
 
     def _write(self, state: dict[str, Any]) -> None:
         write_state(self.path, self._about | state, error=CheckpointError, hint=HINT)
+
+
+def noted_place(folder: Path) -> Path | None:
+    """Where an earlier process was about to save the model of this checkpoint; None if it never was.
+
+    If it died before the checkpoint was removed, the model is there, and is no obstacle to the same fit.
+    """
+    try:
+        content = read_bytes(folder / PLACE, PLACE_LIMIT, error=CheckpointError)
+    except (CheckpointError, OSError):
+        return None
+    return Path(content.decode("utf-8", "surrogateescape"))
 
 
 @contextmanager
@@ -391,7 +411,7 @@ def open_checkpoint(folder: str | Path) -> Iterator[FitCheckpoint]:
         raise CheckpointError(f"{folder} is not a folder; {HINT}")
     with explain_write_errors(folder, error=CheckpointError, hint=HINT):
         folder.mkdir(parents=True, exist_ok=True)
-        ours = (FILE, "lock", f"{FILE}.apportion-partial")
+        ours = (FILE, PLACE, "lock", *(f"{name}.apportion-partial" for name in (FILE, PLACE)))
         others = sorted(path.name for path in folder.iterdir() if path.name not in ours)
     if others:
         raise CheckpointError(f"{folder} has other files ({name_list(others, 3)}); {HINT}")

@@ -79,7 +79,8 @@ def fit(
     from apportion.cli.progress import Progress
     from apportion.errors import ModelError, SettingsError
 
-    check_writable_place(out, folder=True, error=ModelError)
+    if not is_saved_by(checkpoint, out):
+        check_writable_place(out, folder=True, error=ModelError)
     if checkpoint is not None:
         check_separate([checkpoint], [out, table])
         if out.resolve() in checkpoint.resolve().parents or checkpoint.resolve() in out.resolve().parents:
@@ -98,7 +99,7 @@ def fit(
 
     from apportion.checkpoints import open_checkpoint
     from apportion.estimator import ProportionClassifier
-    from apportion.saving import describe_quality, save_nearby
+    from apportion.saving import describe_quality, has_model, save_nearby
     from apportion.tables.fit import describe_fit
     from apportion.tables.fit import fit as fit_table
 
@@ -110,12 +111,26 @@ def fit(
             for state in fit_table(classifier, spec, checked, kept):
                 losses = ", ".join(f"{name} {value:.4g}" for name, value in state.epoch.terms.items())
                 progress.update(f"{state.stage} stage", state.epoch.number, state.epoch.total, losses)
-        place = save_nearby(classifier, out, about=describe_fit(spec, checked, classifier))
+        if is_saved_by(checkpoint, out) and has_model(out, classifier):
+            place = out.absolute()
+        else:
+            if kept is not None:
+                kept.note_place(out)
+            place = save_nearby(classifier, out, about=describe_fit(spec, checked, classifier))
         if kept is not None:
             kept.remove()  # not before the model is saved
     for name, value in describe_quality(classifier).items():
         show(f"{name}: {_format(value)}")
     show(out if place == out.absolute() else place)
+
+
+def is_saved_by(checkpoint: Path | None, out: Path) -> bool:
+    """Whether `out` has a model that the fit of this checkpoint may have saved before it was killed."""
+    if checkpoint is None or not (out / "model.json").is_file() or out.is_symlink():
+        return False
+    from apportion.checkpoints import noted_place
+
+    return noted_place(checkpoint) == out.absolute()
 
 
 def _format(value: Any) -> str:

@@ -161,6 +161,20 @@ def save(classifier: ProportionClassifier, folder: str | Path, *, about: About |
         (partial_folder / "README.md").write_text(card(values), "utf-8")
 
 
+def has_model(folder: str | Path, classifier: ProportionClassifier) -> bool:
+    """Whether a folder holds this classifier: a model with the same weights, bit by bit, and classes."""
+    try:
+        saved = load(folder)
+    except (ModelError, OSError):
+        return False
+    ours, theirs = (each.model_.state_dict() for each in (classifier, saved))
+    return (
+        ours.keys() == theirs.keys()
+        and all(torch.equal(value.cpu(), theirs[name].cpu()) for name, value in ours.items())
+        and saved.classes_.tolist() == classifier.classes_.tolist()
+    )
+
+
 def save_nearby(classifier: ProportionClassifier, folder: str | Path, *, about: About | None = None) -> Path:
     """Save to `folder` or, if that fails after hours of training, to another place; returns which.
 

@@ -153,7 +153,7 @@ CHANGES: dict[str, tuple[dict, dict, str]] = {
     "no seed": ({"random_state": None}, {}, "random_state: 0 in the folder, None requested"),
     "proportions": ({}, {"proportions": SHARES[:, ::-1]}, "proportions: "),
     "bags": ({}, {"bags": np.roll(BAG, 1)}, "rows of the bags: "),
-    "weights": ({}, {"sample_weight": np.ones(640)}, "weight: None in the folder"),
+    "weights": ({}, {"sample_weight": np.full(640, 2.0)}, "weight: None in the folder"),
     "known labels": ({}, {"known_labels": {0: 1}}, "known labels: "),
     "held-out bags": ({"validation_fraction": 0.2}, {}, "sizes of the bags: "),
 }

@@ -41,6 +41,7 @@ from apportion.selection.diagnosis import (
     inverse_variance_weights,
     label_margins,
     permutation_test,
+    shared_chance,
     varying_confusion,
     verdict,
 )
@@ -656,6 +657,68 @@ def test_accuracies_are_not_underestimated_because_folds_know_the_other_folds():
     plain, by_fold = np.mean(off, axis=0)
     assert plain < -0.04
     assert abs(by_fold) < 0.02
+
+
+def regressions(
+    seed: int, signal: float, m: int = 60, n: int = 8, d: int = 100
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, float]:
+    """Shares of bags as cross-fitted regressions predict them, known ones, sizes, folds and the accuracy."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(m, n, d))
+    y = signal * x[..., 0] + random.normal(size=(m, n)) > 0
+    mean, p, fold = x.mean(1), y.mean(1), np.arange(m) % 4
+    top = np.empty((m, n), bool)
+    for each in range(4):
+        center = mean[fold != each] - mean[fold != each].mean(0)
+        slopes = np.linalg.solve(center.T @ center + 10 * np.eye(d), center.T @ p[fold != each])
+        top[fold == each] = x[fold == each] @ slopes > 0
+    shares = (torch.from_numpy(np.stack([1 - each, each], 1)) for each in (top.mean(1), p))
+    return *shares, torch.full((m,), n), torch.from_numpy(fold), float((top == y).mean())
+
+
+@pytest.mark.parametrize("signal", [0.0, 2.0])
+def test_intervals_hold_although_folds_learn_from_each_other(signal):
+    """Pairs of bags that agree by chance count twice, which a jackknife over bags alone does not see."""
+    off, plain, grown = [], [], []
+    for seed in range(400):
+        predicted, known, sizes, fold, truth = regressions(seed, signal)
+        growth = shared_chance(predicted, known, sizes, fold)
+        accuracy, width = estimate_accuracy(predicted, known, sizes, fold)
+        off.append(accuracy - truth)
+        plain.append(abs(off[-1]) <= width)
+        grown.append(abs(off[-1]) <= estimate_accuracy(predicted, known, sizes, fold, growth)[1])
+    assert abs(np.mean(off)) < 3 * np.std(off) / math.sqrt(len(off))  # no bias
+    assert np.mean(plain) < 0.93 <= np.mean(grown)  # 95 % of 400 up to two deviations
+
+
+def test_chance_counts_twice_as_far_as_predictions_do_not_explain_the_proportions():
+    predicted, known, sizes, fold, _ = regressions(0, 2.0)
+    growth = shared_chance(predicted, known, sizes)
+    correlation = np.corrcoef(predicted[:, 1], known[:, 1])[0, 1]
+    assert growth == pytest.approx(2 - correlation**2)
+    assert shared_chance(known, known, sizes, fold) == pytest.approx(1)
+    assert shared_chance(known.flip(0) * 0 + 0.5, known, sizes, fold) == 2
+    moved = predicted + torch.tensor([0.1, -0.1]) * fold.unsqueeze(1)
+    assert shared_chance(moved, known, sizes, fold) == pytest.approx(
+        shared_chance(predicted, known, sizes, fold)
+    )
+    one, other = (estimate_accuracy(predicted, known, sizes, fold, each) for each in (1.0, 1.44))
+    assert other == pytest.approx((one[0], 1.2 * one[1]))
+
+
+def test_the_interval_is_wider_for_cross_validated_predictions_than_for_held_out_ones():
+    y = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 1200, True, generator=seeded())
+    bags, hidden = bagged(y, 20, 3)
+    log_probs = sure(mistaken(hidden, CONFUSION), 3)
+    held_out, crossed = (
+        diagnose_bags(log_probs, bags, origin=each) for each in ("held_out", "cross_validated")
+    )
+    assert crossed.accuracy == held_out.accuracy
+    hard = bag_means(log_probs.exp().round(), bags.sizes)
+    growth = shared_chance(hard, bags.proportions, bags.sizes)
+    assert 1 < growth < 2
+    widths = [each.accuracy - each.accuracy_low for each in (crossed, held_out)]
+    assert widths[0] / widths[1] == pytest.approx(math.sqrt(growth))
 
 
 # --- diagnose: a model and bags

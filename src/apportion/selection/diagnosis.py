@@ -407,7 +407,8 @@ def diagnose_bags(
     limits = (0.0, 1.0) if noisy else (bounds.least, bounds.most)
     estimate = (math.nan, *limits)
     if differences.kind != "more" and origin != "training":
-        estimate = accuracy_interval(hard, known, n, limits, fold_of_bag)
+        growth = shared_chance(hard, known, n, fold_of_bag) if origin == "cross_validated" else 1.0
+        estimate = accuracy_interval(hard, known, n, limits, fold_of_bag, growth)
     accuracy, accuracy_low, accuracy_high = estimate
     figures = Diagnosis(
         supported=False,
@@ -711,7 +712,7 @@ def inflate_correlation(correlation: float) -> float:
 
 
 def estimate_accuracy(
-    predicted: Tensor, known: Tensor, sizes: Tensor, fold_of_bag: Tensor | None = None
+    predicted: Tensor, known: Tensor, sizes: Tensor, fold_of_bag: Tensor | None = None, growth: float = 1.0
 ) -> tuple[float, float]:
     """The estimated accuracy, and half its 95 % interval, from proportions (m, k) alone.
 
@@ -721,7 +722,7 @@ def estimate_accuracy(
 
     `fold_of_bag` (m,): bags were predicted in folds, by a network each, and are compared with those of their
     fold. If a fold has more of a class, the other folds have less, so its network expects less: compared with
-    all bags, accuracies would be underestimated.
+    all bags, accuracies would be underestimated. `growth` of the jackknife's variance: see `shared_chance`.
     """
     known = known.double()
     predicted = predicted.double()
@@ -749,8 +750,27 @@ def estimate_accuracy(
         return accuracy, 1.0
     left_out = accuracy_from_sums(total - sums)
     deviation = math.sqrt((groups - 1) / groups * float((left_out - left_out.mean()).square().sum()))
-    half_width = float(stdtrit(groups - 1, 0.975)) * deviation * math.sqrt(freedom)
+    half_width = float(stdtrit(groups - 1, 0.975)) * deviation * math.sqrt(freedom * growth)
     return accuracy, math.hypot(half_width, varying_confusion(predicted, known, sizes))
+
+
+def shared_chance(
+    predicted: Tensor, known: Tensor, sizes: Tensor, fold_of_bag: Tensor | None = None
+) -> float:
+    """By what factor, 1 to 2, the variance of a cross-fitted accuracy exceeds that of a jackknife, at most.
+
+    A network fits some of the chance of its training bags. Where such a bag and a held-out one agree by
+    chance, the one is predicted from the other and, in another fold, the other from the one: a pair of bags
+    counts twice. A jackknife, which takes predictions as given, sees it once. Only the part of the known
+    proportions that predictions do not explain is chance. `deflate_correlation` is the same for a test.
+    """
+    known, predicted = known.double(), predicted.double()
+    if fold_of_bag is not None:
+        known, predicted = (_center_folds(each, sizes, fold_of_bag) for each in (known, predicted))
+    n = sizes.double().unsqueeze(1)
+    x, y = (each - (n * each).sum(0) / n.sum() for each in (known, predicted))
+    squares = float((n * x.square()).sum() * (n * y.square()).sum())
+    return 2 - float((n * x * y).sum()) ** 2 / max(squares, 1e-30)
 
 
 def _center_folds(values: Tensor, sizes: Tensor, fold_of_bag: Tensor) -> Tensor:
@@ -770,6 +790,7 @@ def accuracy_interval(
     sizes: Tensor,
     limits: tuple[float, float] = (0.0, 1.0),
     fold_of_bag: Tensor | None = None,
+    growth: float = 1.0,
 ) -> tuple[float, float, float]:
     """The estimated accuracy and its 95 % interval, all within the limits; or NaN and the limits.
 
@@ -777,7 +798,7 @@ def accuracy_interval(
     follow the proportions of the bag, and more rows seem correct than there are.
     """
     least, most = limits
-    accuracy, half_width = estimate_accuracy(predicted, known, sizes, fold_of_bag)
+    accuracy, half_width = estimate_accuracy(predicted, known, sizes, fold_of_bag, growth)
     if accuracy > 1.1 or accuracy - 1 > max(0.01, 2 * half_width):
         return math.nan, least, most
     accuracy = min(most, max(least, accuracy))  # before its ends: an interval beyond would have no width

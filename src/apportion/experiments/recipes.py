@@ -176,16 +176,21 @@ def figure_4(group: str, data: str) -> Recipes:
 
 
 def studies() -> Recipes:
-    """apportion run studies     parts of the paper that are in none of its tables, on CIFAR-10 at bags of 64
+    """apportion run studies     parts of the paper that are in none of its tables, on CIFAR-10
 
     The δ of algorithm 2 is the Frobenius norm of the change of predictions, each row divided by its bag size.
     Its first value compares confident predictions with uniform ones, so it is at most √(0.9 · 50,000) / 64 =
     3.3. A fifth of that is what remains once 2 % of the predictions change to another class in an epoch.
     """
     algorithm_2 = cifar_student(64, labels="soft", memory=1, ema=0.0, stop=0.66)
+    # bags of 2 to 800 images, in which eqs. (3) and (22) differ: as many epochs as at 128
+    unequal = replace(cifar_first_stage(128), data=Data("cifar10", 256, "kmeans"))
     return {
         "studies/rot/64": cifar_first_stage(64, method="rot"),
         "studies/dllp+plot-algorithm2/64": replace(cifar_first_stage(64), second=algorithm_2),
+        "studies/dllp/256": unequal,
+        "studies/dllp+plot/256": replace(unequal, second=cifar_student(128)),
+        "studies/dllp+plot-eq3/256": replace(unequal, second=cifar_student(128, weighting="bag")),
     }
 
 
@@ -378,8 +383,27 @@ def beyond_cifar() -> Recipes:
         "beyond-resnet9-whole", FLIP_RESNET9, {256: 400, 512: 400, 1024: 400}, rows_from=None
     )
     cifar100 = two_views("beyond-resnet9-cifar100", FLIP_RESNET9, resnet9_epochs, data="cifar100")
+    # the k-means bags of LLP-VAT's paper: 195 clusters
+    clusters = {
+        name: replace(recipe, data=replace(recipe.data, bagging="kmeans"))
+        for data in ("cifar10", "cifar100")
+        for name, recipe in two_views(
+            f"beyond-kmeans-{data}", FLIP_RESNET9, {256: 200}, data=data, first=TWO_VIEWS_MUON,
+            learning_rates={256: 0.02},
+        ).items()
+    }  # fmt: skip
     student = replace(SGD_STUDENT, epochs=70, network=CONV13, augment="crop+flip")
-    recipes = conv13 | conv13_muon | conv13_1024 | resnet9 | resnet9_muon | argmax | whole_bags | cifar100
+    recipes = (
+        conv13
+        | conv13_muon
+        | conv13_1024
+        | resnet9
+        | resnet9_muon
+        | argmax
+        | whole_bags
+        | cifar100
+        | clusters
+    )
     return recipes | with_student(conv13 | conv13_muon | conv13_1024, student)
 
 

@@ -160,7 +160,7 @@ def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def check_state(
-    state: dict[str, Any] | None,
+    state: dict[str, Any],
     networks: Sequence[nn.Module],
     optimizers: Sequence[Optimizer],
     labels_shape: Sequence[int] | None = None,
@@ -168,8 +168,6 @@ def check_state(
     error: type[ApportionError],
 ) -> None:
     """Raise unless a state fits the networks, the optimizers and the shape of a second stage's labels."""
-    if state is None:
-        return
     try:
         for network, saved in zip(networks, state["networks"], strict=True):
             network.load_state_dict(saved)

@@ -307,6 +307,7 @@ def fit_two_stages(
         raise SettingsError(
             f"the rows have weights, but the method is {name_of(method)!r}; pass method={known}"
         )
+    known = bags.known()
     plan = plan_training(
         bags,
         method,
@@ -319,7 +320,7 @@ def fit_two_stages(
     )
     only_teacher = label is None or plan.student_epochs == 0
     if resume is None or resume["stage"] == "first":
-        teacher = yield from _fit_teacher(bags, model, plan, seed, resume, only_teacher)
+        teacher = yield from _fit_teacher(bags, known, model, plan, seed, resume, only_teacher)
         if label is None or only_teacher:
             return teacher
         log_probs = predict_log_proba(teacher, bags.x, as_floats, plan.batch_size)
@@ -327,11 +328,12 @@ def fit_two_stages(
     else:
         log_probs = resume["ema"]
     assert label is not None  # noqa: S101  # no state of a second stage comes from a fit without one
-    return (yield from _fit_student(log_probs, bags, model, plan, label, seed, resume))
+    return (yield from _fit_student(log_probs, bags, known, model, plan, label, seed, resume))
 
 
 def _fit_teacher(
     bags: Bags,
+    known: Bags,
     model: MakeNetwork,
     plan: TrainingPlan,
     seed: int,
@@ -339,7 +341,6 @@ def _fit_teacher(
     only_teacher: bool,
 ) -> Generator[EpochState, None, nn.Module]:
     """The first stage, on the bags whose proportions are known; returns the trained network."""
-    known = bags.known()
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     # with two views there are several forward passes per step, so its parts are compiled, not the network
     parts = takes_pairs(plan.method)
@@ -358,7 +359,8 @@ def _fit_teacher(
             graph_part=graph_part,
         )
     optimizers = make_optimizers(learner.networks(), settings, plan.generator_learning_rate)
-    check_state(resume, learner.networks(), optimizers, error=CheckpointError)
+    if resume is not None:
+        check_state(resume, learner.networks(), optimizers, error=CheckpointError)
     for state in first_stage(
         learner,
         known,
@@ -378,6 +380,7 @@ def _fit_teacher(
 def _fit_student(
     log_probs: Tensor,
     bags: Bags,
+    known: Bags,
     model: MakeNetwork,
     plan: TrainingPlan,
     label: Labeler,
@@ -388,11 +391,12 @@ def _fit_student(
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     to_device, _ = graphs_for(bags.x.device, lengths, parts=False)
     with seeded(seed, "second", "weights"):
-        student = new_network(model, bags.known(), to_device, plan.batch_size, plan.horizontal_flip)
+        student = new_network(model, known, to_device, plan.batch_size, plan.horizontal_flip)
     settings = plan_student_optimization(plan, model, student, bags)
     optimizers = make_optimizers([student], settings)
-    shape = (len(bags.x), bags.n_classes)
-    check_state(resume, [student], optimizers, shape, error=CheckpointError)
+    if resume is not None:
+        shape = (len(bags.x), bags.n_classes)
+        check_state(resume, [student], optimizers, shape, error=CheckpointError)
     yield from second_stage(
         log_probs,
         student,

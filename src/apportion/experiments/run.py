@@ -160,7 +160,8 @@ def train_stage(
             graph_part=graph_part,
         )
         optimizers = build_optimizers(learner.networks(), first)
-        check_state(resume, learner.networks(), optimizers, error=RunError)
+        if resume is not None:
+            check_state(resume, learner.networks(), optimizers, error=RunError)
         return stages.first_stage(
             learner,
             bags,
@@ -181,7 +182,8 @@ def train_stage(
     if log_probs.shape != (len(bags.x), task.data.n_classes):
         raise RunError(f"{teacher} has predictions for other data; run its first stage again")
     optimizers = build_optimizers([classifier], second)
-    check_state(resume, [classifier], optimizers, log_probs.shape, error=RunError)
+    if resume is not None:
+        check_state(resume, [classifier], optimizers, log_probs.shape, error=RunError)
     weights = None
     if second.weighting == "bag":
         rows_per_batch = own_batch_size if recipe.first.batches == "bag" else len(bags.x)

@@ -21,7 +21,7 @@ from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor, nn
 
 from apportion.augment import crop_flip, weak_and_strong
-from apportion.bags.arrays import as_floats, center_pixels, is_images
+from apportion.bags.arrays import as_floats, center_pixels
 from apportion.bags.bags import Bags
 from apportion.errors import DataError, SettingsError
 from apportion.methods.build import METHODS, Method, image_options, is_linear, takes_pairs, takes_rows
@@ -50,6 +50,11 @@ def kind_of_data(x: Tensor, device: torch.device) -> DataKind:
     if not is_images(x):
         return "table"
     return "cpu_images" if device.type == "cpu" else "images"
+
+
+def is_images(x: Tensor) -> bool:
+    """Whether `x` holds images: bytes (n, channels, height, width). Everything else is rows of numbers."""
+    return x.ndim == 4 and x.dtype == torch.uint8
 
 
 LINEAR = partial(mlp, widths=())  # trained by the loop, for methods that are for linear classifiers only
@@ -298,15 +303,6 @@ def suits_muon(make_network: MakeNetwork, network: nn.Module) -> bool:
     norms = sum(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers)
     convolutions = sum(isinstance(layer, nn.Conv2d) for layer in layers)
     return is_built_in(make_network) and 0 < convolutions <= norms
-
-
-def encodes_arrays(model: Any) -> bool:
-    """Whether rows of numbers are encoded by `TableEncoder` for this model.
-
-    They are, unless the model is a function of the user's: its network may take raw numbers, such as codes
-    for an embedding.
-    """
-    return not callable(model) or is_built_in(model)
 
 
 # --- the student and views

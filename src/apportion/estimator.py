@@ -19,7 +19,7 @@ from apportion._random import as_seed, preserve_random_state
 from apportion._scratch import empty_array, pieces
 from apportion._sources import source_checksum
 from apportion.bags.arrays import as_floats
-from apportion.bags.bags import Bags, bag_slices, exact_bag_means
+from apportion.bags.bags import Bags
 from apportion.bags.build import build_bags_without_features
 from apportion.bags.instances import (
     bag_column_names,
@@ -40,21 +40,18 @@ from apportion.decisions import (
     check_decision,
     decide_by_bags,
     decide_by_prices,
-    describe_never_predicted,
-    known_shares,
-    never_predicted,
-    share_prices,
+    learn_decisions,
     warn_never_predicted,
 )
-from apportion.defaults import check_settings, check_shape, encodes_arrays, resolve_auto
+from apportion.defaults import check_settings, check_shape, resolve_auto
 from apportion.errors import ApportionWarning, SettingsError
-from apportion.evaluate import bag_correlation, predict_log_proba_on
+from apportion.evaluate import predict_log_proba_on, score_bags
 from apportion.fitting import fit_model
 from apportion.methods import name_of
+from apportion.methods.new_network import is_built_in
 from apportion.networks.trees import BoostedTrees
 from apportion.pipeline import EpochState
 from apportion.pseudo_labels import transduce
-from apportion.selection.diagnosis import MIN_BAGS
 from apportion.selection.epochs import EpochSelector, check_selection, split_bags
 from apportion.selection.scores import likelihood_of_rows
 
@@ -357,7 +354,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         if self.random_state is None and checkpoint is not None and checkpoint.seed is not None:
             seed = checkpoint.seed
         check_selection(self.validation_fraction, self.select_by, self.calibrate)
-        encode = encodes_arrays(self.model)
+        encode = _encodes_arrays(self.model)
         columns = bag_column_names(bags)
         X, bags = take_bag_columns(X, bags)
         if isinstance(sample_weight, str):
@@ -425,31 +422,26 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             model, self.temperature_ = selector.best_network(self.calibrate)
             self.best_epoch_ = selector.stage, selector.epoch
             self.optimizers_ = selector.optimizers
-            log_probs = predict_log_proba_on(device, model, x, as_floats).to(device)
-            self.transduction_ = _name_classes(_transduce(log_probs, parts, built.bags), self.classes_)
-            self._learn_decisions(log_probs[: len(parts[0].source)], parts[0])
-            self.bag_scores_ = _score_bags(log_probs.cpu(), parts)
+            log_probs = predict_log_proba_on(device, model, x, as_floats)
+            log_probs_of_parts = log_probs.split([len(part.source) for part in parts])
+            self.bag_scores_ = {}
+            for name, own, part in zip(("train", "validation"), log_probs_of_parts, parts, strict=False):
+                self.bag_scores_[name] = score_bags(own, part)
+            decisions = learn_decisions(log_probs_of_parts[0], parts[0], self.classes_)
+            self.class_shares_ = decisions.class_shares
+            self.predicted_shares_ = decisions.predicted_shares
+            self.never_predicted_ = decisions.never_predicted
+            self.share_prices_ = decisions.share_prices
+            if self.never_predicted_:
+                warn_never_predicted(self.never_predicted_)
+            codes = _transduce(log_probs.to(device), parts, built.bags)
+            self.transduction_ = _name_classes(codes, self.classes_)
         self.validation_bags_ = [] if len(parts) == 1 else list(parts[1].ids)
         self.model_ = model
 
-    def _learn_decisions(self, log_probs: Tensor, bags: Bags) -> None:
-        """Known and predicted shares of the classes, and the prices that make them equal."""
-        shares = known_shares(bags)
-        counts = torch.zeros(bags.n_classes, dtype=torch.float64)
-        for rows in pieces(len(log_probs)):
-            weight = None if bags.weight is None else bags.weight[rows]
-            counts += torch.bincount(log_probs[rows].argmax(1).cpu(), weight, minlength=bags.n_classes)
-        self.class_shares_ = shares.numpy()
-        self.predicted_shares_ = (counts / counts.sum()).numpy()
-        self.share_prices_ = share_prices(log_probs, shares, bags.weight)
-        never = never_predicted(self.class_shares_, self.predicted_shares_, len(log_probs))
-        self.never_predicted_ = describe_never_predicted(self.classes_, self.class_shares_, never)
-        if self.never_predicted_:
-            warn_never_predicted(self.never_predicted_)
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.input_tags.allow_nan = encodes_arrays(self.model)
+        tags.input_tags.allow_nan = _encodes_arrays(self.model)
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -577,6 +569,15 @@ def _delete_fitted_attributes(estimator: BaseEstimator) -> None:
             delattr(estimator, name)
 
 
+def _encodes_arrays(model: Any) -> bool:
+    """Whether rows of numbers are encoded by `TableEncoder` for this model.
+
+    They are, unless the model is a function of the user's: its network may take raw numbers, such as codes
+    for an embedding.
+    """
+    return not callable(model) or is_built_in(model)
+
+
 def _describe_fit(
     classifier: ProportionClassifier,
     settings: Mapping[str, Any],
@@ -672,28 +673,3 @@ def _name_classes(codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
     for rows in pieces(len(codes)):
         names[rows] = classes[codes[rows]]
     return names
-
-
-def _score_bags(log_probs: Tensor, parts: list[Bags]) -> dict[str, dict[str, float | None]]:
-    """How well predicted proportions agree with known ones; `log_probs` follow the parts."""
-    scores = {}
-    start = 0
-    for name, part in zip(("train", "validation"), parts, strict=False):
-        own = log_probs[start : start + len(part.source)]
-        start += len(part.source)
-        slices = bag_slices(part.sizes)
-        weight = None if part.weight is None else part.weight.cpu()
-        predicted = torch.cat(
-            [
-                exact_bag_means(own[rows].exp(), part.sizes[some], None if weight is None else weight[rows])
-                for some, rows in slices
-            ]
-        )
-        proportions = part.proportions.cpu()
-        known = proportions.isfinite().all(1)
-        errors = (predicted[known] - proportions[known]).abs().sum(1) / 2
-        correlation = None
-        if int(known.sum()) >= MIN_BAGS:  # of two bags and two classes it would be 1 or -1
-            correlation = bag_correlation(predicted[known], proportions[known])
-        scores[name] = {"proportion_error": float(errors.mean()), "bag_correlation": correlation}
-    return scores

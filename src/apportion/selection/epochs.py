@@ -15,11 +15,10 @@ from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.bags.problems import check_bags_differ
 from apportion.errors import DataError, SettingsError
-from apportion.evaluate import predict_log_proba
+from apportion.evaluate import MIN_BAGS_TO_CORRELATE, predict_log_proba
 from apportion.optim import describe_optimizer
 from apportion.pipeline import EpochState
 from apportion.selection.calibration import fit_temperature, scale_temperature
-from apportion.selection.diagnosis import MIN_BAGS
 from apportion.selection.scores import SCORES
 
 
@@ -54,10 +53,11 @@ def split_bags(
     what = f"validation_fraction={validation_fraction:g} holds out {n_validation} of {n_eligible} {kind}"
     if n_validation > n_eligible - 2:
         raise DataError(f"{what}; pass a smaller fraction, which leaves at least two for training")
-    if n_validation < MIN_BAGS and select_by is not None and "correlation" in select_by:
+    if n_validation < MIN_BAGS_TO_CORRELATE and select_by is not None and "correlation" in select_by:
         hint = "pass select_by='likelihood'"
-        if n_eligible >= MIN_BAGS + 2:
-            hint = f"pass validation_fraction={MIN_BAGS / n_eligible:.2g}, or select_by='likelihood'"
+        if n_eligible >= MIN_BAGS_TO_CORRELATE + 2:
+            fraction = MIN_BAGS_TO_CORRELATE / n_eligible
+            hint = f"pass validation_fraction={fraction:.2g}, or select_by='likelihood'"
         raise DataError(f"{what}, which are too few for a correlation; {hint}")
     training, validation = hold_out(bags, n_validation, seed)
     for problem in check_bags_differ(training.proportions.cpu().double().numpy()):

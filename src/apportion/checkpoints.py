@@ -294,13 +294,12 @@ def check_fit_state(state: Mapping[str, Any]) -> None:
         (state["step"], str),
         (state["epoch"], int),
         (state["finished"], dict),
-        (selector["stage"], str),
-        (selector["epoch"], int),
-        (selector["optimizers"], dict),
-        (selector["best_score"], float),
+        (state["described_optimizers"], dict),
         (state["history"], list),
         *((line, dict) for line in state["history"]),
     ]
+    if selector is not None:
+        kinds += [(selector["stage"], str), (selector["epoch"], int), (selector["best_score"], float)]
     for value, kind in kinds:
         if type(value) is not kind:
             raise TypeError(f"{printable(repr(value), 40)} must be of type {kind.__name__}")

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 import apportion
-from apportion._device import catch_out_of_memory, resolve_device
+from apportion._device import catch_out_of_memory, plain_network, resolve_device
 from apportion._random import as_seed, preserve_random_state
 from apportion._scratch import empty_array, pieces
 from apportion._sources import source_checksum
@@ -50,10 +50,11 @@ from apportion.fitting import fit_model
 from apportion.methods import name_of
 from apportion.methods.new_network import is_built_in
 from apportion.networks.trees import BoostedTrees
+from apportion.optim import describe_optimizer
 from apportion.pipeline import EpochState
 from apportion.pseudo_labels import transduce
-from apportion.selection.epochs import EpochSelector, check_selection, split_bags
-from apportion.selection.scores import likelihood_of_rows
+from apportion.selection.epochs import EpochSelector, split_bags
+from apportion.selection.scores import SCORES, likelihood_of_rows
 
 LONG_STAGE = 600.0  # seconds; a warning announces a stage that takes longer
 
@@ -350,11 +351,11 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         sample_weight: Any,
         checkpoint: FitCheckpoint | None,
     ) -> Iterator[EpochState]:
+        check_selection(self.validation_fraction, self.select_by, self.calibrate)
+        encode = _encodes_arrays(self.model)
         seed = as_seed(self.random_state)
         if self.random_state is None and checkpoint is not None and checkpoint.seed is not None:
             seed = checkpoint.seed
-        check_selection(self.validation_fraction, self.select_by, self.calibrate)
-        encode = _encodes_arrays(self.model)
         columns = bag_column_names(bags)
         X, bags = take_bag_columns(X, bags)
         if isinstance(sample_weight, str):
@@ -391,6 +392,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             _warn_of_slow_network(settings["model"], x)
         self.classes_ = built.classes
         self.history_ = []
+        self.optimizers_ = {}
         self.resolved_ = {
             "model": settings["model"],
             "method": None if settings["method"] is None else name_of(settings["method"]),
@@ -404,30 +406,41 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         with preserve_random_state(device), catch_out_of_memory(x, device):
             x = x.to(device)
             training, validation = split_features(parts, x)
-            selector = EpochSelector(validation, self.select_by)
+            selector = None if validation is None else EpochSelector(validation, self.select_by)
             resume = None
             if checkpoint is not None:
                 resume = checkpoint.start(_describe_fit(self, settings, seed, parts, x), seed)
             if resume is not None:
                 self.history_ = resume["history"]
-                selector.restore(resume["selector"])
+                self.optimizers_ = resume["described_optimizers"]
+                if selector is not None:
+                    selector.restore(resume["selector"])
             for state in fit_model(training, settings, seed, resume):
-                score = selector.update(state)
+                if state.optimizers:  # the first of them is the classifier's
+                    self.optimizers_[state.stage] = describe_optimizer(state.optimizers[0])
+                score = {} if selector is None else selector.update(state)
                 self.history_.append(_history_entry(state) | score)
                 self.selection_ = state.selection
                 if checkpoint is not None and not state.last:
-                    more = {"history": list(self.history_), "selector": selector.state()}
+                    more = {
+                        "history": list(self.history_),
+                        "described_optimizers": dict(self.optimizers_),
+                        "selector": None if selector is None else selector.state(),
+                    }
                     checkpoint.keep(state.state() | more)
                 yield state
-            model, self.temperature_ = selector.best_network(self.calibrate)
-            self.best_epoch_ = selector.stage, selector.epoch
-            self.optimizers_ = selector.optimizers
+            if selector is None:
+                model, self.temperature_ = plain_network(state.learner.classifier).cpu().eval(), 1.0
+                self.best_epoch_ = state.stage, state.epoch.number
+            else:
+                model, self.temperature_ = selector.best_network(self.calibrate)
+                self.best_epoch_ = selector.stage, selector.epoch
             log_probs = predict_log_proba_on(device, model, x, as_floats)
-            log_probs_of_parts = log_probs.split([len(part.source) for part in parts])
-            self.bag_scores_ = {}
-            for name, own, part in zip(("train", "validation"), log_probs_of_parts, parts, strict=False):
-                self.bag_scores_[name] = score_bags(own, part)
-            decisions = learn_decisions(log_probs_of_parts[0], parts[0], self.classes_)
+            n_learned = len(parts[0].source)  # rows of the training bags, which come first
+            self.bag_scores_ = {"train": score_bags(log_probs[:n_learned], parts[0])}
+            if len(parts) > 1:
+                self.bag_scores_["validation"] = score_bags(log_probs[n_learned:], parts[1])
+            decisions = learn_decisions(log_probs[:n_learned], parts[0], self.classes_)
             self.class_shares_ = decisions.class_shares
             self.predicted_shares_ = decisions.predicted_shares
             self.never_predicted_ = decisions.never_predicted
@@ -560,6 +573,24 @@ def _refuse_search_without_routing() -> None:
         if module.split(".")[0] not in ("sklearn", "apportion"):
             return
         frame = frame.f_back
+
+
+def check_selection(validation_fraction: float, select_by: str | None, calibrate: bool) -> None:
+    """Raise `SettingsError` unless the three parameters are valid, alone and in combination."""
+    if not isinstance(calibrate, bool | np.bool_):
+        raise SettingsError(f"calibrate is {calibrate!r}; pass True or False")
+    is_number = isinstance(validation_fraction, int | float | np.number)
+    if not is_number or not 0 <= validation_fraction < 1:
+        what = f"validation_fraction is {validation_fraction!r}"
+        raise SettingsError(f"{what}; pass a fraction of the bags, at least 0 and less than 1")
+    if select_by is not None and select_by not in SCORES:
+        raise SettingsError(f"select_by is {select_by!r}; pass one of {', '.join(SCORES)}")
+    if validation_fraction > 0:
+        return
+    if select_by is not None:
+        raise SettingsError(f"select_by={select_by!r} needs validation bags; pass validation_fraction=0.1")
+    if calibrate:
+        raise SettingsError("calibrate=True needs validation bags; pass validation_fraction=0.1")
 
 
 def _delete_fitted_attributes(estimator: BaseEstimator) -> None:

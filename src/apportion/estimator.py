@@ -22,14 +22,10 @@ from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.bags.build import build_bags_without_features
 from apportion.bags.instances import (
-    bag_column_names,
     check_features_differ,
-    check_instances,
     check_instances_like_fit,
-    check_row_order,
-    count_rows,
     encode_features,
-    read_weight,
+    read_rows,
     shape_of,
     split_features,
     take_bag_columns,
@@ -356,22 +352,17 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         seed = as_seed(self.random_state)
         if self.random_state is None and checkpoint is not None and checkpoint.seed is not None:
             seed = checkpoint.seed
-        columns = bag_column_names(bags)
-        X, bags = take_bag_columns(X, bags)
-        if isinstance(sample_weight, str):
-            columns = [*columns, sample_weight]
-            X, sample_weight = take_bag_columns(X, sample_weight)
-        check_row_order(X, bags)
-        instances, y = check_instances(self, X, y, needs_y=proportions is None, encode=encode)
-        n_rows = count_rows(instances)
+        rows = read_rows(
+            self, X, y, bags=bags, sample_weight=sample_weight, needs_y=proportions is None, encode=encode
+        )
         built = build_bags_without_features(
-            n_rows,
-            y,
-            bags=bags,
+            rows.n,
+            rows.y,
+            bags=rows.bags,
             proportions=proportions,
             known_labels=known_labels,
             X=X,
-            weight=read_weight(sample_weight, n_rows),
+            weight=rows.weight,
         )
         for problem in check_bags_differ(built.bags.proportions.double().numpy()):
             raise_problem(problem)
@@ -380,14 +371,14 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             # with numbers to put predictions back in order after the split
             numbered = replace(built.bags, x=torch.arange(len(built.bags.x)).unsqueeze(1))
             parts = list(split_bags(numbered, self.validation_fraction, seed, self.select_by))
-        x, encoder, in_file = encode_features(instances, parts, n_rows)
+        x, encoder, in_file = encode_features(rows.instances, parts, rows.n)
         check_features_differ(x, encoder)
         self.encoder_: Any = encoder
         device = resolve_device(self.device, x)
         settings = resolve_auto(self.get_params(deep=False), x, device)
         check_settings(settings)
-        check_shape(instances if isinstance(instances, np.ndarray) else x, self.model, settings["model"])
-
+        shown = rows.instances if isinstance(rows.instances, np.ndarray) else x
+        check_shape(shown, self.model, settings["model"])
         if in_file:
             _warn_of_slow_network(settings["model"], x)
         self.classes_ = built.classes
@@ -400,8 +391,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         }
         self.instance_shape_ = tuple(x.shape[1:])
         self.bytes_ = x.dtype == torch.uint8
-        self.n_rows_ = n_rows
-        self.bag_columns_ = columns
+        self.n_rows_ = rows.n
+        self.bag_columns_ = rows.bag_columns
         self.device_ = str(device)
         with preserve_random_state(device), catch_out_of_memory(x, device):
             x = x.to(device)

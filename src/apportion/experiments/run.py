@@ -82,8 +82,8 @@ def run(
     run_folder.check_not_finished(folder)
     run_folder.check_same_recipe(folder, to_json(recipe), force)
     place = process_device(find_device(device))
-    task = load_run_data(recipe, place, data)
     group = process_group(place)
+    task = load_run_data(recipe, place, data)
     where = describe_where(place, exact, checksums)
     where["data"] = data_checksum(task)
     where["processes"] = 1 if group is None else group.size

@@ -321,14 +321,17 @@ def default_ema(kind: DataKind) -> float:
     return 0.0 if kind == "table" else 0.9
 
 
-def default_view(kind: DataKind, method: Method, horizontal_flip: bool) -> View:
-    """What training sees of the instances: rows as they are, images shifted and flipped, or two views."""
-    if takes_pairs(method):
-        pairs = partial(weak_and_strong, horizontal_flip=horizontal_flip)
-        return pairs if kind == "table" else lambda x: center_pixels(pairs(x))
+def default_view(kind: DataKind, horizontal_flip: bool) -> View:
+    """What training sees of the instances: rows as they are, or images shifted and flipped."""
     if kind == "table":
         return as_floats
     return lambda x: center_pixels(crop_flip(x, horizontal_flip=horizontal_flip))
+
+
+def default_pairs(kind: DataKind, horizontal_flip: bool) -> View:
+    """What methods for pairs see: a weak and a strong view of every instance."""
+    pairs = partial(weak_and_strong, horizontal_flip=horizontal_flip)
+    return pairs if kind == "table" else lambda x: center_pixels(pairs(x))
 
 
 # --- both stages
@@ -348,6 +351,7 @@ class TrainingPlan:
     epochs: int
     learning_rate: float | None  # as passed; None: that of `default_optimization`
     generator_learning_rate: float
+    pairs: bool  # whether batches hold a weak and a strong view of every instance
     view: View
     # the student
     student_epochs: int
@@ -379,6 +383,7 @@ def plan_training(
         raise SettingsError(f"epochs is {epochs}; pass at least 1")
     if student_epochs is None:
         student_epochs = default_student_epochs(kind, bags, rows, by)
+    pairs = takes_pairs(method)
     return TrainingPlan(
         kind=kind,
         by=by,
@@ -389,13 +394,14 @@ def plan_training(
         epochs=epochs,
         learning_rate=learning_rate,
         generator_learning_rate=generator_learning_rate(kind),
-        view=default_view(kind, method, horizontal_flip),
+        pairs=pairs,
+        view=default_pairs(kind, horizontal_flip) if pairs else default_view(kind, horizontal_flip),
         student_epochs=student_epochs,
         student_learning_rate=student_learning_rate,
         warmup_epochs=default_warmup_epochs(kind, student_epochs),
         mixup=default_mixup(kind),
         ema=default_ema(kind),
-        student_view=default_view(kind, "plot", horizontal_flip),
+        student_view=default_view(kind, horizontal_flip),
     )
 
 

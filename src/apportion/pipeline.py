@@ -32,7 +32,7 @@ from apportion.defaults import (
 from apportion.errors import CheckpointError, DataError, SettingsError
 from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
-from apportion.methods import METHODS, make_learner, name_of, takes_pairs
+from apportion.methods import METHODS, make_learner, name_of
 from apportion.methods.build import Method, takes_weights
 from apportion.methods.new_network import MakeNetwork, new_network
 from apportion.methods.plot import PLOT, LabelHistory, Loss, moving_average, prediction_change
@@ -343,8 +343,7 @@ def _fit_teacher(
     """The first stage, on the bags whose proportions are known; returns the trained network."""
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     # with two views there are several forward passes per step, so its parts are compiled, not the network
-    parts = takes_pairs(plan.method)
-    to_device, graph_part = graphs_for(bags.x.device, lengths, parts=parts)
+    to_device, graph_part = graphs_for(bags.x.device, lengths, parts=plan.pairs)
     view = graph_part(plan.view)
     with seeded(seed, "first", "weights"):
         network = new_network(model, known, to_device, plan.batch_size, plan.horizontal_flip)

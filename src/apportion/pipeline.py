@@ -307,7 +307,6 @@ def fit_two_stages(
         raise SettingsError(
             f"the rows have weights, but the method is {name_of(method)!r}; pass method={known}"
         )
-    known = bags.known()
     plan = plan_training(
         bags,
         method,
@@ -320,7 +319,7 @@ def fit_two_stages(
     )
     only_teacher = label is None or plan.student_epochs == 0
     if resume is None or resume["stage"] == "first":
-        teacher = yield from _fit_teacher(bags, known, model, plan, seed, resume, only_teacher)
+        teacher = yield from _fit_teacher(bags, model, plan, seed, resume, only_teacher)
         if label is None or only_teacher:
             return teacher
         log_probs = predict_log_proba(teacher, bags.x, as_floats, plan.batch_size)
@@ -328,12 +327,11 @@ def fit_two_stages(
     else:
         log_probs = resume["ema"]
     assert label is not None  # noqa: S101  # no state of a second stage comes from a fit without one
-    return (yield from _fit_student(log_probs, bags, known, model, plan, label, seed, resume))
+    return (yield from _fit_student(log_probs, bags, model, plan, label, seed, resume))
 
 
 def _fit_teacher(
     bags: Bags,
-    known: Bags,
     model: MakeNetwork,
     plan: TrainingPlan,
     seed: int,
@@ -341,6 +339,7 @@ def _fit_teacher(
     only_teacher: bool,
 ) -> Generator[EpochState, None, nn.Module]:
     """The first stage, on the bags whose proportions are known; returns the trained network."""
+    known = bags.known()
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     # with two views there are several forward passes per step, so its parts are compiled, not the network
     to_device, graph_part = graphs_for(bags.x.device, lengths, parts=plan.pairs)
@@ -379,7 +378,6 @@ def _fit_teacher(
 def _fit_student(
     log_probs: Tensor,
     bags: Bags,
-    known: Bags,
     model: MakeNetwork,
     plan: TrainingPlan,
     label: Labeler,
@@ -390,7 +388,7 @@ def _fit_student(
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     to_device, _ = graphs_for(bags.x.device, lengths, parts=False)
     with seeded(seed, "second", "weights"):
-        student = new_network(model, known, to_device, plan.batch_size, plan.horizontal_flip)
+        student = new_network(model, bags, to_device, plan.batch_size, plan.horizontal_flip)
     settings = plan_student_optimization(plan, model, student, bags)
     optimizers = make_optimizers([student], settings)
     if resume is not None:

@@ -52,8 +52,9 @@ def is_built_in(make_network: MakeNetwork) -> bool:
 
 
 def initial_proportions(bags: Bags) -> Tensor:
-    """Class proportions of all rows, (k,). A class without rows counts as half a row."""
-    return bags.overall.clamp_min(0.5 / len(bags.x))
+    """Known class proportions of all rows, (k,). A class without rows counts as half a row."""
+    known = bags.without_features().known()
+    return known.overall.clamp_min(0.5 / len(known.x))
 
 
 def set_initial_bias(network: nn.Module, proportions: Tensor) -> None:

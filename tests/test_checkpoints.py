@@ -256,6 +256,15 @@ def test_a_damaged_checkpoint_is_an_error_that_says_what_to_do(change, tmp_path)
         ProportionClassifier("mlp", **QUICK).fit(X, **DATA, checkpoint=tmp_path / "c")
 
 
+def test_a_checkpoint_that_does_not_say_which_epoch_is_best_is_an_error(tmp_path):
+    settings = QUICK | {"validation_fraction": 0.3, "select_by": "likelihood"}
+    interrupted(ProportionClassifier("mlp", **settings), tmp_path / "c", 1)
+    path = tmp_path / "c" / FILE
+    path.write_bytes(pack_state(read_state(path, error=CheckpointError) | {"selector": None}))
+    with pytest.raises(CheckpointError, match="delete it"):
+        ProportionClassifier("mlp", **settings).fit(X, **DATA, checkpoint=tmp_path / "c")
+
+
 def test_damaged_results_of_finished_steps_are_errors(tmp_path):
     interrupted(ProportionClassifier("average", **QUICK), tmp_path / "c", 60)
     path = tmp_path / "c" / FILE

@@ -28,6 +28,7 @@ from apportion.defaults import (
     default_mixup,
     default_model,
     default_optimization,
+    default_pairs,
     default_student_epochs,
     default_student_optimization,
     default_view,
@@ -373,14 +374,14 @@ def test_a_class_of_one_row_in_two_hundred_is_found():
 
 def test_training_sees_rows_as_they_are_and_images_flipped_unless_flips_are_off():
     rows = torch.randn(5, 3, generator=stream(0))
-    assert torch.equal(default_view("table", "dllp", True)(rows), rows)
-    assert default_view("table", "two_views", True)(rows).shape == (5, 2, 3)
+    assert torch.equal(default_view("table", True)(rows), rows)
+    assert default_pairs("table", True)(rows).shape == (5, 2, 3)
     ramp = torch.arange(16, dtype=torch.uint8).view(1, 1, 1, 16).expand(200, 1, 16, 16).contiguous()
     for kind in ("images", "cpu_images"):
-        for method in ("dllp", "two_views"):
+        for make_view in (default_view, default_pairs):
             for flip in (True, False):
-                seen = default_view(kind, method, flip)(ramp)
-                weak = seen[:, 0] if method == "two_views" else seen
+                seen = make_view(kind, flip)(ramp)
+                weak = seen[:, 0] if make_view is default_pairs else seen
                 assert weak.shape == ramp.shape
                 middle = weak[:, 0, 8]
                 falls = (middle[:, 8] < middle[:, 7]).any()

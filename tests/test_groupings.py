@@ -13,8 +13,9 @@ from torch import Tensor
 
 from apportion import ProportionClassifier, Proportions, build_bags
 from apportion.bags.build import build_bags_without_features
-from apportion.bags.groupings import Margin, join_groupings, rake, split_groupings, transduce_groupings
+from apportion.bags.groupings import Margin, join_groupings, rake, split_groupings
 from apportion.errors import ApportionWarning, DataError
+from apportion.pseudo_labels import transduce
 from apportion.transport import entropic_plan
 
 
@@ -46,7 +47,7 @@ class World:
 
     def transduce(self, log_probs: Tensor, tables: Any = None) -> np.ndarray:
         bags = self.build(tables).bags
-        return transduce_groupings(log_probs[bags.source], bags)
+        return transduce(log_probs[bags.source], bags)
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from apportion._random import stream
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.errors import DataError, SettingsError
+from apportion.estimator import check_selection
 from apportion.evaluate import calibration, predict_log_proba
 from apportion.methods import DLLP
 from apportion.methods.count_likelihood import count_log_likelihood
@@ -33,7 +34,7 @@ from apportion.optim import constant, make_optimizer
 from apportion.pipeline import EpochState, first_stage
 from apportion.selection.calibration import fit_temperature, scale_temperature
 from apportion.selection.crossfit import assign_folds, cross_fit
-from apportion.selection.epochs import EpochSelector, check_selection, hold_out, split_bags
+from apportion.selection.epochs import EpochSelector, hold_out, split_bags
 from apportion.selection.scores import SCORES
 from apportion.training import Epoch
 
@@ -308,7 +309,7 @@ def test_the_network_is_that_of_the_best_epoch(name):
 
 
 def test_without_a_score_the_last_epoch_is_kept():
-    selector = EpochSelector(None, None)
+    selector = EpochSelector(ragged(k=2), None)
     first, second = network(seed=0), network(seed=1)
     assert selector.update(epoch_state(first, 3)) == {}
     assert selector.update(epoch_state(second, 2, "second")) == {}

@@ -160,7 +160,7 @@ def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def check_state(
-    state: dict[str, Any] | None,
+    state: dict[str, Any],
     networks: Sequence[nn.Module],
     optimizers: Sequence[Optimizer],
     labels_shape: Sequence[int] | None = None,
@@ -168,8 +168,6 @@ def check_state(
     error: type[ApportionError],
 ) -> None:
     """Raise unless a state fits the networks, the optimizers and the shape of a second stage's labels."""
-    if state is None:
-        return
     try:
         for network, saved in zip(networks, state["networks"], strict=True):
             network.load_state_dict(saved)
@@ -296,13 +294,12 @@ def check_fit_state(state: Mapping[str, Any]) -> None:
         (state["step"], str),
         (state["epoch"], int),
         (state["finished"], dict),
-        (selector["stage"], str),
-        (selector["epoch"], int),
-        (selector["optimizers"], dict),
-        (selector["best_score"], float),
+        (state["described_optimizers"], dict),
         (state["history"], list),
         *((line, dict) for line in state["history"]),
     ]
+    if selector is not None:
+        kinds += [(selector["stage"], str), (selector["epoch"], int), (selector["best_score"], float)]
     for value, kind in kinds:
         if type(value) is not kind:
             raise TypeError(f"{printable(repr(value), 40)} must be of type {kind.__name__}")

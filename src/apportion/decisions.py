@@ -10,12 +10,13 @@ every bag its counts.
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from apportion._scratch import pieces
 from apportion.bags.bags import Bags
 from apportion.bags.build import name_grouping, tables_of_groupings
 from apportion.bags.groupings import join_groupings
@@ -30,9 +31,30 @@ SMALLEST_LOG_PROB = -1e4
 MOST_ROWS_FOR_PRICES = 1 << 20
 
 
+class LearnedDecisions(NamedTuple):
+    """What the training rows say about decisions."""
+
+    class_shares: np.ndarray  # (k,) the known shares of the classes
+    predicted_shares: np.ndarray  # (k,) how often each class is the most probable one
+    never_predicted: str  # the classes that never are, in words
+    share_prices: np.ndarray  # (k,) at which classes are predicted in their known shares
+
+
+def learn_decisions(log_probs: Tensor, bags: Bags, classes: np.ndarray) -> LearnedDecisions:
+    """Shares and prices from the predictions (N, k) of the training rows, in the order of `bags.x`."""
+    shares = known_shares(bags)
+    counts = torch.zeros(bags.n_classes, dtype=torch.float64)
+    for rows in pieces(len(log_probs)):
+        weight = None if bags.weight is None else bags.weight[rows]
+        counts += torch.bincount(log_probs[rows].argmax(1), weight, minlength=bags.n_classes)
+    known, predicted = shares.numpy(), (counts / counts.sum()).numpy()
+    never = describe_never_predicted(classes, known, never_predicted(known, predicted, len(log_probs)))
+    return LearnedDecisions(known, predicted, never, share_prices(log_probs, shares, bags.weight))
+
+
 def known_shares(bags: Bags) -> Tensor:
     """The class shares (k,) of all rows in bags with known proportions, float64."""
-    return replace(bags, x=bags.x[:, :0]).known().overall  # without a copy of the features
+    return bags.without_features().known().overall
 
 
 def share_prices(log_probs: Tensor, shares: Tensor, weight: Tensor | None = None) -> np.ndarray:

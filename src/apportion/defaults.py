@@ -21,7 +21,7 @@ from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor, nn
 
 from apportion.augment import crop_flip, weak_and_strong
-from apportion.bags.arrays import as_floats, center_pixels, is_images
+from apportion.bags.arrays import as_floats, center_pixels
 from apportion.bags.bags import Bags
 from apportion.errors import DataError, SettingsError
 from apportion.methods.build import METHODS, Method, image_options, is_linear, takes_pairs, takes_rows
@@ -50,6 +50,11 @@ def kind_of_data(x: Tensor, device: torch.device) -> DataKind:
     if not is_images(x):
         return "table"
     return "cpu_images" if device.type == "cpu" else "images"
+
+
+def is_images(x: Tensor) -> bool:
+    """Whether `x` holds images: bytes (n, channels, height, width). Everything else is rows of numbers."""
+    return x.ndim == 4 and x.dtype == torch.uint8
 
 
 LINEAR = partial(mlp, widths=())  # trained by the loop, for methods that are for linear classifiers only
@@ -300,15 +305,6 @@ def suits_muon(make_network: MakeNetwork, network: nn.Module) -> bool:
     return is_built_in(make_network) and 0 < convolutions <= norms
 
 
-def encodes_arrays(model: Any) -> bool:
-    """Whether rows of numbers are encoded by `TableEncoder` for this model.
-
-    They are, unless the model is a function of the user's: its network may take raw numbers, such as codes
-    for an embedding.
-    """
-    return not callable(model) or is_built_in(model)
-
-
 # --- the student and views
 
 
@@ -325,14 +321,17 @@ def default_ema(kind: DataKind) -> float:
     return 0.0 if kind == "table" else 0.9
 
 
-def default_view(kind: DataKind, method: Method, horizontal_flip: bool) -> View:
-    """What training sees of the instances: rows as they are, images shifted and flipped, or two views."""
-    if takes_pairs(method):
-        pairs = partial(weak_and_strong, horizontal_flip=horizontal_flip)
-        return pairs if kind == "table" else lambda x: center_pixels(pairs(x))
+def default_view(kind: DataKind, horizontal_flip: bool) -> View:
+    """What training sees of the instances: rows as they are, or images shifted and flipped."""
     if kind == "table":
         return as_floats
     return lambda x: center_pixels(crop_flip(x, horizontal_flip=horizontal_flip))
+
+
+def default_pairs(kind: DataKind, horizontal_flip: bool) -> View:
+    """What methods for pairs see: a weak and a strong view of every instance."""
+    pairs = partial(weak_and_strong, horizontal_flip=horizontal_flip)
+    return pairs if kind == "table" else lambda x: center_pixels(pairs(x))
 
 
 # --- both stages
@@ -352,6 +351,7 @@ class TrainingPlan:
     epochs: int
     learning_rate: float | None  # as passed; None: that of `default_optimization`
     generator_learning_rate: float
+    pairs: bool  # whether batches hold a weak and a strong view of every instance
     view: View
     # the student
     student_epochs: int
@@ -383,6 +383,7 @@ def plan_training(
         raise SettingsError(f"epochs is {epochs}; pass at least 1")
     if student_epochs is None:
         student_epochs = default_student_epochs(kind, bags, rows, by)
+    pairs = takes_pairs(method)
     return TrainingPlan(
         kind=kind,
         by=by,
@@ -393,13 +394,14 @@ def plan_training(
         epochs=epochs,
         learning_rate=learning_rate,
         generator_learning_rate=generator_learning_rate(kind),
-        view=default_view(kind, method, horizontal_flip),
+        pairs=pairs,
+        view=default_pairs(kind, horizontal_flip) if pairs else default_view(kind, horizontal_flip),
         student_epochs=student_epochs,
         student_learning_rate=student_learning_rate,
         warmup_epochs=default_warmup_epochs(kind, student_epochs),
         mixup=default_mixup(kind),
         ema=default_ema(kind),
-        student_view=default_view(kind, "plot", horizontal_flip),
+        student_view=default_view(kind, horizontal_flip),
     )
 
 

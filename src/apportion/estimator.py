@@ -14,22 +14,18 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 import apportion
-from apportion._device import catch_out_of_memory, resolve_device
+from apportion._device import catch_out_of_memory, plain_network, resolve_device
 from apportion._random import as_seed, preserve_random_state
 from apportion._scratch import empty_array, pieces
 from apportion._sources import source_checksum
 from apportion.bags.arrays import as_floats
-from apportion.bags.bags import Bags, bag_slices, exact_bag_means
+from apportion.bags.bags import Bags
 from apportion.bags.build import build_bags_without_features
 from apportion.bags.instances import (
-    bag_column_names,
     check_features_differ,
-    check_instances,
     check_instances_like_fit,
-    check_row_order,
-    count_rows,
     encode_features,
-    read_weight,
+    read_rows,
     shape_of,
     split_features,
     take_bag_columns,
@@ -40,23 +36,21 @@ from apportion.decisions import (
     check_decision,
     decide_by_bags,
     decide_by_prices,
-    describe_never_predicted,
-    known_shares,
-    never_predicted,
-    share_prices,
+    learn_decisions,
     warn_never_predicted,
 )
-from apportion.defaults import check_settings, check_shape, encodes_arrays, resolve_auto
+from apportion.defaults import check_settings, check_shape, resolve_auto
 from apportion.errors import ApportionWarning, SettingsError
-from apportion.evaluate import bag_correlation, predict_log_proba_on
+from apportion.evaluate import predict_log_proba_on, score_bags
 from apportion.fitting import fit_model
 from apportion.methods import name_of
+from apportion.methods.new_network import is_built_in
 from apportion.networks.trees import BoostedTrees
+from apportion.optim import describe_optimizer
 from apportion.pipeline import EpochState
 from apportion.pseudo_labels import transduce
-from apportion.selection.diagnosis import MIN_BAGS
-from apportion.selection.epochs import EpochSelector, check_selection, split_bags
-from apportion.selection.scores import likelihood_of_rows
+from apportion.selection.epochs import EpochSelector, split_bags
+from apportion.selection.scores import SCORES, likelihood_of_rows
 
 LONG_STAGE = 600.0  # seconds; a warning announces a stage that takes longer
 
@@ -353,27 +347,22 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         sample_weight: Any,
         checkpoint: FitCheckpoint | None,
     ) -> Iterator[EpochState]:
+        check_selection(self.validation_fraction, self.select_by, self.calibrate)
+        encode = _encodes_arrays(self.model)
         seed = as_seed(self.random_state)
         if self.random_state is None and checkpoint is not None and checkpoint.seed is not None:
             seed = checkpoint.seed
-        check_selection(self.validation_fraction, self.select_by, self.calibrate)
-        encode = encodes_arrays(self.model)
-        columns = bag_column_names(bags)
-        X, bags = take_bag_columns(X, bags)
-        if isinstance(sample_weight, str):
-            columns = [*columns, sample_weight]
-            X, sample_weight = take_bag_columns(X, sample_weight)
-        check_row_order(X, bags)
-        instances, y = check_instances(self, X, y, needs_y=proportions is None, encode=encode)
-        n_rows = count_rows(instances)
+        rows = read_rows(
+            self, X, y, bags=bags, sample_weight=sample_weight, needs_y=proportions is None, encode=encode
+        )
         built = build_bags_without_features(
-            n_rows,
-            y,
-            bags=bags,
+            rows.n,
+            rows.y,
+            bags=rows.bags,
             proportions=proportions,
             known_labels=known_labels,
             X=X,
-            weight=read_weight(sample_weight, n_rows),
+            weight=rows.weight,
         )
         for problem in check_bags_differ(built.bags.proportions.double().numpy()):
             raise_problem(problem)
@@ -382,18 +371,19 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             # with numbers to put predictions back in order after the split
             numbered = replace(built.bags, x=torch.arange(len(built.bags.x)).unsqueeze(1))
             parts = list(split_bags(numbered, self.validation_fraction, seed, self.select_by))
-        x, encoder, in_file = encode_features(instances, parts, n_rows)
+        x, encoder, in_file = encode_features(rows.instances, parts, rows.n)
         check_features_differ(x, encoder)
         self.encoder_: Any = encoder
         device = resolve_device(self.device, x)
         settings = resolve_auto(self.get_params(deep=False), x, device)
         check_settings(settings)
-        check_shape(instances if isinstance(instances, np.ndarray) else x, self.model, settings["model"])
-
+        shown = rows.instances if isinstance(rows.instances, np.ndarray) else x
+        check_shape(shown, self.model, settings["model"])
         if in_file:
             _warn_of_slow_network(settings["model"], x)
         self.classes_ = built.classes
         self.history_ = []
+        self.optimizers_ = {}
         self.resolved_ = {
             "model": settings["model"],
             "method": None if settings["method"] is None else name_of(settings["method"]),
@@ -401,55 +391,61 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
         }
         self.instance_shape_ = tuple(x.shape[1:])
         self.bytes_ = x.dtype == torch.uint8
-        self.n_rows_ = n_rows
-        self.bag_columns_ = columns
+        self.n_rows_ = rows.n
+        self.bag_columns_ = rows.bag_columns
         self.device_ = str(device)
         with preserve_random_state(device), catch_out_of_memory(x, device):
             x = x.to(device)
             training, validation = split_features(parts, x)
-            selector = EpochSelector(validation, self.select_by)
+            selector = None if validation is None else EpochSelector(validation, self.select_by)
             resume = None
             if checkpoint is not None:
                 resume = checkpoint.start(_describe_fit(self, settings, seed, parts, x), seed)
             if resume is not None:
                 self.history_ = resume["history"]
-                selector.restore(resume["selector"])
+                self.optimizers_ = resume["described_optimizers"]
+                if selector is not None:
+                    selector.restore(resume["selector"])
             for state in fit_model(training, settings, seed, resume):
-                score = selector.update(state)
+                if state.optimizers:  # the first of them is the classifier's
+                    self.optimizers_[state.stage] = describe_optimizer(state.optimizers[0])
+                score = {} if selector is None else selector.update(state)
                 self.history_.append(_history_entry(state) | score)
                 self.selection_ = state.selection
                 if checkpoint is not None and not state.last:
-                    more = {"history": list(self.history_), "selector": selector.state()}
+                    more = {
+                        "history": list(self.history_),
+                        "described_optimizers": dict(self.optimizers_),
+                        "selector": None if selector is None else selector.state(),
+                    }
                     checkpoint.keep(state.state() | more)
                 yield state
-            model, self.temperature_ = selector.best_network(self.calibrate)
-            self.best_epoch_ = selector.stage, selector.epoch
-            self.optimizers_ = selector.optimizers
-            log_probs = predict_log_proba_on(device, model, x, as_floats).to(device)
-            self.transduction_ = _name_classes(_transduce(log_probs, parts, built.bags), self.classes_)
-            self._learn_decisions(log_probs[: len(parts[0].source)], parts[0])
-            self.bag_scores_ = _score_bags(log_probs.cpu(), parts)
+            if selector is None:
+                model, self.temperature_ = plain_network(state.learner.classifier).cpu().eval(), 1.0
+                self.best_epoch_ = state.stage, state.epoch.number
+            else:
+                model, self.temperature_ = selector.best_network(self.calibrate)
+                self.best_epoch_ = selector.stage, selector.epoch
+            log_probs = predict_log_proba_on(device, model, x, as_floats)
+            n_learned = len(parts[0].source)  # rows of the training bags, which come first
+            self.bag_scores_ = {"train": score_bags(log_probs[:n_learned], parts[0])}
+            if len(parts) > 1:
+                self.bag_scores_["validation"] = score_bags(log_probs[n_learned:], parts[1])
+            decisions = learn_decisions(log_probs[:n_learned], parts[0], self.classes_)
+            self.class_shares_ = decisions.class_shares
+            self.predicted_shares_ = decisions.predicted_shares
+            self.never_predicted_ = decisions.never_predicted
+            self.share_prices_ = decisions.share_prices
+            if self.never_predicted_:
+                warn_never_predicted(self.never_predicted_)
+            codes = _transduce(log_probs.to(device), parts, built.bags)
+            self.transduction_ = _name_classes(codes, self.classes_)
         self.validation_bags_ = [] if len(parts) == 1 else list(parts[1].ids)
         self.model_ = model
 
-    def _learn_decisions(self, log_probs: Tensor, bags: Bags) -> None:
-        """Known and predicted shares of the classes, and the prices that make them equal."""
-        shares = known_shares(bags)
-        counts = torch.zeros(bags.n_classes, dtype=torch.float64)
-        for rows in pieces(len(log_probs)):
-            weight = None if bags.weight is None else bags.weight[rows]
-            counts += torch.bincount(log_probs[rows].argmax(1).cpu(), weight, minlength=bags.n_classes)
-        self.class_shares_ = shares.numpy()
-        self.predicted_shares_ = (counts / counts.sum()).numpy()
-        self.share_prices_ = share_prices(log_probs, shares, bags.weight)
-        never = never_predicted(self.class_shares_, self.predicted_shares_, len(log_probs))
-        self.never_predicted_ = describe_never_predicted(self.classes_, self.class_shares_, never)
-        if self.never_predicted_:
-            warn_never_predicted(self.never_predicted_)
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
-        tags.input_tags.allow_nan = encodes_arrays(self.model)
+        tags.input_tags.allow_nan = _encodes_arrays(self.model)
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -570,11 +566,38 @@ def _refuse_search_without_routing() -> None:
         frame = frame.f_back
 
 
+def check_selection(validation_fraction: float, select_by: str | None, calibrate: bool) -> None:
+    """Raise `SettingsError` unless the three parameters are valid, alone and in combination."""
+    if not isinstance(calibrate, bool | np.bool_):
+        raise SettingsError(f"calibrate is {calibrate!r}; pass True or False")
+    is_number = isinstance(validation_fraction, int | float | np.number)
+    if not is_number or not 0 <= validation_fraction < 1:
+        what = f"validation_fraction is {validation_fraction!r}"
+        raise SettingsError(f"{what}; pass a fraction of the bags, at least 0 and less than 1")
+    if select_by is not None and select_by not in SCORES:
+        raise SettingsError(f"select_by is {select_by!r}; pass one of {', '.join(SCORES)}")
+    if validation_fraction > 0:
+        return
+    if select_by is not None:
+        raise SettingsError(f"select_by={select_by!r} needs validation bags; pass validation_fraction=0.1")
+    if calibrate:
+        raise SettingsError("calibrate=True needs validation bags; pass validation_fraction=0.1")
+
+
 def _delete_fitted_attributes(estimator: BaseEstimator) -> None:
     """Delete the attributes of an earlier fit, so that an interrupted one cannot leave a mix of both."""
     for name in list(vars(estimator)):
         if name.endswith("_") and not name.startswith("_"):
             delattr(estimator, name)
+
+
+def _encodes_arrays(model: Any) -> bool:
+    """Whether rows of numbers are encoded by `TableEncoder` for this model.
+
+    They are, unless the model is a function of the user's: its network may take raw numbers, such as codes
+    for an embedding.
+    """
+    return not callable(model) or is_built_in(model)
 
 
 def _describe_fit(
@@ -672,28 +695,3 @@ def _name_classes(codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
     for rows in pieces(len(codes)):
         names[rows] = classes[codes[rows]]
     return names
-
-
-def _score_bags(log_probs: Tensor, parts: list[Bags]) -> dict[str, dict[str, float | None]]:
-    """How well predicted proportions agree with known ones; `log_probs` follow the parts."""
-    scores = {}
-    start = 0
-    for name, part in zip(("train", "validation"), parts, strict=False):
-        own = log_probs[start : start + len(part.source)]
-        start += len(part.source)
-        slices = bag_slices(part.sizes)
-        weight = None if part.weight is None else part.weight.cpu()
-        predicted = torch.cat(
-            [
-                exact_bag_means(own[rows].exp(), part.sizes[some], None if weight is None else weight[rows])
-                for some, rows in slices
-            ]
-        )
-        proportions = part.proportions.cpu()
-        known = proportions.isfinite().all(1)
-        errors = (predicted[known] - proportions[known]).abs().sum(1) / 2
-        correlation = None
-        if int(known.sum()) >= MIN_BAGS:  # of two bags and two classes it would be 1 or -1
-            correlation = bag_correlation(predicted[known], proportions[known])
-        scores[name] = {"proportion_error": float(errors.mean()), "bag_correlation": correlation}
-    return scores

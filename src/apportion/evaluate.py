@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from apportion._device import is_out_of_memory
-from apportion.bags.bags import empty_like, exact_bag_means
+from apportion.bags.bags import Bags, bag_slices, empty_like, exact_bag_means
 from apportion.errors import ApportionWarning, DataError
 from apportion.training import View
 
 MAX_VALUES = 2**22  # per batch of predictions; 1,024 color images of 32 x 32 pixels have three quarters of it
+MIN_BAGS_TO_CORRELATE = 6  # of two bags and two classes, a correlation would be 1 or -1
 
 
 def predict_log_proba(
@@ -112,6 +113,21 @@ def bag_correlation(predicted: Tensor, known: Tensor) -> float | None:
         return None
     scale = predicted.norm() * known.norm()
     return float((predicted * known).sum() / scale) if scale > 0 else 0.0
+
+
+def score_bags(log_probs: Tensor, bags: Bags) -> dict[str, float | None]:
+    """How well the predicted proportions of bags agree with the known ones; everything is on the CPU."""
+    parts = []
+    for some, rows in bag_slices(bags.sizes):
+        weight = None if bags.weight is None else bags.weight[rows]
+        parts.append(exact_bag_means(log_probs[rows].exp(), bags.sizes[some], weight))
+    predicted = torch.cat(parts)
+    known = bags.proportions.isfinite().all(1)
+    errors = (predicted[known] - bags.proportions[known]).abs().sum(1) / 2
+    correlation = None
+    if int(known.sum()) >= MIN_BAGS_TO_CORRELATE:
+        correlation = bag_correlation(predicted[known], bags.proportions[known])
+    return {"proportion_error": float(errors.mean()), "bag_correlation": correlation}
 
 
 def entropy(log_probs: Tensor) -> Tensor:

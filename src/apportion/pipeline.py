@@ -32,7 +32,7 @@ from apportion.defaults import (
 from apportion.errors import CheckpointError, DataError, SettingsError
 from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
-from apportion.methods import METHODS, make_learner, name_of, takes_pairs
+from apportion.methods import METHODS, make_learner, name_of
 from apportion.methods.build import Method, takes_weights
 from apportion.methods.new_network import MakeNetwork, new_network
 from apportion.methods.plot import PLOT, LabelHistory, Loss, moving_average, prediction_change
@@ -342,8 +342,7 @@ def _fit_teacher(
     known = bags.known()
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     # with two views there are several forward passes per step, so its parts are compiled, not the network
-    parts = takes_pairs(plan.method)
-    to_device, graph_part = graphs_for(bags.x.device, lengths, parts=parts)
+    to_device, graph_part = graphs_for(bags.x.device, lengths, parts=plan.pairs)
     view = graph_part(plan.view)
     with seeded(seed, "first", "weights"):
         network = new_network(model, known, to_device, plan.batch_size, plan.horizontal_flip)
@@ -358,7 +357,8 @@ def _fit_teacher(
             graph_part=graph_part,
         )
     optimizers = make_optimizers(learner.networks(), settings, plan.generator_learning_rate)
-    check_state(resume, learner.networks(), optimizers, error=CheckpointError)
+    if resume is not None:
+        check_state(resume, learner.networks(), optimizers, error=CheckpointError)
     for state in first_stage(
         learner,
         known,
@@ -388,11 +388,12 @@ def _fit_student(
     lengths = usual_batch_lengths(bags.sizes, plan.batch_size)
     to_device, _ = graphs_for(bags.x.device, lengths, parts=False)
     with seeded(seed, "second", "weights"):
-        student = new_network(model, bags.known(), to_device, plan.batch_size, plan.horizontal_flip)
+        student = new_network(model, bags, to_device, plan.batch_size, plan.horizontal_flip)
     settings = plan_student_optimization(plan, model, student, bags)
     optimizers = make_optimizers([student], settings)
-    shape = (len(bags.x), bags.n_classes)
-    check_state(resume, [student], optimizers, shape, error=CheckpointError)
+    if resume is not None:
+        shape = (len(bags.x), bags.n_classes)
+        check_state(resume, [student], optimizers, shape, error=CheckpointError)
     yield from second_stage(
         log_probs,
         student,

@@ -7,15 +7,17 @@ batch as for the whole training set. Rows are sorted by bag. If they have weight
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from apportion._random import stream
 from apportion._scratch import empty_array
-from apportion.bags.bags import Bags, bag_slices, exact_bag_means
-from apportion.bags.groupings import class_masses, counted_labels, transduce_groupings
+from apportion.bags.bags import Bags, bag_slices, bag_sums, exact_bag_means
+from apportion.bags.groupings import MIN_LOG_PROB, margin_of, precision_of, rake, split_groupings
 from apportion.transport import assign, assign_weighted, entropic_plan, round_to_counts
 
 Labeler = Callable[..., Tensor]
@@ -23,6 +25,8 @@ Labeler = Callable[..., Tensor]
 # 1/λ of soft labels in recipes, whose images need nearly hard labels: λ = 1 loses three points there. The
 # estimator has `reg=1.0`: on tables it loses on no measure, and probabilities stay calibrated (docs/log.md).
 RECIPE_REG = 0.1
+TRANSDUCTION_REG = 1 / 30  # 1/λ of the plan that is rounded to labels: rows are nearly of one class each
+TIE_NOISE = 0.1  # nats; breaks ties of rows with equal predictions, which a plan would split between classes
 
 
 def hard_labels(
@@ -138,14 +142,17 @@ def relaxed_proportions(
     return exact_bag_means(plan.mass.to(filled), sizes, weight).to(filled)
 
 
+# --- labels for the training rows
+
+
 def transduce(log_probs: Tensor, bags: Bags) -> np.ndarray:
     """The most probable classes that have the counts of every bag, (N,), in the order of the user's rows.
 
     `log_probs` are in the order of `bags.x`. With several groupings, the counts of the first are matched
-    exactly and those of the others approximately (`bags.groupings`).
+    exactly and those of the others approximately.
     """
     if bags.grouping is not None:
-        return transduce_groupings(log_probs, bags)
+        return _transduce_groupings(log_probs, bags)
     classes = empty_array(len(bags.x), np.int64)
     for some, rows in bag_slices(bags.sizes):
         precision = None if bags.precision is None else bags.precision[some]
@@ -163,3 +170,58 @@ def transduce(log_probs: Tensor, bags: Bags) -> np.ndarray:
         )
         classes[part.source] = counted_labels(part.x, part).cpu()
     return classes
+
+
+def _transduce_groupings(log_probs: Tensor, bags: Bags) -> np.ndarray:
+    """(n,) class codes of the user's rows, for bags of several groupings; `log_probs` follow `bags.x`.
+
+    The counts of the first grouping are matched exactly, those of the others approximately. With three
+    classes or three groupings, labels with the exact counts of all are hard to find, and may not exist.
+    """
+    groupings = split_groupings(bags)
+    rows = torch.empty(len(log_probs) // len(groupings), log_probs.shape[1], dtype=torch.float64)
+    rows[bags.source] = log_probs.double().cpu()
+    # the shares of all bags: exact ones as they are, uncertain ones as a compromise with the predictions
+    mass = rake(rows, [margin_of(each) for each in groupings]).mass
+    compatible = [
+        replace(each, proportions=_compatible_shares(each, mass), precision=None) for each in groupings
+    ]
+    rows = rows.clamp_min(MIN_LOG_PROB)  # with this λ, a plan can hold no less
+    rows += TIE_NOISE * torch.randn(rows.shape, generator=stream(0, "ties"), dtype=rows.dtype)
+    mass = rake(rows, [margin_of(each) for each in compatible], reg=TRANSDUCTION_REG).mass
+    first = compatible[0]
+    scores = mass[first.source].clamp_min(1e-300).log()
+    labels = np.empty(len(rows), np.int64)
+    labels[first.source] = counted_labels(scores, first)
+    return labels
+
+
+def _compatible_shares(bags: Bags, mass: Tensor) -> Tensor:
+    """(m, k) the proportions of exact bags, and the mean soft labels of all others."""
+    exact = bags.proportions.isfinite().all(1) & (precision_of(bags) == math.inf)
+    means = exact_bag_means(mass[bags.source], bags.sizes, bags.weight)
+    return torch.where(exact.unsqueeze(1), bags.proportions.double(), means)
+
+
+def counted_labels(scores: Tensor, bags: Bags) -> Tensor:
+    """(N,) the most probable classes with the counts of every bag, in the order of the bags.
+
+    Of the rows with weights, at most k - 1 in a bag are split between classes; each gets the class of its
+    largest part.
+    """
+    if bags.weight is None:
+        return assign(scores, bags.sizes, round_to_counts(bags.proportions, bags.sizes))
+    mass = class_masses(bags.weight, bags.sizes, bags.proportions)
+    return assign_weighted(scores, bags.sizes, mass, bags.weight).argmax(1)
+
+
+def class_masses(weight: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
+    """(m, k) the mass of each class: proportions times weights, rounded in bags of whole weights."""
+    weight = weight.cpu().double().unsqueeze(1)
+    sizes = sizes.cpu()
+    total = bag_sums(weight, sizes)
+    mass = proportions.cpu().double() * total
+    whole = bag_sums((weight % 1 != 0).double(), sizes).squeeze(1) == 0
+    if bool(whole.any()):
+        mass[whole] = round_to_counts(proportions.cpu()[whole], total[whole].squeeze(1).long()).double()
+    return mass

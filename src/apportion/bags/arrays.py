@@ -106,11 +106,6 @@ def refuse_texts_and_sparse(X: Any) -> None:
 # --- images
 
 
-def is_images(x: Tensor) -> bool:
-    """Whether `x` holds images: bytes (n, channels, height, width). Everything else is rows of numbers."""
-    return x.ndim == 4 and x.dtype == torch.uint8
-
-
 def move_channels_first(X: Any) -> Any:
     """Images (n, height, width, channels) as (n, channels, height, width); everything else as it is."""
     if not isinstance(X, np.ndarray) or X.ndim != 4 or X.dtype != np.uint8 or X.shape[1] in CHANNELS:

@@ -166,6 +166,10 @@ class Bags:
             weight=weight,
         )
 
+    def without_features(self) -> "Bags":
+        """The same bags, whose instances have no features: to select some of them then takes no memory."""
+        return replace(self, x=self.x.new_empty(len(self.x), 0))
+
     def known(self) -> "Bags":
         """The bags whose proportions are known, which is what a first stage can learn from."""
         known = self.proportions.isfinite().all(1).cpu()

@@ -1,4 +1,4 @@
-"""Several groupings of the same rows, such as precincts and age groups: joined bags, raking, transduction.
+"""Several groupings of the same rows, such as precincts and age groups: joined bags, and raking.
 
 For learning, the bags of all groupings are one set in which every row appears once per grouping. For labels,
 raking (Deming & Stephan, 1940) finds, of all soft labels that have every bag's shares, those nearest to the
@@ -12,18 +12,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from apportion._random import stream
-from apportion.bags.bags import Bags, bag_sums, exact_bag_means
-from apportion.transport import Plan, assign, assign_weighted, entropic_plan, round_to_counts
+from apportion.bags.bags import Bags, exact_bag_means
+from apportion.transport import Plan, entropic_plan
 
 MIN_LOG_PROB = -20.0  # raking would hardly move rows that are more certain than this
 IMPOSSIBLE = -300.0  # price of a class that the bag has none of
-TRANSDUCTION_REG = 1 / 30  # 1/λ of the plan that is rounded to labels: rows are nearly of one class each
-TIE_NOISE = 0.1  # nats; breaks ties of rows with equal predictions, which a plan would split between classes
 
 
 def join_groupings(groupings: Mapping[Hashable, Bags]) -> Bags:
@@ -52,10 +48,11 @@ def _join_weight(parts: Sequence[Bags]) -> Tensor | None:
 def _join_precision(parts: Sequence[Bags]) -> Tensor | None:
     if all(part.precision is None for part in parts):
         return None
-    return torch.cat([_precision_of(part) for part in parts])
+    return torch.cat([precision_of(part) for part in parts])
 
 
-def _precision_of(bags: Bags) -> Tensor:
+def precision_of(bags: Bags) -> Tensor:
+    """(m,) the precision of each bag's proportions: infinite where they are exact."""
     if bags.precision is not None:
         return bags.precision
     return torch.full((len(bags.sizes),), math.inf, dtype=torch.float64)
@@ -150,61 +147,3 @@ def add_prices(
         if i != skip:
             scores[margin.rows] += price
     return scores
-
-
-# --- labels for the training rows
-
-
-def transduce_groupings(log_probs: Tensor, bags: Bags) -> np.ndarray:
-    """(n,) class codes of the user's rows, for bags of several groupings; `log_probs` follow `bags.x`.
-
-    The counts of the first grouping are matched exactly, those of the others approximately. With three
-    classes or three groupings, labels with the exact counts of all are hard to find, and may not exist.
-    """
-    groupings = split_groupings(bags)
-    rows = torch.empty(len(log_probs) // len(groupings), log_probs.shape[1], dtype=torch.float64)
-    rows[bags.source] = log_probs.double().cpu()
-    # the shares of all bags: exact ones as they are, uncertain ones as a compromise with the predictions
-    mass = rake(rows, [margin_of(each) for each in groupings]).mass
-    compatible = [
-        replace(each, proportions=_compatible_shares(each, mass), precision=None) for each in groupings
-    ]
-    rows = rows.clamp_min(MIN_LOG_PROB)  # with this λ, a plan can hold no less
-    rows += TIE_NOISE * torch.randn(rows.shape, generator=stream(0, "ties"), dtype=rows.dtype)
-    mass = rake(rows, [margin_of(each) for each in compatible], reg=TRANSDUCTION_REG).mass
-    first = compatible[0]
-    scores = mass[first.source].clamp_min(1e-300).log()
-    labels = np.empty(len(rows), np.int64)
-    labels[first.source] = counted_labels(scores, first)
-    return labels
-
-
-def counted_labels(scores: Tensor, bags: Bags) -> Tensor:
-    """(N,) the most probable classes with the counts of every bag, in the order of the bags.
-
-    Of the rows with weights, at most k - 1 in a bag are split between classes; each gets the class of its
-    largest part.
-    """
-    if bags.weight is None:
-        return assign(scores, bags.sizes, round_to_counts(bags.proportions, bags.sizes))
-    mass = class_masses(bags.weight, bags.sizes, bags.proportions)
-    return assign_weighted(scores, bags.sizes, mass, bags.weight).argmax(1)
-
-
-def class_masses(weight: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-    """(m, k) the mass of each class: proportions times weights, rounded in bags of whole weights."""
-    weight = weight.cpu().double().unsqueeze(1)
-    sizes = sizes.cpu()
-    total = bag_sums(weight, sizes)
-    mass = proportions.cpu().double() * total
-    whole = bag_sums((weight % 1 != 0).double(), sizes).squeeze(1) == 0
-    if bool(whole.any()):
-        mass[whole] = round_to_counts(proportions.cpu()[whole], total[whole].squeeze(1).long()).double()
-    return mass
-
-
-def _compatible_shares(bags: Bags, mass: Tensor) -> Tensor:
-    """(m, k) the proportions of exact bags, and the mean soft labels of all others."""
-    exact = bags.proportions.isfinite().all(1) & (_precision_of(bags) == math.inf)
-    means = exact_bag_means(mass[bags.source], bags.sizes, bags.weight)
-    return torch.where(exact.unsqueeze(1), bags.proportions.double(), means)

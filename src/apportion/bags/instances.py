@@ -1,11 +1,11 @@
 """X and y as users pass them: checked as scikit-learn does, and turned into a tensor or a data frame.
 
-`check_instances` is for `fit`, `check_instances_like_fit` for what is predicted later.
+`read_rows` is for `fit`, `check_instances_like_fit` for what is predicted later.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import narwhals as nw
 import numpy as np
@@ -179,6 +179,32 @@ def read_weight(weight: Any, n_rows: int) -> np.ndarray | None:
 
 
 # --- instances for fit
+
+
+class Rows(NamedTuple):
+    """The rows that a fit is given, checked."""
+
+    instances: Any  # a data frame, an array of rows of numbers, or a tensor
+    n: int
+    y: Any
+    bags: Any  # ids, also where X has them in a column
+    weight: np.ndarray | None  # (n,)
+    bag_columns: list[str]  # the columns of X that hold bag ids or weights, and are no features
+
+
+def read_rows(
+    estimator: Any, X: Any, y: Any, *, bags: Any, sample_weight: Any, needs_y: bool, encode: bool
+) -> Rows:
+    """What `fit` is given for every row; the arguments are those of `fit` and `check_instances`."""
+    columns = bag_column_names(bags)
+    X, bags = take_bag_columns(X, bags)
+    if isinstance(sample_weight, str):
+        columns = [*columns, sample_weight]
+        X, sample_weight = take_bag_columns(X, sample_weight)
+    check_row_order(X, bags)
+    instances, y = check_instances(estimator, X, y, needs_y=needs_y, encode=encode)
+    n = count_rows(instances)
+    return Rows(instances, n, y, bags, read_weight(sample_weight, n), columns)
 
 
 def check_instances(estimator: Any, X: Any, y: Any, *, needs_y: bool, encode: bool) -> tuple[Any, Any]:

@@ -82,8 +82,8 @@ def run(
     run_folder.check_not_finished(folder)
     run_folder.check_same_recipe(folder, to_json(recipe), force)
     place = process_device(find_device(device))
-    task = load_run_data(recipe, place, data)
     group = process_group(place)
+    task = load_run_data(recipe, place, data)
     where = describe_where(place, exact, checksums)
     where["data"] = data_checksum(task)
     where["processes"] = 1 if group is None else group.size
@@ -160,7 +160,8 @@ def train_stage(
             graph_part=graph_part,
         )
         optimizers = build_optimizers(learner.networks(), first)
-        check_state(resume, learner.networks(), optimizers, error=RunError)
+        if resume is not None:
+            check_state(resume, learner.networks(), optimizers, error=RunError)
         return stages.first_stage(
             learner,
             bags,
@@ -181,7 +182,8 @@ def train_stage(
     if log_probs.shape != (len(bags.x), task.data.n_classes):
         raise RunError(f"{teacher} has predictions for other data; run its first stage again")
     optimizers = build_optimizers([classifier], second)
-    check_state(resume, [classifier], optimizers, log_probs.shape, error=RunError)
+    if resume is not None:
+        check_state(resume, [classifier], optimizers, log_probs.shape, error=RunError)
     weights = None
     if second.weighting == "bag":
         rows_per_batch = own_batch_size if recipe.first.batches == "bag" else len(bags.x)

@@ -31,12 +31,14 @@ def new_network(
     """A network for these bags, on its device, after checking that it can learn from them."""
     shape = bags.x.shape[1:]
     proportions = initial_proportions(bags)
+    n_classes = bags.n_classes
     x = as_floats(bags.x[:1])
-    network = to_device(make_network(shape, bags.n_classes))
+    network = to_device(make_network(shape, n_classes))
+    plain = plain_network(network)
     if not is_built_in(make_network):
-        check_shares_no_weights(network, make_network, shape, bags.n_classes)
-    check_network(network, x, bags.n_classes, batch_size, horizontal_flip)
-    set_initial_bias(network, proportions)
+        check_shares_no_weights(network, make_network, shape, n_classes)
+    check_network(network, x, n_classes, batch_size, horizontal_flip)
+    set_initial_bias(plain, proportions)
     return network
 
 
@@ -50,8 +52,9 @@ def is_built_in(make_network: MakeNetwork) -> bool:
 
 
 def initial_proportions(bags: Bags) -> Tensor:
-    """Class proportions of all rows, (k,). A class without rows counts as half a row."""
-    return bags.overall.clamp_min(0.5 / len(bags.x))
+    """Known class proportions of all rows, (k,). A class without rows counts as half a row."""
+    known = bags.without_features().known()
+    return known.overall.clamp_min(0.5 / len(known.x))
 
 
 def set_initial_bias(network: nn.Module, proportions: Tensor) -> None:
@@ -64,8 +67,7 @@ def set_initial_bias(network: nn.Module, proportions: Tensor) -> None:
     k = len(proportions)
     if float(proportions.min()) >= 0.2 / k:
         return
-    plain = plain_network(network)
-    head = plain[-1] if isinstance(plain, nn.Sequential) and len(plain) else plain
+    head = network[-1] if isinstance(network, nn.Sequential) and len(network) else network
     if isinstance(head, nn.Linear) and head.bias is not None:
         with torch.no_grad():
             head.bias.add_((k * proportions).log().to(head.bias))

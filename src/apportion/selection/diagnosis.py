@@ -28,11 +28,11 @@ from apportion.bags.build import (
     tables_of_groupings,
     take_bag_columns,
 )
-from apportion.bags.groupings import class_masses
 from apportion.bags.instances import read_weight
 from apportion.bags.predictions import bags_of_predictions
 from apportion.bags.proportions import as_proportions
 from apportion.errors import DataError, SettingsError, did_you_mean
+from apportion.pseudo_labels import class_masses
 from apportion.selection.bag_differences import (
     Differences,
     features_for_tests,

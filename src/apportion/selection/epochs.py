@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,31 +13,11 @@ from apportion._random import stream
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
 from apportion.bags.problems import check_bags_differ
-from apportion.errors import DataError, SettingsError
-from apportion.evaluate import predict_log_proba
-from apportion.optim import describe_optimizer
+from apportion.errors import CheckpointError, DataError
+from apportion.evaluate import MIN_BAGS_TO_CORRELATE, predict_log_proba
 from apportion.pipeline import EpochState
 from apportion.selection.calibration import fit_temperature, scale_temperature
-from apportion.selection.diagnosis import MIN_BAGS
 from apportion.selection.scores import SCORES
-
-
-def check_selection(validation_fraction: float, select_by: str | None, calibrate: bool) -> None:
-    """Raise `SettingsError` unless the three parameters are valid, alone and in combination."""
-    if not isinstance(calibrate, bool | np.bool_):
-        raise SettingsError(f"calibrate is {calibrate!r}; pass True or False")
-    is_number = isinstance(validation_fraction, int | float | np.number)
-    if not is_number or not 0 <= validation_fraction < 1:
-        what = f"validation_fraction is {validation_fraction!r}"
-        raise SettingsError(f"{what}; pass a fraction of the bags, at least 0 and less than 1")
-    if select_by is not None and select_by not in SCORES:
-        raise SettingsError(f"select_by is {select_by!r}; pass one of {', '.join(SCORES)}")
-    if validation_fraction > 0:
-        return
-    if select_by is not None:
-        raise SettingsError(f"select_by={select_by!r} needs validation bags; pass validation_fraction=0.1")
-    if calibrate:
-        raise SettingsError("calibrate=True needs validation bags; pass validation_fraction=0.1")
 
 
 def split_bags(
@@ -54,10 +33,11 @@ def split_bags(
     what = f"validation_fraction={validation_fraction:g} holds out {n_validation} of {n_eligible} {kind}"
     if n_validation > n_eligible - 2:
         raise DataError(f"{what}; pass a smaller fraction, which leaves at least two for training")
-    if n_validation < MIN_BAGS and select_by is not None and "correlation" in select_by:
+    if n_validation < MIN_BAGS_TO_CORRELATE and select_by is not None and "correlation" in select_by:
         hint = "pass select_by='likelihood'"
-        if n_eligible >= MIN_BAGS + 2:
-            hint = f"pass validation_fraction={MIN_BAGS / n_eligible:.2g}, or select_by='likelihood'"
+        if n_eligible >= MIN_BAGS_TO_CORRELATE + 2:
+            fraction = MIN_BAGS_TO_CORRELATE / n_eligible
+            hint = f"pass validation_fraction={fraction:.2g}, or select_by='likelihood'"
         raise DataError(f"{what}, which are too few for a correlation; {hint}")
     training, validation = hold_out(bags, n_validation, seed)
     for problem in check_bags_differ(training.proportions.cpu().double().numpy()):
@@ -89,14 +69,14 @@ def can_validate(bags: Bags) -> Tensor:
 
 
 class EpochSelector:
-    """Keeps the network of the epoch that scores best on validation bags, or else of the last epoch.
+    """Keeps the network of the epoch that scores best on validation bags, or else that of the last epoch.
 
     Call `update` after every epoch of both stages, then `best_network`. Instances are predicted on the device
     of the network; scores are computed on the CPU.
 
     Parameters
     ----------
-    validation_bags : Bags or None
+    validation_bags : Bags
         Bags that are not trained on.
     select_by : str or None
         A name in `SCORES`. None keeps the last epoch.
@@ -105,29 +85,22 @@ class EpochSelector:
     ----------
     stage, epoch : str, int
         The stage and the number of the epoch that is kept.
-    optimizers : dict of str
-        A description of the classifier's optimizer, by stage.
     """
 
-    def __init__(self, validation_bags: Bags | None, select_by: str | None) -> None:
-        if validation_bags is not None:
-            weight = None if validation_bags.weight is None else validation_bags.weight.cpu()
-            proportions = validation_bags.proportions.cpu()
-            validation_bags = replace(validation_bags, proportions=proportions, weight=weight)
-        self.validation_bags = validation_bags
+    def __init__(self, validation_bags: Bags, select_by: str | None) -> None:
+        weight = None if validation_bags.weight is None else validation_bags.weight.cpu()
+        proportions = validation_bags.proportions.cpu()
+        self.validation_bags = replace(validation_bags, proportions=proportions, weight=weight)
         self.select_by = select_by
         self.stage = ""
         self.epoch = 0
-        self.optimizers: dict[str, str] = {}
         self._best_score = -math.inf
         self._learner: Any = None
         self._weights: dict[str, Tensor] | None = None
 
     def update(self, state: EpochState) -> dict[str, Any]:
         """Record an epoch. Returns {"validation_NAME": score} for the history; {} without `select_by`."""
-        if state.optimizers:  # the first of them is the classifier's
-            self.optimizers[state.stage] = describe_optimizer(state.optimizers[0])
-        if self.validation_bags is None or self.select_by is None:
+        if self.select_by is None:
             self._keep(state)
             return {}
         network = state.learner.classifier
@@ -152,16 +125,16 @@ class EpochSelector:
         return {
             "stage": self.stage,
             "epoch": self.epoch,
-            "optimizers": dict(self.optimizers),
             "best_score": self._best_score,
             "weights": self._weights,
         }
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: dict[str, Any] | None) -> None:
         """Continue with what was selected before, in front of the next `update`."""
+        if saved is None:
+            raise CheckpointError("the checkpoint does not say which epoch is best; delete it to start over")
         self.stage = saved["stage"]
         self.epoch = saved["epoch"]
-        self.optimizers = saved["optimizers"]
         self._best_score = saved["best_score"]
         self._weights = saved["weights"]
 
@@ -175,7 +148,7 @@ class EpochSelector:
         if self._weights is not None:
             classifier.load_state_dict(self._weights)
         network = plain_network(classifier).cpu().eval()
-        if not calibrate or self.validation_bags is None:
+        if not calibrate:
             return network, 1.0
         bags = self.validation_bags
         log_probs = predict_log_proba(network, bags.x.cpu(), as_floats)

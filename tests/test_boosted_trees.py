@@ -161,6 +161,12 @@ def test_trees_learn_what_no_linear_model_can_and_the_module_repeats_it(k):
     model.check()
 
 
+def test_a_tree_sees_both_of_two_features():
+    bags, y = squares()
+    model = last_round(replace(bags, x=bags.x[:, :2]), rounds=100).classifier
+    assert (model(bags.x[:, :2]).argmax(1) == y).float().mean() > 0.95
+
+
 def test_trees_depend_on_the_seed_and_on_the_order_of_values_alone():
     bags, _ = squares(1500)
     model = last_round(bags, rounds=20, seed=1).classifier

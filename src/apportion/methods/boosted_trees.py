@@ -54,6 +54,7 @@ FEW_LEAVES, MANY_LEAVES = 8, 31  # of a tree; held-out bags choose
 ROWS_PER_LEAF = 20
 FRACTION_OF_ROWS = 0.7  # on which the structure of a tree is grown
 FRACTION_OF_FEATURES = 0.7
+FEWEST_FEATURES = 4  # of a tree, where there are so many: one feature alone shows no interaction
 LARGEST_STEP = 4.0  # of a leaf, before it is multiplied by the rate
 
 MAX_ROUNDS = 600
@@ -245,7 +246,8 @@ class Boosting:
         """On which a tree is grown."""
         n, d = self.bins.shape
         rows = self.draw_rows(min(round(FRACTION_OF_ROWS * n), MAX_ROWS_TO_GROW))
-        features = np.sort(self.random.permutation(d)[: max(1, round(FRACTION_OF_FEATURES * d))])
+        n_features = max(FEWEST_FEATURES, round(FRACTION_OF_FEATURES * d))
+        features = np.sort(self.random.permutation(d)[:n_features])
         return rows, features
 
     def draw_rows(self, n_rows: int) -> np.ndarray:

@@ -3,11 +3,11 @@
 python benchmarks/larger_than_memory.py [--rows 40000000] [--columns 40] [--limit 2048]
                                         [--models trees linear] [--folder DIR] [--cgroup DIR] [--in-memory]
 
-`--limit` is in MiB. In a cgroup of version 2 that may be written to (`--cgroup`, an empty one with the memory
-controller), it is `memory.max`. Without one, the limit is RLIMIT_DATA, which counts what a process reserves
-besides files, used or not; the files' pages that the process has in memory are thrown out (MADV_PAGEOUT)
-whenever they and the rest exceed the limit. This needs Linux and root, and is not exact: between two looks, a
-tenth of a second, files may take more.
+`--limit` is in MiB. In a cgroup that may be written to (`--cgroup`, an empty one with the memory controller),
+it is `memory.max` or, of version 1, `memory.limit_in_bytes`. Without one, the limit is RLIMIT_DATA, which
+counts what a process reserves besides files, used or not; the files' pages that the process has in memory are
+thrown out (MADV_PAGEOUT) whenever they and the rest exceed the limit. This needs Linux and root, and is not
+exact: between two looks, a tenth of a second, files may take more.
 
 Printed are the peak of the memory that is no file's, of all that is resident, and of the disk, and CPU and
 wall seconds. `--in-memory` repeats the fit on a tenth of the rows without a limit, for the time per row. The
@@ -76,7 +76,7 @@ def run_limited(words: list[str], limit: int, cgroup: Path | None, temporary: Pa
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
     if cgroup is not None:
-        (cgroup / "memory.max").write_text(str(limit or "max"))
+        limit_of(cgroup).write_text(str(limit or 1 << 62))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
     environment = os.environ | threads | {"TMPDIR": str(temporary)}
     started = time.perf_counter()
@@ -103,6 +103,12 @@ def run_limited(words: list[str], limit: int, cgroup: Path | None, temporary: Pa
         "cpu": used.ru_utime + used.ru_stime,  # of all children so far
         "thrown out": thrown_out,
     }
+
+
+def limit_of(cgroup: Path) -> Path:
+    """The file of a cgroup's limit."""
+    version_2 = cgroup / "memory.max"
+    return version_2 if version_2.exists() else cgroup / "memory.limit_in_bytes"
 
 
 def memory_of(pid: int) -> tuple[int, int]:

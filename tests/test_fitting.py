@@ -17,9 +17,10 @@ from apportion import ProportionClassifier, Proportions
 from apportion._random import stream
 from apportion.bags.simulate import make_bags
 from apportion.errors import ModelError, SettingsError
-from apportion.fitting import choose_factors, effective_bags, weighted
+from apportion.fitting import choose_factors, weighted
 from apportion.networks.trees import BoostedTrees
 from apportion.saving import load, save
+from apportion.selection.held_out import effective_bags
 
 MODELS = ["linear", "trees", "average"]
 

@@ -34,7 +34,8 @@ from apportion.optim import constant, make_optimizer
 from apportion.pipeline import EpochState, first_stage
 from apportion.selection.calibration import fit_temperature, scale_temperature
 from apportion.selection.crossfit import assign_folds, cross_fit
-from apportion.selection.epochs import EpochSelector, hold_out, split_bags
+from apportion.selection.epochs import EpochSelector
+from apportion.selection.held_out import hold_out, split_bags
 from apportion.selection.scores import SCORES
 from apportion.training import Epoch
 

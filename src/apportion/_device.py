@@ -1,4 +1,4 @@
-"""Devices: which one is used, what it supports, and how networks and training steps are made fast on it.
+"""Devices: which one is used, what it supports, deterministic kernels, and what makes it fast.
 
 On CUDA, networks run in channels-last layout and bfloat16, and batches of the usual length as CUDA graphs.
 On the CPU they run in channels-last layout. Features that a device does not support are skipped.

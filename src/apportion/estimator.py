@@ -49,7 +49,8 @@ from apportion.networks.trees import BoostedTrees
 from apportion.optim import describe_optimizer
 from apportion.pipeline import EpochState
 from apportion.pseudo_labels import transduce
-from apportion.selection.epochs import EpochSelector, split_bags
+from apportion.selection.epochs import EpochSelector
+from apportion.selection.held_out import split_bags
 from apportion.selection.scores import SCORES, likelihood_of_rows
 
 LONG_STAGE = 600.0  # seconds; a warning announces a stage that takes longer
@@ -113,7 +114,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     device : str, default="auto"
         "cpu", "cuda" (or "cuda:1") or "mps". "auto": CUDA for images if available, else the CPU.
     random_state : int, RandomState instance or None, default=None
-        An int makes fits repeatable. None: a new seed for every fit.
+        An int makes fits repeatable, on a GPU up to rounding. None: a new seed for every fit.
     verbose : int, default=0
         1: print a line per epoch, with the time left.
 

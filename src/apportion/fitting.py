@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,14 +55,16 @@ from apportion.networks.trees import BoostedTrees, Tree, mean_of_trees, sizes_of
 from apportion.pipeline import EpochState, fit_two_stages
 from apportion.pseudo_labels import make_labeler, relaxed_proportions
 from apportion.selection.calibration import count_residuals
-from apportion.selection.epochs import can_validate, choose_held_out
+from apportion.selection.held_out import (
+    FEWEST_BAGS,
+    PARTS,
+    Split,
+    effective_bags,
+    split_to_choose,
+)
 from apportion.training import Epoch
 
-HELD_OUT = 0.2  # fraction of the bags, where they are held out once
-MOST_BAGS = 1000  # held out; they are enough, and more take time
-PARTS = 4  # of the bags, each of which is held out once, where models are fitted fast enough
 MOST_ROWS_FOR_PARTS = 60_000
-MOST_ROWS_TO_CHOOSE = 200_000  # from which penalties and numbers of trees are chosen
 ENSEMBLES = 3  # of trees, whose mean is the model
 WEIGHT_STD = 0.2  # of a model's weight around equal weights, a priori
 HIGHER_TEMPERATURE_STD = 1.0  # of the logarithm of the temperature around zero, a priori
@@ -74,7 +75,6 @@ LABEL_ROUNDS = 4  # of a scikit-learn classifier
 FOLDS = 3  # of the bags, in every round but the last
 SMALLEST_LABEL = 0.01  # smaller probabilities of a soft label are left out
 ROWS_FOR_MANY_LEAVES = 2000
-FEWEST_BAGS = 20  # of equal size; fewer are all learned from, with usual settings and without trees
 
 
 @dataclass(frozen=True)
@@ -88,27 +88,6 @@ class Fitted:
 
     def losses(self, batch: Any, progress: float) -> Iterator[LossTerms]:
         return iter(())
-
-
-@dataclass(frozen=True)
-class Split:
-    """Bags to learn from, and bags to choose by."""
-
-    bags: Bags
-    learned: Tensor  # the indices of the bags to learn from, in random order where they are many
-    held_out: Bags
-
-    @cached_property
-    def training(self) -> Bags:
-        """The bags to learn from: a copy, which only networks need."""
-        return self.bags.select(self.learned)
-
-    @cached_property
-    def small_training(self) -> Bags:
-        """Those with known proportions or, of many rows, the first of them."""
-        known = self.learned[self.bags.proportions[self.learned].isfinite().all(1)]
-        count = int((self.bags.sizes[known].cumsum(0) <= MOST_ROWS_TO_CHOOSE).sum())
-        return self.bags.select(known[: max(1, count)])
 
 
 class Progress:
@@ -285,33 +264,6 @@ def fit_table_model(
     terms = {f"weight of {each}": found["weight"] for each, found in selection["candidates"].items()}
     epoch = Epoch(1, 1, terms, time.perf_counter() - started)
     yield EpochState(name, epoch, Fitted(model), [], last=True, selection=selection)
-
-
-def effective_bags(mass: Tensor) -> float:
-    """How many bags of equal size say as much as these, given the weights of their rows (Kish, 1965).
-
-    Where one bag has most of the rows, it alone decides how well held-out bags are predicted, or what is
-    learned without it.
-    """
-    return float(mass.double().sum().square() / mass.double().square().sum().clamp_min(1e-300))
-
-
-def split_to_choose(bags: Bags, parts: int, seed: int) -> list[Split]:
-    """Each part of the bags held out in turn; of one part, a fifth of the bags. No split of too few bags."""
-    eligible = can_validate(bags)
-    n_eligible = int(eligible.sum())
-    if effective_bags(bags.mass[eligible]) < FEWEST_BAGS:
-        return []
-    if parts == 1:
-        learned, held_out = choose_held_out(bags, min(MOST_BAGS, round(HELD_OUT * n_eligible)), seed)
-        return [Split(bags, learned, bags.select(held_out))]
-    part = torch.full((len(bags.sizes),), -1)
-    part[eligible] = torch.randperm(n_eligible, generator=stream(seed, "parts")) % parts
-    splits = []
-    for number in range(parts):
-        held_out = bags.select((part == number).nonzero().flatten())
-        splits.append(Split(bags, (part != number).nonzero().flatten(), held_out))
-    return splits
 
 
 # --- candidates

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from apportion._random import stream
 from apportion._scratch import empty_array
-from apportion.bags.bags import Bags, bag_slices, bag_sums, exact_bag_means
+from apportion.bags.bags import Bags, bag_slices, exact_bag_means
 from apportion.bags.groupings import MIN_LOG_PROB, margin_of, precision_of, rake, split_groupings
-from apportion.transport import assign, assign_weighted, entropic_plan, round_to_counts
+from apportion.transport import assign, assign_weighted, class_masses, entropic_plan, round_to_counts
 
 Labeler = Callable[..., Tensor]
 
@@ -213,15 +213,3 @@ def counted_labels(scores: Tensor, bags: Bags) -> Tensor:
         return assign(scores, bags.sizes, round_to_counts(bags.proportions, bags.sizes))
     mass = class_masses(bags.weight, bags.sizes, bags.proportions)
     return assign_weighted(scores, bags.sizes, mass, bags.weight).argmax(1)
-
-
-def class_masses(weight: Tensor, sizes: Tensor, proportions: Tensor) -> Tensor:
-    """(m, k) the mass of each class: proportions times weights, rounded in bags of whole weights."""
-    weight = weight.cpu().double().unsqueeze(1)
-    sizes = sizes.cpu()
-    total = bag_sums(weight, sizes)
-    mass = proportions.cpu().double() * total
-    whole = bag_sums((weight % 1 != 0).double(), sizes).squeeze(1) == 0
-    if bool(whole.any()):
-        mass[whole] = round_to_counts(proportions.cpu()[whole], total[whole].squeeze(1).long()).double()
-    return mass

@@ -21,8 +21,8 @@ from apportion.report.model_evidence import ModelEvidence, PredictedBags
 from apportion.report.page import render_page
 from apportion.saving.card import PRIVACY
 from apportion.selection.calibration import reliability_bins
-from apportion.selection.diagnosis import Diagnosis
-from apportion.tables.diagnose import describe_diagnosis, has_estimate
+from apportion.selection.diagnosis import Diagnosis, has_estimate
+from apportion.tables.diagnose import describe_diagnosis
 from apportion.tables.importance import MOST_CLASSES, tree_importances, trees_of
 from apportion.tables.predict import about_of, columns_of
 
@@ -65,7 +65,7 @@ def model_contents(
     diagnosis = None if evidence is None else evidence.diagnosis
     contents = {
         "summary": summary(classifier, evidence),
-        "verdict": verdict(diagnosis),
+        "verdict": headline(diagnosis),
         "command": None if diagnosis is not None else command_with_table(folder, classifier, evidence),
         "accuracy": None if diagnosis is None else accuracy_contents(diagnosis),
         "classes": class_contents(classifier),
@@ -175,7 +175,7 @@ def accuracy_limits(found: Diagnosis) -> str:
     )
 
 
-def verdict(found: Diagnosis | None) -> dict[str, str]:
+def headline(found: Diagnosis | None) -> dict[str, str]:
     """The answer in a few words, and its kind for the style."""
     if found is None:
         return {"kind": "open", "text": "Not judged yet"}

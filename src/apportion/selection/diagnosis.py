@@ -32,7 +32,6 @@ from apportion.bags.instances import read_weight
 from apportion.bags.predictions import bags_of_predictions
 from apportion.bags.proportions import as_proportions
 from apportion.errors import DataError, SettingsError, did_you_mean
-from apportion.pseudo_labels import class_masses
 from apportion.selection.bag_differences import (
     Differences,
     features_for_tests,
@@ -46,7 +45,12 @@ from apportion.selection.crossfit import (
     name_bags,
     take_instances,
 )
-from apportion.transport import assign_weighted_with_duals, assign_with_duals, round_to_counts
+from apportion.transport import (
+    assign_weighted_with_duals,
+    assign_with_duals,
+    class_masses,
+    round_to_counts,
+)
 
 MIN_BAGS = 6  # fewer have too few permutations for a rare one
 SIGNIFICANCE = 0.002  # the p-value up to which a correlation counts
@@ -493,6 +497,12 @@ def transport_labels(log_probs: Tensor, bags: Bags, top: Tensor) -> TransportLab
 
 
 # --- the verdict
+
+
+def has_estimate(found: Diagnosis) -> bool:
+    """Whether the accuracy of single rows is estimated, and not by an interval that says nothing."""
+    wide = found.accuracy_high - found.accuracy_low >= MAX_INTERVAL
+    return not math.isnan(found.accuracy) and (found.noisy or not wide)
 
 
 def verdict(figures: Diagnosis) -> tuple[bool, tuple[str, ...]]:

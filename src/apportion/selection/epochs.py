@@ -9,63 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from apportion._device import plain_network
-from apportion._random import stream
 from apportion.bags.arrays import as_floats
 from apportion.bags.bags import Bags
-from apportion.bags.problems import check_bags_differ
-from apportion.errors import CheckpointError, DataError
-from apportion.evaluate import MIN_BAGS_TO_CORRELATE, predict_log_proba
+from apportion.errors import CheckpointError
+from apportion.evaluate import predict_log_proba
 from apportion.pipeline import EpochState
 from apportion.selection.calibration import fit_temperature, scale_temperature
 from apportion.selection.scores import SCORES
-
-
-def split_bags(
-    bags: Bags, validation_fraction: float, seed: int, select_by: str | None = None
-) -> tuple[Bags, Bags]:
-    """The training bags and the validation bags, which are a fraction of those with known proportions.
-
-    At least two bags are held out. At least two bags, with different proportions, are left for training.
-    """
-    n_eligible = int(can_validate(bags).sum())
-    n_validation = max(2, round(validation_fraction * n_eligible))
-    kind = "bags" if n_eligible == len(bags.sizes) else "bags with known proportions"
-    what = f"validation_fraction={validation_fraction:g} holds out {n_validation} of {n_eligible} {kind}"
-    if n_validation > n_eligible - 2:
-        raise DataError(f"{what}; pass a smaller fraction, which leaves at least two for training")
-    if n_validation < MIN_BAGS_TO_CORRELATE and select_by is not None and "correlation" in select_by:
-        hint = "pass select_by='likelihood'"
-        if n_eligible >= MIN_BAGS_TO_CORRELATE + 2:
-            fraction = MIN_BAGS_TO_CORRELATE / n_eligible
-            hint = f"pass validation_fraction={fraction:.2g}, or select_by='likelihood'"
-        raise DataError(f"{what}, which are too few for a correlation; {hint}")
-    training, validation = hold_out(bags, n_validation, seed)
-    for problem in check_bags_differ(training.proportions.cpu().double().numpy()):
-        raise DataError(
-            f"{what}, and for the rest, {problem.message}; pass a smaller validation_fraction, or "
-            f"{problem.render_hint().removeprefix('pass ')}",
-            problems=[problem],
-        )
-    return training, validation
-
-
-def hold_out(bags: Bags, n_validation: int, seed: int) -> tuple[Bags, Bags]:
-    """All bags but `n_validation`, and these. The choice depends on the seed alone."""
-    training, validation = choose_held_out(bags, n_validation, seed)
-    return bags.select(training), bags.select(validation)
-
-
-def choose_held_out(bags: Bags, n_validation: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The indices of the bags of `hold_out`, in random order."""
-    order = torch.randperm(len(bags.sizes), generator=stream(seed, "held-out"))
-    order = order[can_validate(bags)[order].logical_not().sort(stable=True).indices]
-    return order[n_validation:], order[:n_validation]
-
-
-def can_validate(bags: Bags) -> Tensor:
-    """(m,) bool: bags with known proportions that are not made of known labels."""
-    known = bags.proportions.isfinite().all(1).cpu()
-    return known if bags.pure is None else known & ~bags.pure
 
 
 class EpochSelector:

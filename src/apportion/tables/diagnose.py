@@ -1,6 +1,5 @@
 """How good a classifier is, judged without labels by bags that it has not learned from."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,8 +19,8 @@ from apportion.pipeline import EpochState
 from apportion.saving import About
 from apportion.selection.bag_differences import features_for_tests, sample_rows
 from apportion.selection.crossfit import assign_folds, cross_fit, take_instances
-from apportion.selection.diagnosis import MAX_INTERVAL, MIN_BAGS, Diagnosis, Origin, diagnose_bags
-from apportion.selection.epochs import hold_out
+from apportion.selection.diagnosis import MIN_BAGS, Diagnosis, Origin, diagnose_bags, has_estimate
+from apportion.selection.held_out import hold_out
 from apportion.tables.check import read_weight_column
 from apportion.tables.fit import WEIGHT, fingerprint
 from apportion.tables.images import read_all_images
@@ -234,12 +233,6 @@ def describe_diagnosis(found: Diagnosis, judged_on: str) -> list[str]:
         f"entropy of the predictions: {100 * found.entropy:.1f} % of that of a uniform one",
         f"labels with a margin below 0.1 nats: {100 * narrow:.1f} %",
     ]
-
-
-def has_estimate(found: Diagnosis) -> bool:
-    """Whether the accuracy of single rows is estimated, and not by an interval that says nothing."""
-    wide = found.accuracy_high - found.accuracy_low >= MAX_INTERVAL
-    return not math.isnan(found.accuracy) and (found.noisy or not wide)
 
 
 def describe_estimate(found: Diagnosis) -> str:

@@ -21,6 +21,7 @@ from apportion.tables.spec import SHOWN, CheckReport, TableSpec
 ROW = "\0row"  # no user's column has this name
 PROBED_ROWS = 10_000  # decide for nearly all columns; only those left over are scanned whole
 MAX_CATEGORIES = 32  # that become features, as in `encoding`
+ROWS_FOR_IDS = 32  # in fewer rows, whole numbers that all differ may be a coincidence
 PROBED_BAGS = 100
 COLUMNS_AT_ONCE = 64  # plans over thousands of columns take long to optimize
 
@@ -412,7 +413,7 @@ def _row_numbers(frame: pl.LazyFrame, names: Sequence[str]) -> list[str]:
                 counts.append(pl.col(name).n_unique().alias(str(i)))
             values = rows.select(counts).collect(engine="streaming").row(0, named=True)
             n = values["rows"]
-            if n > MAX_CATEGORIES:
+            if n > ROWS_FOR_IDS:
                 found += [name for i, name in enumerate(part) if values[f"{i} whole"] == values[str(i)] == n]
         return found
 

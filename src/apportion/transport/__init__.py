@@ -15,8 +15,8 @@ from apportion.transport._solve import (
     assign_weighted_with_duals,
     assign_with_duals,
     entropic_plan,
-    round_to_counts,
 )
+from apportion.transport.counts import class_masses, round_to_counts
 
 __all__ = [
     "ArrayLike",
@@ -26,6 +26,7 @@ __all__ = [
     "assign_weighted",
     "assign_weighted_with_duals",
     "assign_with_duals",
+    "class_masses",
     "entropic_plan",
     "round_to_counts",
 ]

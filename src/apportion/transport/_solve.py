@@ -462,39 +462,6 @@ def announce_compilation(kernel: Any, name: str, seconds: int) -> None:
     warnings.warn(message, ApportionWarning, stacklevel=4)
 
 
-# --- whole counts
-
-
-def round_to_counts(proportions: ArrayLike, sizes: ArrayLike) -> Tensor:
-    """The whole counts (m, k) nearest to proportions (m, k) x sizes (m,); rows sum to the sizes.
-
-    The method of largest remainders: quotas are rounded down, and what is left goes to the classes with the
-    largest remainders. Ties go to the lower class; remainders closer than the rounding error of the
-    proportions are ties.
-
-    >>> round_to_counts([[0.25, 0.25, 0.5], [1 / 3, 1 / 3, 1 / 3]], [2, 10])
-    tensor([[1, 0, 1],
-            [4, 3, 3]])
-    """
-    shares = as_array(proportions)
-    accuracy = np.finfo(shares.dtype).eps if shares.dtype.kind == "f" else np.finfo(np.float64).eps
-    bag_sizes = np.diff(bag_starts(sizes, None))[:, None]
-    shares = check_proportions(shares, len(bag_sizes), None)
-    # rounding error of a quota; below 1/k in all, so that what is rounded down never exceeds a large bag
-    grid = np.minimum(4 * accuracy * bag_sizes, 0.25 / shares.shape[1])
-    quotas = np.round(shares * bag_sizes / grid) * grid
-    whole = np.floor(quotas + grid)
-    left = bag_sizes - whole.sum(1, keepdims=True)
-    # equal remainders may have been rounded to neighbors on the grid: a remainder ties with the next larger
-    order = np.argsort(whole - quotas, axis=1, kind="stable")
-    falling = np.take_along_axis(quotas - whole, order, 1)
-    below = np.diff(falling, axis=1, prepend=falling[:, :1]) < -1.5 * grid
-    level = np.empty_like(order)
-    np.put_along_axis(level, order, below.cumsum(1), 1)
-    rank = np.argsort(level, axis=1, kind="stable").argsort(1, kind="stable")
-    return tensor_like((whole + (rank < left)).astype(np.int64), proportions)
-
-
 # --- checks of arguments: NumPy arrays, tensors or nested lists
 
 

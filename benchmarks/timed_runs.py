@@ -10,8 +10,14 @@ With --resume a run trains until the time is up, whatever it needs, and the same
 session on that machine. A run that can end within --grace seconds after the limit does.
 
 --set changes a setting of all runs; these go to groups of their own. Missing first stages are trained. If a
-run fails, the error is printed and the next one starts. Predictions are kept for later second stages;
-`tar --exclude='*.safetensors' --exclude='*.npy'` leaves them out.
+run fails, the error is printed and the next one starts.
+
+Reports need the files of a finished run except its weights and predictions, so
+`tar --exclude='*.safetensors' --exclude='*.npy'` makes small archives. Later second stages need
+`log_probs.npy` of their first stage, and `model.safetensors` if the teacher itself is trained on. A run that
+is to be resumed elsewhere needs all of its folder: without `last.safetensors` it starts over, with a warning.
+
+On a GPU the commit must be known, from git or from $APPORTION_COMMIT in a copy without its history.
 
 The exit code is 0 if all runs ended, 1 if some did not start, 2 if one failed, 3 if one is to be resumed.
 """
@@ -27,7 +33,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from apportion._device import find_device
 from apportion.cli.experiments import parse_settings
+from apportion.experiments.provenance import describe_where
 from apportion.experiments.recipe import Recipe, change_recipe, changed_name
 from apportion.experiments.recipes import RECIPES
 from apportion.experiments.run import run_with_teacher
@@ -88,6 +96,9 @@ def main() -> int:
     parser.add_argument("words", nargs="+", metavar="NAME@SEED=SECONDS")
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
+    device = find_device(options.device)
+    if device.type == "cuda" and describe_where(device, exact=False)["commit"] is None:
+        raise SystemExit("the commit is not known here; set APPORTION_COMMIT to it")
     changes = parse_settings(options.set)
     runs = []
     for word in options.words:
@@ -110,7 +121,7 @@ def main() -> int:
                 accuracy = read_result(options.out / name / f"seed={recipe.seed}")["test_accuracy"]
                 print(name, recipe.seed, accuracy, f"{time.monotonic() - started:.0f} s", flush=True)
             else:
-                code = 3
+                code = code if code == 2 else 3
         except Exception:  # noqa: BLE001  it is printed, and the next run starts
             traceback.print_exc()
             code = max(code, 2)

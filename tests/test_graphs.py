@@ -10,6 +10,7 @@ from torch import nn
 from apportion._device import FastNetwork, channels_last
 from apportion._graphs import WARMUP, Graphed
 from apportion._random import stream
+from apportion.errors import ApportionWarning
 from apportion.methods.protocol import frozen, frozen_batch_norm
 from apportion.networks import resnet9
 from apportion.networks.fused_norm import FusedSequential, max_pool, norm_leaky_relu
@@ -204,11 +205,32 @@ def test_a_function_that_waits_for_the_device_runs_without_a_graph():
 
     graphed = Graphed(waits, [network])
     x = torch.randn(WARMUP + 4, 4, 3, device=CUDA)
-    for each in x:
+    for each in x[:WARMUP]:
+        torch.testing.assert_close(graphed(each), waits(each))
+    with pytest.warns(ApportionWarning, match="without a CUDA graph"):
+        graphed(x[WARMUP])
+    for each in x[WARMUP:]:
         torch.testing.assert_close(graphed(each), waits(each))
         network.zero_grad()
         graphed(each).sum().backward()
     assert list(graphed.recordings.values()) == [None]
+    # random numbers are drawn as before: a failed recording must not keep the generator
+    torch.nn.functional.dropout(x, 0.5)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+def test_gradients_of_two_calls_are_added():
+    torch.manual_seed(0)
+    network = nn.Linear(3, 1).to(CUDA)
+    graphed = Graphed(network, [network])
+    x = torch.randn(WARMUP + 2, 4, 3, device=CUDA)
+    for each in x:
+        network.zero_grad()
+        graphed(each).sum().backward()
+    graphed(x[0]).sum().backward()  # added to that of the last one
+    expected = x[-1].sum(0) + x[0].sum(0)
+    torch.testing.assert_close(network.weight.grad, expected[None])
 
 
 def test_on_a_cpu_nothing_is_recorded():

@@ -54,7 +54,7 @@ from apportion.experiments.run_folder import (
 from apportion.experiments.sample import read_sample
 from apportion.methods.plot import PLOT, bag_weights
 from apportion.pseudo_labels import PSEUDO_LABELS, SoftLabels, argmax_labels, hard_labels, soft_labels
-from apportion.report.tables import collect
+from apportion.report.tables import collect, provenance_marks
 from apportion.transport import entropic_plan
 
 CPU = torch.device("cpu")
@@ -477,6 +477,14 @@ def test_a_first_stage_that_cannot_teach_is_trained_again_next_to_it(tmp_path, s
     assert len(collect(tmp_path)["g/dllp/64"].folders) == 1
     lines = run_with_teacher(recipe, tmp_path, "g/dllp+other/64", device="cpu")
     assert [folder.name for folder, *_ in lines] == ["seed=1"]
+    # reports say that this student had another teacher than the one they count
+    assert read_where(tmp_path / "g/dllp+plot/64/seed=1")["teacher"]["run"] == "again-seed=1"
+    assert provenance_marks(collect(tmp_path), "g")["g/dllp+plot/64"] == "§"
+    # a later session, in which the repeated run was kept without its predictions, too
+    (kept.with_name("again-seed=1") / missing).unlink()
+    with pytest.warns(ApportionWarning, match=missing):
+        lines = list(run_with_teacher(recipe, tmp_path, "g/dllp+third/64", device="cpu"))
+    assert [folder.name for folder, *_ in lines] == ["again2-seed=1"] * 4 + ["seed=1"]
 
 
 def changed_data(data: Instances) -> Instances:
@@ -736,7 +744,8 @@ def test_checkpoints_are_written_by_the_clock(tmp_path, monkeypatch):
 def test_a_run_without_a_checkpoint_starts_again(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "write_checkpoint", lambda *_: None)
     run_until(TINY, tmp_path, 1)
-    assert [line["epoch"] for line in run_all(TINY, tmp_path)] == [1, 2, 3, 4]
+    with pytest.warns(ApportionWarning, match="the log of 1 epochs, but no checkpoint"):
+        assert [line["epoch"] for line in run_all(TINY, tmp_path)] == [1, 2, 3, 4]
     assert len(read_log(tmp_path)) == 4
 
 

@@ -18,7 +18,7 @@ from run_folders import result_of
 from apportion import _untrusted
 from apportion._random import stream
 from apportion.checkpoints import check_state, copy_state, pack_state, unpack_state
-from apportion.errors import RunError
+from apportion.errors import ApportionWarning, RunError
 from apportion.experiments import run_folder as folders
 from apportion.experiments.run_folder import (
     append_log,
@@ -87,7 +87,8 @@ def test_a_run_resumes_from_its_checkpoint_and_drops_the_lines_of_later_epochs(b
 def test_a_run_without_a_checkpoint_starts_again_on_whatever_is_here(tmp_path):
     start_run(tmp_path, RECIPE, WHERE)
     append_log(tmp_path, line(1))
-    assert start_run(tmp_path, RECIPE, WHERE | {"torch": "9"}) is None
+    with pytest.warns(ApportionWarning, match="it starts over"):
+        assert start_run(tmp_path, RECIPE, WHERE | {"torch": "9"}) is None
     assert not (tmp_path / "log.jsonl").exists()
     assert read_where(tmp_path)["torch"] == "9"
 

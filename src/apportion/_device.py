@@ -4,6 +4,7 @@ On CUDA, networks run in channels-last layout and bfloat16, and batches of the u
 On the CPU they run in channels-last layout. Features that a device does not support are skipped.
 """
 
+import gc
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -117,6 +118,13 @@ def catch_out_of_memory(x: Tensor, device: torch.device) -> Iterator[None]:
         what = f"{device} has too little memory for instances of shape {tuple(x.shape[1:])}"
         hint = "pass a smaller batch_size, smaller instances, or device='cpu'"
         raise SettingsError(f"{what}; {hint}") from error
+
+
+def free_memory() -> None:
+    """Give back what finished trainings held on a GPU: learners and their graphs refer to each other."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 # --- copies between host and device

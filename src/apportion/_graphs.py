@@ -4,6 +4,7 @@ A training step on a fast GPU takes less time than Python needs to launch its ke
 takes no time to speak of, where a compiler would take tens of seconds.
 """
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from apportion._untrusted import printable
+from apportion.errors import ApportionWarning
 
 WARMUP = 3  # plain calls, in which libraries choose their kernels, before a graph is recorded
 
@@ -114,10 +118,13 @@ class _Recording:
 def _record(
     function: Callable[..., Any], inputs: Sequence[Tensor], networks: nn.ModuleList
 ) -> _Recording | None:
-    """The recording, or None if this function cannot be recorded."""
+    """The recording, or None, with a warning, if this function cannot be recorded."""
     try:
         return _Recording(function, inputs, networks)
-    except RuntimeError:  # of CUDA: what the function does is not allowed while it is recorded
+    except RuntimeError as problem:  # of CUDA: what the function does is not allowed while it is recorded
+        reason = str(problem).strip().partition("\n")[0]
+        message = f"a part of training runs without a CUDA graph, which is slower: {printable(reason)}"
+        warnings.warn(message, ApportionWarning, stacklevel=3)
         return None
 
 
@@ -185,6 +192,11 @@ class _Replay(torch.autograd.Function):
                 "gradients only once, and before the next step"
             )
         ctx.call = None
+        recording.version += 1  # the recorded pass may reuse the memory of what it has read
+        own_gradients = recording.d_sources[len(recording.inputs) :]
+        for weight, own in zip(recording.weights, own_gradients, strict=True):
+            if weight.grad is not None and own is not None and weight.grad.data_ptr() == own.data_ptr():
+                weight.grad = weight.grad.clone()  # of an earlier call, to which this one is to be added
         for own, i in zip(recording.d_outputs, recording.with_gradient, strict=True):
             own.copy_(gradients[i])
         recording.backward_graph.replay()

@@ -47,10 +47,22 @@ def crop_flip(x: Tensor, padding: int | None = None, horizontal_flip: bool = Tru
 
 # --- strong views
 
-# Plain numbers: a tensor of them would be copied to the device in every step, and wait for the step before.
 LUMINANCE = (0.299, 0.587, 0.114)
 RGB_TO_YIQ = (LUMINANCE, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
-YIQ_TO_RGB = torch.tensor(RGB_TO_YIQ, dtype=torch.float64).inverse().tolist()
+
+
+def _make_color_matrices() -> Tensor:
+    """(4, 3, 3) colors to gray, and the parts of a rotation: fixed, times its cosine, times its sine."""
+    y, i, q = to_yiq = torch.tensor(RGB_TO_YIQ, dtype=torch.float64)
+    of_y, of_i, of_q = to_yiq.inverse().mT
+    outer = torch.outer
+    fixed, cosine = outer(of_y, y), outer(of_i, i) + outer(of_q, q)
+    sine = outer(of_q, i) - outer(of_i, q)
+    return torch.stack([y.expand(3, 3), fixed, cosine, sine]).float()
+
+
+COLOR_MATRICES = _make_color_matrices()
+_on_device: dict[torch.device, Tensor] = {}
 
 
 def strong(x: Tensor, hole: int | None = None, horizontal_flip: bool = True) -> Tensor:
@@ -101,36 +113,31 @@ def adjust_colors(
     A factor of one changes nothing, nor does a hue of zero (radians). All changes are one matrix per image,
     clipped once at the end.
     """
-    rotation = hue_rotation(hue)
-    gray = 1 - saturation
+    gray = _color_matrices(images.device)[0]
     # the rotation leaves gray where it is, so that saturation can be applied after it
-    entries = [saturation * rotation[:, i, j] + gray * w for i in range(3) for j, w in enumerate(LUMINANCE)]
-    matrix = (brightness * contrast).view(-1, 1, 1, 1, 1) * _matrices(entries)[..., None, None]
-    means = images.mean((2, 3))
-    mean = brightness * sum(w * means[:, j] for j, w in enumerate(LUMINANCE))
+    matrix = torch.lerp(gray, hue_rotation(hue), saturation.view(-1, 1, 1))
+    matrix = (brightness * contrast).view(-1, 1, 1) * matrix
+    mean = brightness * (images.mean((2, 3)) @ gray[0])
     # the offset of the contrast is gray, which neither saturation nor hue changes
     result = ((1 - contrast) * mean).view(-1, 1, 1, 1)
-    for j in range(3):  # not a matrix product, which torch.compile would not fuse
-        result = torch.addcmul(result, matrix[:, :, j], images[:, j, None])
+    for j in range(3):  # a matrix product for so few colors would be slower
+        result = torch.addcmul(result, matrix[:, :, j, None, None], images[:, j, None])
     result = result.clamp(0, 1)
     return torch.where(negative.view(-1, 1, 1, 1), 1 - result, result)
 
 
 def hue_rotation(hue: Tensor) -> Tensor:
     """(n, 3, 3) matrices that rotate RGB colors by an angle about gray, in the color space YIQ."""
-    cos, sin = hue.cos(), hue.sin()
-    return _matrices(
-        [
-            a * y + cos * (b * i + c * q) + sin * (c * i - b * q)
-            for a, b, c in YIQ_TO_RGB
-            for y, i, q in zip(*RGB_TO_YIQ, strict=True)
-        ]
-    )
+    _, fixed, cosine, sine = _color_matrices(hue.device)
+    angle = hue.view(-1, 1, 1)
+    return fixed + angle.cos() * cosine + angle.sin() * sine
 
 
-def _matrices(entries: list[Tensor]) -> Tensor:
-    """(n, 3, 3) from nine entries (n,), row by row."""
-    return torch.stack(entries, 1).view(-1, 3, 3)
+def _color_matrices(device: torch.device) -> Tensor:
+    """`COLOR_MATRICES` on a device, where they stay: a copy in every step would wait for the step before."""
+    if device not in _on_device:
+        _on_device[device] = COLOR_MATRICES.to(device)
+    return _on_device[device]
 
 
 def cutout(images: Tensor, row: Tensor, column: Tensor, hole: int) -> Tensor:

@@ -18,6 +18,7 @@ from apportion import pipeline
 from apportion._device import (
     deterministic_algorithms,
     find_device,
+    free_memory,
     graphs_for,
     plain_network,
     usual_batch_lengths,
@@ -90,6 +91,7 @@ def run(
     if recipe.second is not None and teacher is None:
         raise RunError("a second stage needs the run of its first stage; pass its folder as teacher")
     if teacher is not None:
+        where["teacher"] = run_folder.describe_teacher(teacher)
         run_folder.check_teacher_data(teacher, where["data"])
         for module in run_folder.changed_modules(teacher, checksums):
             _warn(f"the first stage in {teacher} was made with another {module}.py")
@@ -449,8 +451,10 @@ def run_with_teacher(
         if not run_folder.is_finished(teacher):
             for line in run(replace(recipe, second=None), teacher, **settings):
                 yield teacher, recipe.first.epochs, line
+            free_memory()
     for line in run(recipe, folder, teacher=teacher, **settings):
         yield folder, recipe.stage.epochs, line
+    free_memory()
 
 
 def teacher_folder(recipe: Recipe, root: Path, name: str) -> Path:
@@ -474,7 +478,10 @@ def teacher_folder(recipe: Recipe, root: Path, name: str) -> Path:
     if not run_folder.is_finished(usual):
         return usual
     run_folder.check_same_recipe(usual, to_json(first))
-    again = usual.with_name(f"again-{usual.name}")
+    again, number = usual.with_name(f"again-{usual.name}"), 1
+    while run_folder.is_finished(again) and not can_teach(again, recipe):
+        number += 1
+        again = usual.with_name(f"again{number}-{usual.name}")
     if not run_folder.is_finished(again):
         missing = ", ".join(file for file in files_to_teach(recipe) if not (usual / file).exists())
         _warn(f"{usual} has no {missing}, so its first stage is trained again in {again.name}")

@@ -6,10 +6,12 @@ moment therefore resumes to the same bits. Run folders may come from strangers: 
 nothing in it is executed. (`run` skips a finished run of the same recipe.)
 """
 
+import hashlib
 import io
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -37,7 +39,7 @@ from apportion._untrusted import (
     read_tensors,
 )
 from apportion.checkpoints import Checkpointer, differences, read_state, write_state
-from apportion.errors import RunError
+from apportion.errors import ApportionWarning, RunError
 from apportion.experiments.provenance import imported_modules
 
 # parts of where.json that must not change when a run resumes
@@ -162,6 +164,18 @@ def check_teacher_data(teacher: Path, data: str) -> None:
         )
 
 
+def describe_teacher(teacher: Path) -> dict[str, str]:
+    """Which run a second stage starts from: the name of its folder, and a checksum of its predictions."""
+    predictions = np.ascontiguousarray(read_npy(teacher / "log_probs.npy", error=RunError))
+    return {"run": teacher.name, "predictions": hashlib.sha256(predictions.data).hexdigest()[:16]}
+
+
+def was_taught_by_a_repeated_run(folder: Path) -> bool:
+    """Whether the first stage of a run was trained again for it: not the one that reports count."""
+    teacher = read_where(folder).get("teacher")
+    return isinstance(teacher, dict) and str(teacher.get("run", "")).startswith("again")
+
+
 def changed_modules(folder: Path, checksums: Mapping[str, str]) -> list[str]:
     """The imported modules, given by their checksums, that have changed since this run was made."""
     if not checksums or not (folder / "where.json").exists():
@@ -196,6 +210,10 @@ def start_run(folder: Path, recipe: str, where: dict[str, Any], force: bool = Fa
     for path in folder.glob("*.apportion-partial"):  # of a process that was killed
         path.unlink()
     if not (folder / "last.safetensors").exists():
+        lost = len(read_log(folder)) if (folder / "log.jsonl").exists() else 0
+        if lost:
+            what = f"{folder} has the log of {lost} epochs, but no checkpoint (last.safetensors)"
+            warnings.warn(f"{what}: it starts over", ApportionWarning, stacklevel=2)
         (folder / "log.jsonl").unlink(missing_ok=True)
         write_text(folder / "recipe.json", recipe)
         write_text(folder / "where.json", json.dumps(where, indent=1))

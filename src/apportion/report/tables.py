@@ -24,6 +24,7 @@ from apportion.experiments.run_folder import (
     read_recipe,
     read_result,
     read_where,
+    was_taught_by_a_repeated_run,
 )
 from apportion.experiments.sample import Sample, read_sample
 from apportion.methods import METHODS, title_of
@@ -212,6 +213,7 @@ def run_table(cells: Cells, group: str) -> str:
 MARKS = {
     "†": "† A run has other settings than the recipe of this name, or than the other seeds.",
     "‡": "‡ A run was made by other sources, of the package or of imported modules, than most of its group.",
+    "§": "§ The first stage of a run was trained again for it, and is not the run in the tables.",
 }
 
 
@@ -227,7 +229,8 @@ def provenance_marks(cells: Cells, group: str) -> dict[str, str]:
             has_other_settings(name, recipe) or without_seed(recipe) != without_seed(recipes[0])
             for recipe in recipes
         )
-        marks[name] = ("†" if changed else "") + ("‡" if others else "")
+        repeated = any(was_taught_by_a_repeated_run(folder) for folder in cell.folders)
+        marks[name] = ("†" if changed else "") + ("‡" if others else "") + ("§" if repeated else "")
     return marks
 
 

@@ -12,7 +12,7 @@ from sklearn.linear_model import LinearRegression
 
 from apportion import Proportions, condition_on_proportions, tabulate
 from apportion.bags.build import build_bags_without_features
-from apportion.errors import DataError, SettingsError
+from apportion.errors import ApportionWarning, DataError, SettingsError
 from apportion.tabulation import CellCounter, group_by
 
 
@@ -104,6 +104,23 @@ def test_intervals_hold_in_simulated_elections_and_lie_within_the_bounds():
         assert (truth <= frame.count_max + 1e-3).all()
         held.append(((frame.count_low <= truth) & (truth <= frame.count_high)).mean())
     assert 0.8 <= np.mean(held) <= 1.0
+
+
+@pytest.mark.parametrize("case", ["shuffled", "few bags", "alike"])
+def test_intervals_are_the_bounds_where_bags_show_nothing(case):
+    """Without information all halves of the bags predict the overall shares, and agree about them."""
+    race, town, y, _ = people(m=7 if case == "few bags" else 40)
+    shares = shares_of(y, town)
+    if case == "shuffled":
+        order = np.random.default_rng(1).permutation(len(shares))
+        shares = {bag: shares[int(other)] for bag, other in zip(shares, order, strict=True)}
+    if case == "alike":
+        shares = {bag: [0.5, 0.5] if bag % 2 else [0.51, 0.49] for bag in shares}
+    with pytest.warns(ApportionWarning, match="all that arithmetic allows"):
+        table = tabulate(BagRegression(), race[:, None], {"race": race}, bags=town,
+                         proportions=Proportions(shares, std=0.01), sample_weight=None)  # fmt: skip
+    assert table["count_low"] == table["count_min"]
+    assert table["count_high"] == table["count_max"]
 
 
 def test_every_library_of_frames_gives_the_same_table():

@@ -2,11 +2,13 @@
 
 Counts are sums of predicted probabilities, conditioned on the proportions of bags where these are known. The
 bounds hold by arithmetic. The intervals have two parts: labels are drawn from their probabilities, and the
-probabilities would be others if other bags had been learned from, by a network that is biased as well.
-docs/tabulate.md explains and checks them.
+probabilities would be others if other bags had been learned from, by a network that is biased as well. Where
+bags that were not learned from are predicted no better than by chance, an interval is all that arithmetic
+allows. docs/tabulate.md explains and checks them.
 """
 
 import math
+import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +18,16 @@ import numpy as np
 import torch
 from narwhals.dependencies import is_pandas_dataframe, is_polars_dataframe, is_polars_lazyframe
 from scipy.special import ndtri
+from torch import Tensor
 
 from apportion._random import as_seed, stream
-from apportion.bags.bags import Bags
+from apportion.bags.bags import Bags, bag_means
 from apportion.bags.build import build_bags_without_features, check_row_order, group_rows, take_bag_columns
 from apportion.bags.instances import read_weight
 from apportion.bags.proportions import as_proportions
 from apportion.conditioning import condition_bags
 from apportion.encoding import check_unique_columns
-from apportion.errors import DataError, SettingsError, did_you_mean
+from apportion.errors import ApportionWarning, DataError, SettingsError, did_you_mean
 from apportion.selection.crossfit import (
     check_takes_weight,
     copy_unfitted,
@@ -33,8 +36,12 @@ from apportion.selection.crossfit import (
     row_ids,
     take_instances,
 )
+from apportion.selection.diagnosis import deflate_correlation, permutation_test
 
 MIN_BAGS_TO_HALVE = 8  # halves of fewer bags cannot be learned from
+# The p-value up to which intervals are given. `diagnose` asks for a tenth of it, but learns from three quarters
+# of the bags; halves are predicted less well, and bounds where there is information help nobody.
+SUPPORT = 0.02
 BIAS = 4.0  # mean square error of networks over the variance that halves of the bags show (docs/tabulate.md)
 Columns = dict[str, list[Any]]
 
@@ -95,9 +102,15 @@ def tabulate(
     -------
     data frame or dict of lists
         One row per group and class, of the library of `X`: the columns of `by`, "class", "rows" (of the
-        group, or the sum of their weights), "count", "count_low" and "count_high" (the interval; NaN if there
-        is none), "count_min" and "count_max" (the bounds of arithmetic), and "share", "share_low" and
-        "share_high", all over "rows".
+        group, or the sum of their weights), "count", "count_low" and "count_high" (the interval; NaN without
+        bags or replicates), "count_min" and "count_max" (the bounds of arithmetic), and "share", "share_low"
+        and "share_high", all over "rows".
+
+    Warns
+    -----
+    ApportionWarning
+        If the bags do not show that the model works: each half of them is predicted no better than by chance
+        by what learned from the other half, or there are fewer than eight. The intervals are then the bounds.
 
     Examples
     --------
@@ -143,6 +156,7 @@ def tabulate(
     seed = as_seed(random_state)
     for _ in add_replicates([counter], model, X, table, replicates if bags is not None else 0, seed):
         pass
+    warn_without_support(counter.no_support)
     return _as_frame(counter.table(level), X)
 
 
@@ -251,6 +265,7 @@ class CellCounter:
         cells = np.bincount(cell, self.weight, self.m * rows.n_groups)
         self.n_cells = cells.reshape(self.m, rows.n_groups)
         self.replicates: list[np.ndarray] = []
+        self.no_support = ""  # why the bags do not show that the model works, once that has been tested
 
     def add_model(self, probabilities: np.ndarray) -> None:
         """Count with the probabilities (N, k) of the model, in the order of the bags."""
@@ -297,6 +312,8 @@ class CellCounter:
         """(groups, k) the smallest and largest counts that the totals of the known bags allow."""
         n = self.n_cells[:, :, None]
         counts = np.nan_to_num(self.bags.proportions.double().numpy()) * self.mass[:, None]
+        whole = np.abs(counts - counts.round()) <= 1e-6 * self.mass[:, None]  # up to the rounding of float32
+        counts = np.where(whole, counts.round(), counts)
         counts = np.broadcast_to(counts, (self.m, self.k))[:, None]
         least = np.maximum(0.0, counts + n - self.mass[:, None, None])
         most = np.minimum(counts, n)
@@ -310,7 +327,9 @@ class CellCounter:
         counts = self.counts.reshape(-1).clip(least, most)
         low = np.full(len(counts), math.nan)
         high = low.copy()
-        if self.replicates:
+        if self.no_support:
+            low, high = least, most
+        elif self.replicates:
             from_model = ((np.array(self.replicates) - self.counts) ** 2).mean(0) * BIAS
             width = float(ndtri((1 + level) / 2)) * np.sqrt(from_model + self.variance).reshape(-1)
             low = np.maximum(least, counts - width)
@@ -338,14 +357,23 @@ def add_replicates(
 ) -> Iterator[tuple[int, Any]]:
     """Fit copies of a model to random halves of the bags, and count with each in tables of the same bags.
 
-    Yields (replicate, state) after every epoch. There are no replicates for fewer than eight known bags.
+    Yields (replicate, state) after every epoch. In the end, each half has been predicted by what learned from
+    the other half, which tests whether the bags show that the model works. There are no replicates for fewer
+    than eight known bags.
     """
     first = counters[0]
     known = np.flatnonzero(first.known)
+    if not replicates:
+        return
     if len(known) < MIN_BAGS_TO_HALVE:
+        for counter in counters:
+            counter.no_support = (
+                f"{len(known)} bags are too few to be halved; at least {MIN_BAGS_TO_HALVE} are needed"
+            )
         return
     ids = row_ids(first.bags)
     weight = first.weight
+    unseen = torch.zeros(first.m, first.k, dtype=torch.float64)  # sums of predictions by the other half
     for i in range(0, replicates, 2):
         order = known[torch.randperm(len(known), generator=stream(seed, "halves", i)).numpy()]
         for j, half in enumerate((order[: len(order) // 2], order[len(order) // 2 :])):
@@ -359,6 +387,33 @@ def add_replicates(
             probabilities = np.asarray(part.predict_proba(X), dtype=np.float64)
             for counter in counters:
                 counter.add_replicate(probabilities)
+            means = bag_means(torch.from_numpy(probabilities), first.bags.sizes, first.bags.weight)
+            unseen += torch.from_numpy(~learned).unsqueeze(1) * means
+    reason = _reason_against(unseen[known], first, known)
+    for counter in counters:
+        counter.no_support = reason
+
+
+def _reason_against(predicted: Tensor, counter: CellCounter, known: np.ndarray) -> str:
+    """Why the bags do not show that the model works, from predictions by halves without them; "" if they do.
+
+    Without it, all halves predict the overall shares, agree about everything, and intervals would be narrow.
+    """
+    sizes = torch.from_numpy(np.asarray(counter.mass, dtype=np.float64)[known])
+    correlation, null = permutation_test(predicted, counter.bags.proportions.double()[known], sizes, 1999)
+    correlation = deflate_correlation(correlation)  # the halves are predicted from each other
+    p_value = (1 + int((null >= correlation - 1e-9).sum())) / (1 + len(null))
+    if p_value <= SUPPORT:
+        return ""
+    what = "proportions of bags that were not learned from are predicted no better than by chance"
+    return f"{what} (permutation test, p = {p_value:.2g})"
+
+
+def warn_without_support(reason: str) -> None:
+    """Say that intervals are bounds, and why."""
+    if reason:
+        message = f"the intervals are all that arithmetic allows, and the counts may be far off: {reason}"
+        warnings.warn(message, ApportionWarning, stacklevel=3)
 
 
 def _as_frame(columns: Columns, X: Any) -> Any:

@@ -17,7 +17,7 @@ from apportion.tables.diagnose import all_rows
 from apportion.tables.predict import check_proportions, predict_proba, read_for
 from apportion.tables.read import clean_errors
 from apportion.tables.spec import TableSpec
-from apportion.tabulation import CellCounter, add_replicates, group_bags, group_by
+from apportion.tabulation import CellCounter, add_replicates, group_bags, group_by, warn_without_support
 
 
 class Tabulation:
@@ -77,6 +77,7 @@ class Tabulation:
         seed = self.classifier.random_state or 0
         model, X, proportions = self.classifier, self.X, self.proportions
         yield from add_replicates(self.counters, model, X, proportions, replicates, seed)
+        warn_without_support(self.counters[0].no_support)
 
     def frames(self, level: float) -> list[pl.DataFrame]:
         """Each table: one row per group and class."""

@@ -39,8 +39,8 @@ from apportion.selection.crossfit import (
 from apportion.selection.diagnosis import deflate_correlation, permutation_test
 
 MIN_BAGS_TO_HALVE = 8  # halves of fewer bags cannot be learned from
-# The p-value up to which intervals are given. `diagnose` asks for 0.002, but learns from three quarters of the
-# bags; halves are predicted less well, and bounds where there is information help nobody.
+# The p-value up to which intervals are given. `diagnose` asks for 0.002, but learns from three quarters of
+# the bags; halves are predicted less well, and bounds where there is information help nobody.
 SUPPORT = 0.05
 BIAS = 4.0  # mean square error of networks over the variance that halves of the bags show (docs/tabulate.md)
 Columns = dict[str, list[Any]]

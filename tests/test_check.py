@@ -148,7 +148,54 @@ def test_bags_that_the_table_does_not_have_are_ignored_even_if_they_are_wrong(tm
     file = shares(
         tmp_path, town=["a", "b", "c", "z"], left=["0.5", "0.25", "1", "?"], right=[0.5, 0.75, 0, 9]
     )
-    assert "has 1 bags that people.parquet does not have" in notes(tmp_path, file=file)
+    assert "shares.csv has 1 bag ('z'), which people.parquet" in notes(tmp_path, file=file)
+    names = [*"abczyxw"]
+    many = shares(
+        tmp_path, "many.csv", town=names, left=[0.5, 0.25, 1, 0, 0, 0, 0], right=[0.5, 0.75, 0, 9, 9, 9, 9]
+    )
+    assert "4 bags ('z', 'y', 'x', …)" in notes(tmp_path, file=many)
+
+
+@pytest.mark.parametrize("padded", ["table", "file", "neither"])
+def test_ids_of_texts_that_differ_by_zeros_in_front_are_matched(tmp_path, padded):
+    inside, outside = (
+        [f"{i:03d}" if padded == each else str(i) for i in (2, 1, 3)] for each in ("table", "file")
+    )
+    table = people(tmp_path, "csv", town=[inside[0], inside[1], inside[0], inside[2], inside[1], inside[0]])
+    file = shares(tmp_path, town=[outside[1], outside[0], outside[2]])
+    found = checked(tmp_path, table=table, file=file)
+    assert found.report.problems == []
+    assert found.aligned["town"].bags == sorted(inside)
+    assert found.aligned["town"].values[:, 0].tolist() == pytest.approx([0.5, 1 / 3, 1.0])
+    assert any("zeros" in note for note in found.report.notes) == (padded != "neither")
+
+
+def test_ids_that_are_the_same_number_are_not_matched(tmp_path):
+    table = people(tmp_path, "csv", town=["1", "01", "1", "3", "01", "1"])
+    file = shares(tmp_path, town=["001", "02", "3"])
+    assert "spelling" in rules(tmp_path, table=table, file=file)
+    file = shares(tmp_path, town=["1x", "01", "001"])
+    assert "missing bag" in rules(tmp_path, table=people(tmp_path, "csv", town=[*"121211"]), file=file)
+
+
+def test_columns_are_checked_although_ids_do_not_match(tmp_path):
+    towns = [f"T{i}" for i in range(8)]
+    table = put(tmp_path / "eight.csv", town=towns * 9, age=[20 + i % 7 for i in range(72)])
+    left = [3, 2, 1, 4, 7, 6, 5, 8]
+    columns = {"left": left, "right": [9 - n for n in left], "all": [9] * 8}
+    columns["turnout"] = [71.5, 62.5, 77.0, 81.5, 66.5, 59.5, 73.5, 70.5]
+    for names in (towns, [name.lower() for name in towns], [f"x{i}" for i in range(8)]):
+        file = put(tmp_path / "counts.csv", town=names, **columns)
+        found = problems(tmp_path, table=table, file=file, kind="counts")
+        strays = {problem.class_name for problem in found if problem.rule == "stray column"}
+        assert strays == ({"all", "turnout"} if names[0] != "x0" else set())
+        assert [problem.rule for problem in found].count("spelling") == (names[0] == "t0")
+        percent = {"left": [100 * n / 9 for n in left], "right": [100 - 100 * n / 9 for n in left]}
+        file = put(tmp_path / "shares.csv", town=names, **percent)
+        assert "kind" in rules(tmp_path, table=table, file=file)
+        file = put(tmp_path / "shares.csv", town=names, **percent, all=[100.0] * 8)
+        found = problems(tmp_path, table=table, file=file, kind="percent")
+        assert [problem.class_name for problem in found if problem.rule == "stray column"] == ["all"]
 
 
 # --- problems

@@ -36,6 +36,7 @@ from apportion.bags.problems import (
     OPTIONS,
     check_overall_shares,
     check_same_classes,
+    find_coverage,
     find_problems,
     raise_problem,
 )
@@ -173,6 +174,9 @@ def read_shares(
     aligned = align(proportions, bags, sizes, subset=subset, unavailable=unavailable)
     for problem in find_problems(aligned):
         raise_problem(problem)
+    coverage = None if subset else find_coverage(aligned)
+    if coverage is not None:
+        warnings.warn(coverage.text(), ApportionWarning, stacklevel=5)
     shares, precision = clean_proportions(aligned, predicted)
     return shares, precision, aligned.classes
 

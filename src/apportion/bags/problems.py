@@ -21,12 +21,22 @@ from apportion.bags.denoise import (
     sums_beyond_noise,
     to_common_total,
 )
-from apportion.bags.proportions import COUNT_TOLERANCE, SUM_TOLERANCE, Aligned, Proportions
+from apportion.bags.proportions import (
+    COUNT_TOLERANCE,
+    SUM_TOLERANCE,
+    Aligned,
+    Proportions,
+    align_to_itself,
+    rename_bags,
+)
 from apportion.errors import DataError
 
+MANY = 3  # with more ids of another spelling, one message has the first ones and their number
 FEW = 3  # with at least this many bags, sums that fit are not a coincidence
 NEARLY_ALL = 0.95  # of the bags: a few typing errors must not hide what a column is
 MAX_STRAY_COLUMNS = 3  # the most columns to search for that are not classes, besides those above the total
+SURE = 1e-3  # noise gives nearly all sums the same sign this rarely
+COVERED = 0.98  # sums below this part of their totals are more than rounded
 OVERALL_TOLERANCE = 0.01  # overall shares of two groupings may differ by this much, for example by rounding
 SAME = 1e-6  # shares that differ by less are equal
 
@@ -91,8 +101,11 @@ def find_problems(aligned: Aligned) -> Iterator[Problem]:
 
     Later rules skip bags that already have a finding, so that one mistake is reported once.
     """
-    yield from _check_bags(aligned)
+    spellings = _find_spellings(aligned)
+    yield from _check_bags(aligned, spellings)
+    aligned = rename_bags(aligned, {other: bag for other, (bag, _) in spellings.items()})
     if not (aligned.rows >= 0).any():
+        yield from _check_columns_alone(aligned)
         return
     strays = list(_find_stray_columns(aligned))
     yield from strays
@@ -123,29 +136,45 @@ _Finding = tuple[Problem, Any]  # a problem, and the indices of the bags that it
 # --- ids
 
 
-def _check_bags(aligned: Aligned) -> Iterator[Problem]:
+def _find_spellings(aligned: Aligned) -> dict[str, tuple[str, str]]:
+    """Ids of the table that are written otherwise in the data, see `find_other_spellings`."""
+    listed = set(aligned.table_bags or ())
+    here = set(aligned.bags)
+    absent = [bag for bag in aligned.bags if bag not in listed]
+    return find_other_spellings(absent, [bag for bag in dict.fromkeys(listed) if bag not in here])
+
+
+def _check_columns_alone(aligned: Aligned) -> Iterator[Problem]:
+    """What is wrong with the columns of a table, none of whose bags is in the data."""
+    if not aligned.table_bags or len(aligned.classes) < 2:
+        return
+    alone = align_to_itself(aligned)
+    strays = list(_find_stray_columns(alone))
+    yield from strays
+    kind = None if strays else _check_kind(alone)
+    if kind is not None:
+        yield kind
+
+
+def _check_bags(aligned: Aligned, spellings: Mapping[str, tuple[str, str]]) -> Iterator[Problem]:
     """The bags of the data are in the table, each once, and written alike."""
     if aligned.table_bags is None:
         return
     listed = set(aligned.table_bags)
     here = set(aligned.bags)
     absent = [bag for bag in aligned.bags if bag not in listed]
-    strange = [bag for bag in dict.fromkeys(aligned.table_bags) if bag not in here]
-    first_row = {bag: i for i, bag in reversed(list(enumerate(aligned.table_bags)))}
-    spellings = find_other_spellings(absent, strange)
-    for other, (bag, how) in spellings.items():
-        message = f"bag {other!r} of the table {how} in the data"
-        hint = "spell it the same way in both"
-        yield Problem("spelling", message, hint, bag=bag, value=other, row=first_row[other])
+    yield from _describe_spellings(spellings, aligned.table_bags)
     if not spellings and absent and len(absent) == len(aligned.bags) and len(aligned.table_bags):
         one, other = aligned.bags[0], aligned.table_bags[0]
         message = (
             f"no bag of the data is in the table: the data has {one!r} ({type(one).__name__}), "
             f"the table {other!r} ({type(other).__name__})"
         )
-        yield Problem(
-            "no common bag", message, "write the ids the same way in both, as text or as numbers", bag=one
-        )
+        hint = "write the ids the same way in both, as text or as numbers"
+        texts = [bag for bag in (*aligned.bags, *aligned.table_bags) if isinstance(bag, str)]
+        if {type(one), type(other)} == {int, str} and texts[0].isdigit():
+            hint += f", such as with .astype(int) for {texts[0]!r}"
+        yield Problem("no common bag", message, hint, bag=one)
         return
     seen = set()
     for i, bag in enumerate(aligned.table_bags):
@@ -161,6 +190,30 @@ def _check_bags(aligned: Aligned) -> Iterator[Problem]:
             message = f"bag {bag!r} has {_rows(size)} of data but no row in the table"
             hint = _advise(aligned, "add it or drop its rows", missing_bags="if its proportions are unknown")
             yield Problem("missing bag", message, hint, bag=bag, value=size)
+
+
+def _describe_spellings(
+    spellings: Mapping[str, tuple[str, str]], rows: Sequence[Hashable]
+) -> Iterator[Problem]:
+    """A problem for each misspelled id, or one for all of them if they are many."""
+    first_row = {bag: i for i, bag in reversed(list(enumerate(rows)))}
+    found = sorted(spellings.items(), key=lambda each: first_row[each[0]])
+    hint = "spell it the same way in both"
+    if len(found) > MANY:
+        some = ", ".join(f"{other!r} {how}" for other, (_, how) in found[:MANY])
+        message = f"{len(found)} bags of the table are spelled otherwise in the data: {some}, …"
+        pairs = [(other.strip(), bag.strip()) for other, (bag, _) in found]
+        if all(other.lstrip("0") == bag.lstrip("0") for other, bag in pairs):
+            width = max(len(name) for pair in pairs for name in pair)
+            hint = (
+                f"write zeros at the front in both or in neither, such as with .str.zfill({width}) of pandas"
+            )
+        other, (bag, _) = found[0]
+        yield Problem("spelling", message, hint, bag=bag, value=other, row=first_row[other])
+        return
+    for other, (bag, how) in found:
+        message = f"bag {other!r} of the table {how} in the data"
+        yield Problem("spelling", message, hint, bag=bag, value=other, row=first_row[other])
 
 
 def find_other_spellings(
@@ -297,7 +350,7 @@ def _find_size_columns(aligned: Aligned, columns: Sequence[int]) -> list[int]:
     complete = np.isfinite(aligned.values).all(1)
     counts = aligned.values[complete][:, columns]
     sizes = aligned.sizes[complete]
-    if len(sizes) < 2 or not (counts.sum(1) > sizes).any():
+    if len(sizes) < 2 or not sizes.any() or not (counts.sum(1) > sizes).any():
         return []
     if aligned.options.normalize and np.ptp(sizes) == 0:
         return []
@@ -398,7 +451,8 @@ def _check_kind(aligned: Aligned) -> Problem | None:
 def _wrong_kind(aligned: Aligned, i: int, given: str, kind: str) -> Problem:
     numbers = ", ".join(f"{value:.4g}" for value in aligned.values[i, :5])
     numbers += ", …" if aligned.values.shape[1] > 5 else ""
-    message = f"bag {aligned.bags[i]!r} has [{numbers}] as {given} of its {_rows(aligned.sizes[i])}"
+    message = f"bag {aligned.bags[i]!r} has [{numbers}] as {given}"
+    message += f" of its {_rows(aligned.sizes[i])}" if aligned.sizes[i] else ""
     words = {"shares": "shares", "counts": "counts", "percent": "percentages"}[kind]
     hint = f"these look like {words}"
     if kind not in aligned.unavailable:
@@ -512,6 +566,12 @@ def _sum_hint(aligned: Aligned, usable: np.ndarray) -> str:
     """What to do about sums that are off, judged by those of all bags."""
     totals = aligned.totals[usable]
     sums = aligned.values[usable].sum(1)
+    short = _fall_short(sums, totals)
+    if aligned.counts and short:
+        return _advise(
+            aligned, "correct them", rest="if the other rows are a class of their own, such as non-voters",
+            normalize="if the other rows are divided like these",
+        )  # fmt: skip
     if aligned.counts:
         return _advise(
             aligned, "correct them", normalize="if they are counts of a larger group",
@@ -523,13 +583,32 @@ def _sum_hint(aligned: Aligned, usable: np.ndarray) -> str:
         both = "give [1 - middle, middle], and width / √12 as the standard deviation"
         return f"if they are the ends of an interval, {both}"
     if _sums_are_constant(aligned, usable):
-        return _advise(
-            aligned, "correct them", normalize="if all bags are meant to have this sum",
-            rest="if the rest is a class of its own",
-        )  # fmt: skip
-    if (sums <= totals * (1 + SUM_TOLERANCE)).all():
+        rest = {"rest": "if the rest is a class of its own"}
+        rescaled = {"normalize": "if all bags are meant to have this sum"}
+        cases = rest | rescaled if short else rescaled | rest
+        return _advise(aligned, "correct them", **cases)
+    if short or (sums <= totals * (1 + SUM_TOLERANCE)).all():
         return _advise(aligned, "correct them", rest="if the rest is a class of its own")
     return _advise(aligned, "correct them, or drop columns that are not classes", std="if noise was added")
+
+
+def _fall_short(sums: np.ndarray, totals: np.ndarray) -> bool:
+    """Whether nearly all sums are below their totals."""
+    return bool(np.mean(sums < totals * (1 - SUM_TOLERANCE)) >= NEARLY_ALL)
+
+
+def find_coverage(aligned: Aligned) -> Problem | None:
+    """What is to be known of numbers that `normalize` scales up: they leave out a part of the rows."""
+    sums = np.nansum(aligned.values, axis=1)
+    known = ~np.isnan(aligned.values).all(1) & (sums > 0)
+    total = aligned.totals[known].sum()
+    if not aligned.options.normalize or not total or sums[known].sum() >= COVERED * total:
+        return None
+    part = float(sums[known].sum() / total)
+    message = f"{_plural(aligned)} cover {100 * part:.2g} % of the rows"
+    message += "; the other rows are assumed to be divided like these"
+    hint = "if they are a class of their own, pass {rest} in place of normalizing"
+    return Problem("coverage", message, hint, value=part)
 
 
 def _is_interval(aligned: Aligned, usable: np.ndarray) -> bool:
@@ -632,11 +711,24 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         message = "noise is estimated from the errors of the sums, but all sums are right"
         yield Problem("std", message, "pass the standard deviation as a number", value=std), []
         return
+    if isinstance(std, str) and _are_one_sided(sums - totals, totals):
+        short = bool(np.median(sums - totals) < 0)
+        side = "below" if short else "above"
+        message = f"nearly all sums are {side} their totals, and noise would move as many up as down"
+        hint = "pass the standard deviation as a number"
+        if short:
+            hint = "pass {rest} in place of the estimate if what is missing is a class of its own, or " + hint
+        elif aligned.counts:
+            hint += ", or pass {normalize} in place of the estimate if they are counts of a larger group"
+        yield Problem("one-sided", message, hint, value=float(np.median((sums - totals) / totals))), []
+        return
     unexplained = sums_beyond_noise(values, totals, std)
     for i in unexplained.tolist():
         of = f" but {_rows(totals[i])} of data" if aligned.counts else ""
         what = f"has {_plural(aligned)} that sum to {sums[i]:.6g}{of}, which {noise} does not explain"
-        if aligned.counts:
+        if _fall_short(sums, totals):
+            hint = _advise(aligned, "correct them", rest="if the rest is a class of its own")
+        elif aligned.counts:
             hint = _advise(
                 aligned, "correct them", normalize="and the deviation in their units, for a larger group"
             )
@@ -652,6 +744,15 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         what = f"has {values[i, j]:g} for class {aligned.classes.tolist()[j]!r} and {totals[i]:g} for all"
         what += f", which {noise} does not explain"
         yield _about_cell(aligned, int(usable[i]), j, "noise", what, hint), usable[i]
+
+
+def _are_one_sided(off: np.ndarray, totals: np.ndarray) -> bool:
+    """Whether nearly all errors (m,) of sums have one sign, in more bags than chance explains."""
+    signs = np.sign(off[np.abs(off) > 1e-9 * totals])
+    n, most = len(signs), int(max((signs > 0).sum(), (signs < 0).sum()))
+    if most < NEARLY_ALL * n:
+        return False
+    return n > 100 or 2 * sum(math.comb(n, i) for i in range(most, n + 1)) < SURE * 2**n
 
 
 # --- uninformative bags, groupings that contradict each other

@@ -168,8 +168,13 @@ class Aligned:
     rows: np.ndarray  # (m,) the row of each bag in the table, counted from 0; -1: it has none
     options: Proportions
     counts: bool  # whether the numbers are counts, and not shares or percentages
-    table_bags: Sequence[Hashable] | None = None  # the ids in the table, row by row; None: it has none
-    unavailable: frozenset[str] = frozenset()  # options that hints must not recommend here
+    table: "_Table"  # as it was read
+    unavailable: frozenset[str]  # options that hints must not recommend here
+
+    @property
+    def table_bags(self) -> Sequence[Hashable] | None:
+        """The ids in the table, row by row; None: it has none."""
+        return self.table.bags
 
     def drop_classes(self, columns: Sequence[int]) -> "Aligned":
         """The same without these columns."""
@@ -191,7 +196,32 @@ def align(
     `subset` says that the table usually has many more bags than these.
     """
     options = as_proportions(proportions)
-    table = _read(options, bags, subset)
+    return _place_rows(_read(options, bags, subset), options, bags, sizes, unavailable)
+
+
+def rename_bags(aligned: Aligned, names: Mapping[Hashable, Hashable]) -> Aligned:
+    """The same with other ids for some rows of the table: {id in the table: id of the bag}."""
+    table = aligned.table
+    if not names or table.bags is None:
+        return aligned
+    renamed = table._replace(bags=[names.get(bag, bag) for bag in table.bags])
+    return _place_rows(renamed, aligned.options, aligned.bags, aligned.sizes, aligned.unavailable)
+
+
+def align_to_itself(aligned: Aligned) -> Aligned:
+    """All rows of the table as bags of unknown sizes, which are zero."""
+    bags = list(dict.fromkeys(aligned.table.bags or ()))
+    sizes = np.zeros(len(bags), np.int64)
+    return _place_rows(aligned.table, aligned.options, bags, sizes, aligned.unavailable)
+
+
+def _place_rows(
+    table: "_Table",
+    options: Proportions,
+    bags: Sequence[Hashable],
+    sizes: np.ndarray,
+    unavailable: frozenset[str],
+) -> Aligned:
     if table.bags is None:
         _check_array(table.values, bags)
         rows = np.arange(len(bags))
@@ -212,7 +242,7 @@ def align(
         totals = sizes.astype(float)
     else:
         totals = np.full(len(sizes), 100.0 if options.kind == "percent" else 1.0)
-    aligned = Aligned(values, bags, sizes, totals, classes, rows, options, counts, table.bags, unavailable)
+    aligned = Aligned(values, bags, sizes, totals, classes, rows, options, counts, table, unavailable)
     return aligned if options.rest is None else _add_rest(aligned)
 
 

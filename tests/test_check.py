@@ -544,6 +544,18 @@ def test_what_the_first_rows_suggest_is_checked_in_all_rows(tmp_path, monkeypatc
     assert "'real'" in said
 
 
+def test_bags_that_teach_little_are_noted(tmp_path):
+    towns = [f"t{i:02d}" for i in range(20)]
+    table = put(tmp_path / "people.csv", town=towns * 30, age=[20 + i % 7 for i in range(600)])
+    alike = shares(tmp_path, town=towns, left=[14, 15] * 10, right=[16, 15] * 10)
+    assert "differ less" in notes(tmp_path, table=table, file=alike, kind="counts")
+    assert "differ" not in notes(tmp_path, table=table, file=alike, kind="counts", std=1.0)
+    varied = shares(tmp_path, town=towns, left=[3, 28] * 10, right=[27, 2] * 10)
+    assert "differ" not in notes(tmp_path, table=table, file=varied, kind="counts")
+    three = shares(tmp_path, "three.csv", left=[1, 1, 1], right=[1, 2, 0])
+    assert "few" in notes(tmp_path, table=people(tmp_path), file=three, kind="counts")
+
+
 # --- several groupings
 
 

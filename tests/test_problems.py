@@ -6,20 +6,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from apportion.bags.build import build_bags
 from apportion.bags.problems import (
+    FEWEST_TO_DIAGNOSE,
     OPTIONS,
     Problem,
     check_overall_shares,
     find_coverage,
+    find_doubts,
     find_extra_columns,
     find_other_spellings,
     find_problems,
     find_sum_column,
+    spread_of_bags,
 )
 from apportion.bags.proportions import Proportions, align
 from apportion.errors import ApportionWarning, DataError
+from apportion.selection.diagnosis import MIN_BAGS, bag_spread
 
 BAGS = list("abc")
 SIZES = np.array([2, 3, 1])
@@ -350,6 +355,47 @@ def test_a_table_that_leaves_people_out_says_so_where_it_is_rescaled():
     rounded = table.div(table.sum(axis=1), axis=0).round(2)
     for given, settings in [*whole, (rounded, {"normalize": True})]:
         assert find_coverage(align(Proportions(given, **settings), range(12), sizes)) is None
+
+
+# --- bags that teach little
+
+
+def doubts_of(shares, sizes):
+    return {problem.rule: problem.value for problem in find_doubts(shares, np.asarray(sizes))}
+
+
+def test_random_bags_leave_the_range_of_the_spread_rarely_and_others_mostly():
+    random = np.random.default_rng(0)
+    for m, k in ((4, 2), (12, 3), (60, 4)):
+        sizes = random.integers(40, 200, m)
+        outside = 0
+        for _ in range(1000):
+            spread, low, high = spread_of_bags(
+                random.multinomial(sizes, np.full(k, 1 / k)) / sizes[:, None], sizes
+            )
+            outside += not low <= spread <= high
+        assert outside <= 8
+        towns = random.dirichlet(np.full(k, 3.0), m)
+        spread, _, high = spread_of_bags(towns, sizes)
+        assert spread > high or m == 4
+        torch_spread, _ = bag_spread(torch.from_numpy(towns), torch.from_numpy(sizes))
+        assert spread == pytest.approx(torch_spread)
+
+
+def test_few_bags_and_bags_that_are_alike_or_random_are_noted():
+    random = np.random.default_rng(0)
+    towns = random.dirichlet([3.0, 3.0, 3.0], 60)
+    sizes = np.full(60, 150)
+    assert doubts_of(towns, sizes) == {}
+    assert doubts_of(towns[:5], sizes[:5])["few bags"] == 5
+    by_chance = random.multinomial(150, [0.3, 0.3, 0.4], 60) / 150
+    assert 0.6 < doubts_of(by_chance, sizes)["spread"] < 1.4
+    alike = np.full((60, 3), 1 / 3) + random.choice([-1, 0, 1], (60, 1)) * [1 / 150, -1 / 150, 0]
+    assert doubts_of(alike, sizes)["spread"] < 0.1
+    gaps = np.concatenate([towns, np.full((3, 3), NAN)])
+    assert doubts_of(gaps, np.full(63, 150)) == {}
+    assert doubts_of(np.eye(3), [1, 1, 1]) == {}  # labels
+    assert MIN_BAGS == FEWEST_TO_DIAGNOSE
 
 
 # --- spelling, groupings

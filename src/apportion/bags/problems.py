@@ -32,6 +32,8 @@ from apportion.bags.proportions import (
 from apportion.errors import DataError
 
 MANY = 3  # with more ids of another spelling, one message has the first ones and their number
+FEW_TO_LEARN = 10  # bags; with fewer, what is learned may be chance
+FEWEST_TO_DIAGNOSE = 6  # bags; that is MIN_BAGS of selection/diagnosis
 FEW = 3  # with at least this many bags, sums that fit are not a coincidence
 NEARLY_ALL = 0.95  # of the bags: a few typing errors must not hide what a column is
 MAX_STRAY_COLUMNS = 3  # the most columns to search for that are not classes, besides those above the total
@@ -770,6 +772,52 @@ def check_bags_differ(shares: np.ndarray) -> Iterator[Problem]:
         what = "there is one bag" if len(known) == 1 else f"all {len(known)} bags have the same proportions"
         hint = "pass bags that differ, or known_labels for some rows"
         yield Problem("identical bags", f"{what}, so nothing tells the classes apart", hint)
+
+
+def find_doubts(shares: np.ndarray, sizes: np.ndarray) -> Iterator[Problem]:
+    """What is to be known of bags with exact shares (m, k), although they can be learned from; NaN: unknown.
+
+    They are few, or differ as little as random bags, or less. `value` is their number, or their spread.
+    """
+    known = np.isfinite(shares).all(1)
+    shares, sizes = shares[known], sizes[known]
+    m = len(shares)
+    if not m or sizes.max() <= 1:
+        return
+    few = m < FEW_TO_LEARN
+    if few:
+        bags = "1 bag is" if m == 1 else f"{m} bags are"
+        message = f"{bags} few: their differences may be chance, or have reasons that no column shows"
+        yield Problem("few bags", message, f"diagnose needs at least {FEWEST_TO_DIAGNOSE}", value=m)
+    spread, low, high = spread_of_bags(shares, sizes)
+    if spread < low:
+        message = f"bags differ less than if people had been dealt out at random (spread {spread:.2g}, not 1)"
+        message += ": their proportions are nearly alike, were smoothed, or are not of these rows"
+        yield Problem("spread", message, "nothing about single rows can be learned from them", value=spread)
+    elif spread <= high:
+        message = f"bags differ no more than if people had been dealt out at random (spread {spread:.2g})"
+        hint = (
+            "so few random bags say next to nothing"
+            if few
+            else "many or small random bags can be learned from"
+        )
+        yield Problem("spread", message, hint, value=spread)
+
+
+def spread_of_bags(shares: np.ndarray, sizes: np.ndarray) -> tuple[float, float, float]:
+    """The variance of shares (m, k) over that of random bags of these sizes, and the range of the latter.
+
+    It is Pearson's statistic over its degrees of freedom. Random bags leave the range once in 500 times,
+    by the approximation of Wilson and Hilferty (1931).
+    """
+    n = sizes[:, None].astype(float)
+    overall = (shares * n).sum(0) / n.sum()
+    present = overall > 0
+    freedom = max(1, (len(sizes) - 1) * (int(present.sum()) - 1))
+    statistic = (n * np.square(shares - overall))[:, present] / overall[present]
+    part = 2 / (9 * freedom)
+    low, high = (max(0.0, 1 - part + z * math.sqrt(part)) ** 3 for z in (-3.09, 3.09))
+    return float(statistic.sum()) / freedom, low, high
 
 
 def check_same_classes(classes: Mapping[Any, Sequence[Any]]) -> Iterator[Problem]:

@@ -21,6 +21,7 @@ from apportion.bags.problems import (
     check_overall_shares,
     check_same_classes,
     find_coverage,
+    find_doubts,
     find_problems,
 )
 from apportion.bags.proportions import Aligned, Proportions, align
@@ -77,9 +78,8 @@ def check(spec: TableSpec, *, learn: bool = True) -> CheckedTable:
         if learn and aligned and not report.groups:
             if spec.image is None:
                 note_giveaways(spec, frame, report, checked.classes)
-            report.notes[:0] = [
-                _summary(spec, *each) for each in zip(spec.bags, aligned, shares, strict=True)
-            ]
+            about = [_describe_bags(spec, *each) for each in zip(spec.bags, aligned, shares, strict=True)]
+            report.notes[:0] = [note for notes in about for note in notes]
     return checked
 
 
@@ -426,6 +426,15 @@ def read_weight_column(table: Path, name: str | None, frame: pl.LazyFrame) -> np
         _check_weight(table, name, frame, report)
         report.raise_problems()
         return frame.select(pl.col(name).cast(pl.Float64)).collect().to_series().to_numpy()
+
+
+def _describe_bags(spec: TableSpec, bag: BagColumn, aligned: Aligned, shares: np.ndarray) -> list[str]:
+    """A line about a grouping, and others if its bags are few, or differ as by chance, or less."""
+    notes = [_summary(spec, bag, aligned, shares)]
+    if bag.std is None and spec.weight is None:
+        by = f"by {bag.name!r}: " if len(spec.bags) > 1 else ""
+        notes += [f"{by}{problem.text('cli')}" for problem in find_doubts(shares, aligned.sizes)]
+    return notes
 
 
 def _summary(spec: TableSpec, bag: BagColumn, aligned: Aligned, shares: np.ndarray) -> str:

@@ -357,6 +357,26 @@ def test_a_table_that_leaves_people_out_says_so_where_it_is_rescaled():
         assert find_coverage(align(Proportions(given, **settings), range(12), sizes)) is None
 
 
+# --- rounded numbers
+
+
+@pytest.mark.parametrize(("kind", "step"), [("percent", 0.1), ("percent", 1.0), ("shares", 0.01)])
+def test_the_deviation_of_rounded_numbers_is_said_in_their_units(kind, step):
+    unit = 100 if kind == "percent" else 1
+    parts = np.random.default_rng(0).dirichlet([5.0, 4.0, 3.0, 2.0], 60)
+    table = pd.DataFrame(np.rint(unit * parts / step) * step)
+    sizes = np.full(60, 90)
+    std = step / math.sqrt(12)
+    for options in ({}, {"std": std / 100}):
+        found = problems_of(table, range(60), sizes, kind=kind, **options)
+        assert {problem.rule for problem in found} == {"noise" if options else "sum"}
+        assert f"{std:.3g}" in (found[0].hint or "")
+        assert "{normalize}" in (found[0].hint or "")
+        assert ("percentage points" in (found[0].hint or "")) == (kind == "percent" and bool(options))
+    assert problems_of(table, range(60), sizes, kind=kind, std=float(f"{std:.3g}")) == []
+    assert problems_of(table, range(60), sizes, kind=kind, normalize=True) == []
+
+
 # --- bags that teach little
 
 
@@ -411,7 +431,7 @@ def test_many_ids_of_another_spelling_are_one_problem_with_a_remedy():
     assert [problem.value for problem in few] == ["000", "001"]
     (numbers,) = problems_of(table, range(12), np.full(12, 6))
     assert numbers.rule == "no common bag"
-    assert ".astype(int)" in (numbers.hint or "")
+    assert ".astype(str).str.zfill(3)" in (numbers.hint or "")
 
 
 def test_ids_that_are_written_otherwise_are_paired():

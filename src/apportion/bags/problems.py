@@ -175,7 +175,9 @@ def _check_bags(aligned: Aligned, spellings: Mapping[str, tuple[str, str]]) -> I
         hint = "write the ids the same way in both, as text or as numbers"
         texts = [bag for bag in (*aligned.bags, *aligned.table_bags) if isinstance(bag, str)]
         if {type(one), type(other)} == {int, str} and texts[0].isdigit():
-            hint += f", such as with .astype(int) for {texts[0]!r}"
+            width = max(len(text) for text in texts if text.isdigit())
+            zeros = f".str.zfill({width})" if any(text.startswith("0") for text in texts) else ""
+            hint += f", such as with .astype(str){zeros} of pandas for the numbers"
         yield Problem("no common bag", message, hint, bag=one)
         return
     seen = set()
@@ -580,7 +582,10 @@ def _sum_hint(aligned: Aligned, usable: np.ndarray) -> str:
             estimate="if noise was added to them",
         )  # fmt: skip
     if (np.abs(sums - totals) <= _rounding_tolerance(aligned, usable)).all():
-        return _advise(aligned, "correct them", normalize="if they are rounded", std="if noise was added")
+        step, noise = _find_rounding(aligned.values[usable], totals), "if noise was added"
+        if step:
+            noise += f", or {step / math.sqrt(12):.3g} for numbers rounded to {step:g} (step / √12)"
+        return _advise(aligned, "correct them", normalize="if they are rounded", std=noise)
     if _is_interval(aligned, usable):
         both = "give [1 - middle, middle], and width / √12 as the standard deviation"
         return f"if they are the ends of an interval, {both}"
@@ -662,6 +667,13 @@ def _sums_are_constant(aligned: Aligned, usable: np.ndarray) -> bool:
     return bool((np.abs(sums - expected) <= tolerance).all())
 
 
+def _find_rounding(values: np.ndarray, totals: np.ndarray) -> float:
+    """The step to which all numbers are rounded if that explains the errors of all sums, or 0."""
+    step = _rounding_step(values)
+    explained = np.abs(values.sum(1) - totals) <= 1.001 * values.shape[1] * step / 2
+    return step if step and explained.all() else 0.0
+
+
 def _rounding_tolerance(aligned: Aligned, usable: np.ndarray) -> np.ndarray:
     """(bags,) how far rounding may move the sum of a bag, in the units of its total."""
     values, totals = aligned.values[usable], aligned.totals[usable]
@@ -725,6 +737,7 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         yield Problem("one-sided", message, hint, value=float(np.median((sums - totals) / totals))), []
         return
     unexplained = sums_beyond_noise(values, totals, std)
+    in_units = "" if aligned.counts or options.normalize else _noise_units(aligned, values, totals)
     for i in unexplained.tolist():
         of = f" but {_rows(totals[i])} of data" if aligned.counts else ""
         what = f"has {_plural(aligned)} that sum to {sums[i]:.6g}{of}, which {noise} does not explain"
@@ -736,6 +749,7 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
             )
         else:
             hint = _advise(aligned, "correct them", percent="if these are percentages")
+        hint += in_units
         yield _about_bag(aligned, int(usable[i]), "noise", what, hint, sums[i]), usable[i]
     if len(unexplained):
         return
@@ -746,6 +760,17 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         what = f"has {values[i, j]:g} for class {aligned.classes.tolist()[j]!r} and {totals[i]:g} for all"
         what += f", which {noise} does not explain"
         yield _about_cell(aligned, int(usable[i]), j, "noise", what, hint), usable[i]
+
+
+def _noise_units(aligned: Aligned, values: np.ndarray, totals: np.ndarray) -> str:
+    """More of a hint: in which units the deviation is, and what it is for rounded shares."""
+    percent = aligned.options.kind == "percent"
+    units = "; the standard deviation is in percentage points" if percent else ""
+    step = _find_rounding(values, totals)
+    if step:
+        what = f"numbers rounded to {step:g} have {step / math.sqrt(12):.3g} (step / √12)"
+        units += f"{',' if units else ';'} {what}, or pass {{normalize}} in its place"
+    return units
 
 
 def _are_one_sided(off: np.ndarray, totals: np.ndarray) -> bool:

@@ -529,6 +529,29 @@ def test_features_that_give_a_class_or_a_bag_away_are_noted(tmp_path):
     assert "Left" not in notes(tmp_path, table=table, drop=("Left",))
 
 
+def test_columns_whose_values_occur_in_few_bags_are_noted(tmp_path):
+    random = np.random.default_rng(0)
+    town = random.integers(0, 40, 4000)
+    columns = {
+        "station": 100 * town + random.integers(0, 10, 4000),
+        "postcode": 52_000 + 10 * (town // 4) + random.integers(0, 5, 4000),
+        "ward": [f"w{i}" for i in 3 * town + random.integers(0, 3, 4000)],
+        "age": random.integers(18, 90, 4000),
+        "rent": (random.normal(700, 20, 4000) + town).round(),
+        "income": random.lognormal(size=4000),
+        "farm": town + random.normal(0, 0.1, 4000),
+        "job": [f"j{i}" for i in random.integers(0, 30, 4000)],
+    }
+    table = put(tmp_path / "people.csv", town=[f"t{i:02d}" for i in town], **columns)
+    left = random.uniform(0.2, 0.8, 40)
+    file = shares(tmp_path, town=[f"t{i:02d}" for i in range(40)], left=left, right=1 - left)
+    said = notes(tmp_path, table=table, file=file)
+    assert "--drop station,postcode,ward if" in said
+    assert "--categorical station,postcode for" in said
+    assert "'rent'" not in said
+    assert "few bags" not in notes(tmp_path, table=table, file=file, drop=("station", "postcode", "ward"))
+
+
 def test_bags_of_one_row_are_not_noted_as_constant(tmp_path):
     put(tmp_path / "people.csv", town=["a", "b", "c"], age=[1.5, 2.5, 4.5])
     assert "same value" not in notes(tmp_path, table=tmp_path / "people.csv")

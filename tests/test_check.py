@@ -148,7 +148,54 @@ def test_bags_that_the_table_does_not_have_are_ignored_even_if_they_are_wrong(tm
     file = shares(
         tmp_path, town=["a", "b", "c", "z"], left=["0.5", "0.25", "1", "?"], right=[0.5, 0.75, 0, 9]
     )
-    assert "has 1 bags that people.parquet does not have" in notes(tmp_path, file=file)
+    assert "shares.csv has 1 bag ('z'), which people.parquet" in notes(tmp_path, file=file)
+    names = [*"abczyxw"]
+    many = shares(
+        tmp_path, "many.csv", town=names, left=[0.5, 0.25, 1, 0, 0, 0, 0], right=[0.5, 0.75, 0, 9, 9, 9, 9]
+    )
+    assert "4 bags ('z', 'y', 'x', …)" in notes(tmp_path, file=many)
+
+
+@pytest.mark.parametrize("padded", ["table", "file", "neither"])
+def test_ids_of_texts_that_differ_by_zeros_in_front_are_matched(tmp_path, padded):
+    inside, outside = (
+        [f"{i:03d}" if padded == each else str(i) for i in (2, 1, 3)] for each in ("table", "file")
+    )
+    table = people(tmp_path, "csv", town=[inside[0], inside[1], inside[0], inside[2], inside[1], inside[0]])
+    file = shares(tmp_path, town=[outside[1], outside[0], outside[2]])
+    found = checked(tmp_path, table=table, file=file)
+    assert found.report.problems == []
+    assert found.aligned["town"].bags == sorted(inside)
+    assert found.aligned["town"].values[:, 0].tolist() == pytest.approx([0.5, 1 / 3, 1.0])
+    assert any("zeros" in note for note in found.report.notes) == (padded != "neither")
+
+
+def test_ids_that_are_the_same_number_are_not_matched(tmp_path):
+    table = people(tmp_path, "csv", town=["1", "01", "1", "3", "01", "1"])
+    file = shares(tmp_path, town=["001", "02", "3"])
+    assert "spelling" in rules(tmp_path, table=table, file=file)
+    file = shares(tmp_path, town=["1x", "01", "001"])
+    assert "missing bag" in rules(tmp_path, table=people(tmp_path, "csv", town=[*"121211"]), file=file)
+
+
+def test_columns_are_checked_although_ids_do_not_match(tmp_path):
+    towns = [f"T{i}" for i in range(8)]
+    table = put(tmp_path / "eight.csv", town=towns * 9, age=[20 + i % 7 for i in range(72)])
+    left = [3, 2, 1, 4, 7, 6, 5, 8]
+    columns = {"left": left, "right": [9 - n for n in left], "all": [9] * 8}
+    columns["turnout"] = [71.5, 62.5, 77.0, 81.5, 66.5, 59.5, 73.5, 70.5]
+    for names in (towns, [name.lower() for name in towns], [f"x{i}" for i in range(8)]):
+        file = put(tmp_path / "counts.csv", town=names, **columns)
+        found = problems(tmp_path, table=table, file=file, kind="counts")
+        strays = {problem.class_name for problem in found if problem.rule == "stray column"}
+        assert strays == ({"all", "turnout"} if names[0] != "x0" else set())
+        assert [problem.rule for problem in found].count("spelling") == (names[0] == "t0")
+        percent = {"left": [100 * n / 9 for n in left], "right": [100 - 100 * n / 9 for n in left]}
+        file = put(tmp_path / "shares.csv", town=names, **percent)
+        assert "kind" in rules(tmp_path, table=table, file=file)
+        file = put(tmp_path / "shares.csv", town=names, **percent, all=[100.0] * 8)
+        found = problems(tmp_path, table=table, file=file, kind="percent")
+        assert [problem.class_name for problem in found if problem.rule == "stray column"] == ["all"]
 
 
 # --- problems
@@ -482,6 +529,29 @@ def test_features_that_give_a_class_or_a_bag_away_are_noted(tmp_path):
     assert "Left" not in notes(tmp_path, table=table, drop=("Left",))
 
 
+def test_columns_whose_values_occur_in_few_bags_are_noted(tmp_path):
+    random = np.random.default_rng(0)
+    town = random.integers(0, 40, 4000)
+    columns = {
+        "station": 100 * town + random.integers(0, 10, 4000),
+        "postcode": 52_000 + 10 * (town // 4) + random.integers(0, 5, 4000),
+        "ward": [f"w{i}" for i in 3 * town + random.integers(0, 3, 4000)],
+        "age": random.integers(18, 90, 4000),
+        "rent": (random.normal(700, 20, 4000) + town).round(),
+        "income": random.lognormal(size=4000),
+        "farm": town + random.normal(0, 0.1, 4000),
+        "job": [f"j{i}" for i in random.integers(0, 30, 4000)],
+    }
+    table = put(tmp_path / "people.csv", town=[f"t{i:02d}" for i in town], **columns)
+    left = random.uniform(0.2, 0.8, 40)
+    file = shares(tmp_path, town=[f"t{i:02d}" for i in range(40)], left=left, right=1 - left)
+    said = notes(tmp_path, table=table, file=file)
+    assert "--drop station,postcode,ward if" in said
+    assert "--categorical station,postcode for" in said
+    assert "'rent'" not in said
+    assert "few bags" not in notes(tmp_path, table=table, file=file, drop=("station", "postcode", "ward"))
+
+
 def test_bags_of_one_row_are_not_noted_as_constant(tmp_path):
     put(tmp_path / "people.csv", town=["a", "b", "c"], age=[1.5, 2.5, 4.5])
     assert "same value" not in notes(tmp_path, table=tmp_path / "people.csv")
@@ -495,6 +565,18 @@ def test_what_the_first_rows_suggest_is_checked_in_all_rows(tmp_path, monkeypatc
     assert "'size'" not in said
     assert "'id'" not in said
     assert "'real'" in said
+
+
+def test_bags_that_teach_little_are_noted(tmp_path):
+    towns = [f"t{i:02d}" for i in range(20)]
+    table = put(tmp_path / "people.csv", town=towns * 30, age=[20 + i % 7 for i in range(600)])
+    alike = shares(tmp_path, town=towns, left=[14, 15] * 10, right=[16, 15] * 10)
+    assert "differ less" in notes(tmp_path, table=table, file=alike, kind="counts")
+    assert "differ" not in notes(tmp_path, table=table, file=alike, kind="counts", std=1.0)
+    varied = shares(tmp_path, town=towns, left=[3, 28] * 10, right=[27, 2] * 10)
+    assert "differ" not in notes(tmp_path, table=table, file=varied, kind="counts")
+    three = shares(tmp_path, "three.csv", left=[1, 1, 1], right=[1, 2, 0])
+    assert "few" in notes(tmp_path, table=people(tmp_path), file=three, kind="counts")
 
 
 # --- several groupings

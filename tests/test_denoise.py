@@ -136,6 +136,7 @@ TOWN = np.arange(400) % 20
 COUNTS = np.stack([np.arange(20), 20 - np.arange(20)], 1)
 
 
+@pytest.mark.filterwarnings("ignore:counts cover:apportion.errors.ApportionWarning")
 @pytest.mark.parametrize("factor", [1, 10, 0.1])
 def test_noisy_numbers_of_another_total_are_rescaled_with_their_noise(factor):
     noisy = COUNTS + np.random.default_rng(0).normal(0, 1, COUNTS.shape)

@@ -14,7 +14,15 @@ from scipy.stats import t as student
 from sklearn import clone
 from sklearn.linear_model import LogisticRegression
 
-from apportion import ProportionClassifier, Proportions, diagnose, diagnose_predictions
+from apportion import (
+    BagScore,
+    ProportionClassifier,
+    Proportions,
+    condition_on_proportions,
+    diagnose,
+    diagnose_predictions,
+    tabulate,
+)
 from apportion.bags.bags import Bags, bag_means
 from apportion.bags.denoise import denoise
 from apportion.bags.simulate import make_bags
@@ -567,6 +575,57 @@ def test_names_of_predictions_that_are_not_those_of_the_classes_are_refused():
 
 
 # --- bounds of arithmetic, and bags that differ
+
+
+@pytest.mark.parametrize("names", ["column", "grouping", "numbers"])
+def test_every_function_reads_a_table_in_the_same_way(names):
+    random = np.random.default_rng(0)
+    town = np.arange(400) % 20 + 1
+    people = pd.DataFrame(
+        {"town": town, "age": random.normal(size=400), "sex": random.choice(["f", "m"], 400)}
+    )
+    no = people.age.add(town / 10).gt(1).groupby(people.town).mean().to_numpy()
+    shares = pd.DataFrame({"town": range(1, 21), "no": no, "yes": 1 - no})
+    shares = shares[shares.town != 7]  # an index of numbers with a gap
+    given = Proportions(shares, classes=["no", "yes"], missing_bags="allow")
+    bags: Any = "town"
+    if names == "grouping":
+        bags, given, people = {"town": town}, {"town": given}, people.drop(columns="town")
+    if names == "numbers":  # an index without a name, where no column can name the bags
+        shares = shares.set_index("town")
+        shares.index = pd.Index(shares.index.tolist())
+        given = Proportions(shares, classes=["no", "yes"], missing_bags="allow")
+        bags, people = town, people.drop(columns="town")
+    named = shares.set_index("town") if "town" in shares else shares
+    exact = Proportions(named, missing_bags="allow")
+    model = ProportionClassifier(model="linear", random_state=0)
+    model.fit(people, bags=bags, proportions=given)
+    rows = people.drop(columns="town", errors="ignore")
+    expected = clone(model).fit(rows, bags=town, proportions=exact).predict_proba(rows)
+    np.testing.assert_array_equal(model.predict_proba(people), expected)
+    found = diagnose(model, people, bags, given, n_permutations=499)
+    expected_diagnosis = diagnose(model, rows, town, exact, n_permutations=499)
+    assert repr(found.get("town") if names == "grouping" else found) == repr(expected_diagnosis)
+    ids = bags if names == "grouping" else pd.Series(town, name="town")
+    probabilities = model.predict_proba(people)
+    np.testing.assert_array_equal(
+        condition_on_proportions(probabilities, ids, given, classes=model.classes_),
+        condition_on_proportions(probabilities, town, exact, classes=model.classes_),
+    )
+    predicted = model.predict(people, decide="shares", bags=bags, proportions=given)
+    assert (predicted == model.predict(rows, decide="shares", bags=town, proportions=exact)).all()
+    if names == "grouping":
+        return
+    by = {"sex": people.sex}
+    tables = [
+        tabulate(model, x, by, bags=b, proportions=p, replicates=2, random_state=0)
+        for x, b, p in [(people, bags, given), (rows, town, exact)]
+    ]
+    assert all(np.array_equal(tables[0][name], tables[1][name]) for name in tables[0])
+    held_out = pd.Series(town[town != 7], name="town")
+    kept = rows[town != 7].set_axis(held_out.index)
+    table = shares.reset_index(drop=True) if names == "column" else named
+    assert BagScore()(model, kept, table, bags=held_out) == BagScore()(model, kept, named, bags=held_out)
 
 
 def test_bounds_of_the_accuracy_are_those_of_all_labelings_of_a_bag():

@@ -6,19 +6,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from apportion.bags.build import build_bags
 from apportion.bags.problems import (
+    FEWEST_TO_DIAGNOSE,
     OPTIONS,
     Problem,
     check_overall_shares,
+    find_coverage,
+    find_doubts,
     find_extra_columns,
     find_other_spellings,
     find_problems,
     find_sum_column,
+    spread_of_bags,
 )
 from apportion.bags.proportions import Proportions, align
-from apportion.errors import DataError
+from apportion.errors import ApportionWarning, DataError
+from apportion.selection.diagnosis import MIN_BAGS, bag_spread
 
 BAGS = list("abc")
 SIZES = np.array([2, 3, 1])
@@ -285,7 +291,147 @@ def test_clicks_of_which_some_convert_are_no_class():
     assert problems_of(table[["converted"]], range(20), sizes, kind="counts", rest="not") == []
 
 
+# --- people who are missing from the table
+
+
+def table_without_nonvoters(m: int = 12):
+    random = np.random.default_rng(0)
+    sizes = random.integers(80, 200, m)
+    table = pd.DataFrame(random.multinomial(1, [0.3, 0.45, 0.25], sizes.sum())).groupby(
+        np.repeat(range(m), sizes)
+    ).sum()  # fmt: skip
+    return table[[0, 1]].set_axis(["left", "right"], axis=1), sizes
+
+
+def test_where_people_are_missing_from_counts_the_rest_is_offered_first():
+    table, sizes = table_without_nonvoters()
+    found = problems_of(table, range(12), sizes, kind="counts")
+    assert len(found) == 12
+    hint = found[0].hint or ""
+    assert 0 < hint.index("{rest}") < hint.index("{normalize}")
+    assert "larger" not in hint
+    assert "{estimate}" not in hint
+    above = problems_of(3 * table, range(12), sizes, kind="counts")[0].hint or ""
+    assert "larger" in above
+    assert "{rest}" not in above
+    shares = table.div(sizes, axis=0)
+    assert "{rest}" in (problems_of(shares, range(12), sizes)[0].hint or "")
+    for scaled in (0.9 * table.div(table.sum(axis=1), axis=0),):
+        hint = problems_of(scaled, range(12), sizes)[0].hint or ""
+        assert 0 < hint.index("{rest}") < hint.index("{normalize}")
+    noisy = problems_of(table, range(12), sizes, kind="counts", std=0.5)[0]
+    assert (noisy.rule, "{rest}" in (noisy.hint or "")) == ("noise", True)
+    assert problems_of(table, range(12), sizes, kind="counts", rest="at home") == []
+
+
+@pytest.mark.parametrize("m", [5, 12, 300])
+def test_noise_does_not_move_all_sums_to_one_side(m):
+    table, sizes = table_without_nonvoters(m)
+    random = np.random.default_rng(1)
+    everyone = table.assign(none=sizes - table.sum(axis=1))
+    noisy = everyone + np.rint(random.normal(0, 4, everyone.shape))
+    options: dict[str, Any] = {"kind": "counts", "std": "estimate"}
+    assert problems_of(noisy, range(m), sizes, **options) == []
+    for more, word in ((table, "{rest}"), (noisy + 8, "{normalize}")):
+        found = problems_of(more, range(m), sizes, **options)
+        assert [problem.rule for problem in found] == (["one-sided"] if m > 10 else [])
+        assert all(word in (problem.hint or "") for problem in found)
+    shares = 100 * table.div(sizes, axis=0)
+    found = problems_of(shares, range(m), sizes, kind="percent", std="estimate")
+    assert [problem.rule for problem in found] == (["one-sided"] if m > 10 else [])
+
+
+def test_a_table_that_leaves_people_out_says_so_where_it_is_rescaled():
+    table, sizes = table_without_nonvoters()
+    options: dict[str, Any] = {"kind": "counts", "normalize": True, "classes": ["left", "right"]}
+    covered = table.to_numpy().sum() / sizes.sum()
+    coverage = find_coverage(align(Proportions(table, **options), range(12), sizes))
+    assert coverage is not None
+    assert coverage.value == pytest.approx(covered)
+    x = np.zeros((sizes.sum(), 1))
+    with pytest.warns(ApportionWarning, match=f"cover {100 * covered:.2g} %"):
+        build_bags(x, bags=np.repeat(range(12), sizes), proportions=Proportions(table, **options))
+    whole = [(9 * table, options), (table, {"kind": "counts", "rest": "at home"})]
+    rounded = table.div(table.sum(axis=1), axis=0).round(2)
+    for given, settings in [*whole, (rounded, {"normalize": True})]:
+        assert find_coverage(align(Proportions(given, **settings), range(12), sizes)) is None
+
+
+# --- rounded numbers
+
+
+@pytest.mark.parametrize(("kind", "step"), [("percent", 0.1), ("percent", 1.0), ("shares", 0.01)])
+def test_the_deviation_of_rounded_numbers_is_said_in_their_units(kind, step):
+    unit = 100 if kind == "percent" else 1
+    parts = np.random.default_rng(0).dirichlet([5.0, 4.0, 3.0, 2.0], 60)
+    table = pd.DataFrame(np.rint(unit * parts / step) * step)
+    sizes = np.full(60, 90)
+    std = step / math.sqrt(12)
+    for options in ({}, {"std": std / 100}):
+        found = problems_of(table, range(60), sizes, kind=kind, **options)
+        assert {problem.rule for problem in found} == {"noise" if options else "sum"}
+        assert f"{std:.3g}" in (found[0].hint or "")
+        assert "{normalize}" in (found[0].hint or "")
+        assert ("percentage points" in (found[0].hint or "")) == (kind == "percent" and bool(options))
+    assert problems_of(table, range(60), sizes, kind=kind, std=float(f"{std:.3g}")) == []
+    assert problems_of(table, range(60), sizes, kind=kind, normalize=True) == []
+
+
+# --- bags that teach little
+
+
+def doubts_of(shares, sizes):
+    return {problem.rule: problem.value for problem in find_doubts(shares, np.asarray(sizes))}
+
+
+def test_random_bags_leave_the_range_of_the_spread_rarely_and_others_mostly():
+    random = np.random.default_rng(0)
+    for m, k in ((4, 2), (12, 3), (60, 4)):
+        sizes = random.integers(40, 200, m)
+        outside = 0
+        for _ in range(1000):
+            spread, low, high = spread_of_bags(
+                random.multinomial(sizes, np.full(k, 1 / k)) / sizes[:, None], sizes
+            )
+            outside += not low <= spread <= high
+        assert outside <= 8
+        towns = random.dirichlet(np.full(k, 3.0), m)
+        spread, _, high = spread_of_bags(towns, sizes)
+        assert spread > high or m == 4
+        torch_spread, _ = bag_spread(torch.from_numpy(towns), torch.from_numpy(sizes))
+        assert spread == pytest.approx(torch_spread)
+
+
+def test_few_bags_and_bags_that_are_alike_or_random_are_noted():
+    random = np.random.default_rng(0)
+    towns = random.dirichlet([3.0, 3.0, 3.0], 60)
+    sizes = np.full(60, 150)
+    assert doubts_of(towns, sizes) == {}
+    assert doubts_of(towns[:5], sizes[:5])["few bags"] == 5
+    by_chance = random.multinomial(150, [0.3, 0.3, 0.4], 60) / 150
+    assert 0.6 < doubts_of(by_chance, sizes)["spread"] < 1.4
+    alike = np.full((60, 3), 1 / 3) + random.choice([-1, 0, 1], (60, 1)) * [1 / 150, -1 / 150, 0]
+    assert doubts_of(alike, sizes)["spread"] < 0.1
+    gaps = np.concatenate([towns, np.full((3, 3), NAN)])
+    assert doubts_of(gaps, np.full(63, 150)) == {}
+    assert doubts_of(np.eye(3), [1, 1, 1]) == {}  # labels
+    assert MIN_BAGS == FEWEST_TO_DIAGNOSE
+
+
 # --- spelling, groupings
+
+
+def test_many_ids_of_another_spelling_are_one_problem_with_a_remedy():
+    table = SHARES.iloc[np.arange(12) % 3].set_axis([f"{i:03d}" for i in range(12)])
+    (problem,) = problems_of(table, [str(i) for i in range(12)], np.full(12, 6))
+    assert (problem.rule, problem.bag, problem.value, problem.row) == ("spelling", "0", "000", 0)
+    assert "zfill(3)" in (problem.hint or "")
+    assert all(repr(name) in problem.message for name in ("000", "001", "002"))
+    few = problems_of(table.iloc[:2], ["0", "1"], [6, 6])
+    assert [problem.value for problem in few] == ["000", "001"]
+    (numbers,) = problems_of(table, range(12), np.full(12, 6))
+    assert numbers.rule == "no common bag"
+    assert ".astype(str).str.zfill(3)" in (numbers.hint or "")
 
 
 def test_ids_that_are_written_otherwise_are_paired():

@@ -7,7 +7,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from apportion.bags.proportions import Proportions, align, check_classes
+from apportion.bags.proportions import Proportions, align, check_classes, key_by_name
 from apportion.errors import DataError, SettingsError
 
 BAGS = list("abc")
@@ -203,3 +203,57 @@ def test_rest_is_what_the_columns_leave_of_each_total():
     assert aligned.values.tolist() == [[3, 1], [10, 0], [0, 5]]
     shares = Proportions(100 * counts.div(sizes, axis=0), "percent", rest="zero")
     assert align(shares, BAGS, sizes).values.tolist() == [[25, 75], [0, 100], [100, 0]]
+
+
+def table_of_towns():
+    """Shares of six towns, numbered from one, in an index that only counts."""
+    no = np.linspace(0.1, 0.6, 6)
+    return pd.DataFrame({"town": range(1, 7), "no": no, "yes": 1 - no})
+
+
+MOVED = {
+    "one left out": lambda table: table[table.town != 3],
+    "sorted": lambda table: table.sort_values("no", ascending=False),
+    "drawn": lambda table: table.sample(frac=1, random_state=0),
+    "as it is": lambda table: table,
+    "with a total": lambda table: pd.concat([table, table.tail(1).assign(town=99)]),
+}
+
+
+@pytest.mark.parametrize("case", MOVED)
+def test_the_column_with_the_name_of_the_bags_has_their_ids(case):
+    table = table_of_towns()
+    expected = table.set_index("town")[["no", "yes"]]
+    towns = pd.Series([1, 2, 3, 4, 5, 6], name="town")
+    given = Proportions(MOVED[case](table), classes=["no", "yes"], missing_bags="allow")
+    for names in (towns, towns.to_frame(), pl.Series("town", towns.to_list())):
+        aligned = align(key_by_name(given, names), towns.tolist(), np.ones(6, int))
+        known = aligned.rows >= 0
+        np.testing.assert_array_equal(aligned.values[known], expected[known])
+    assert key_by_name(given, towns.to_numpy(), "town").key == "town"  # the name of a grouping
+    assert key_by_name(given, towns.rename("no")).key is None  # a class holds no ids
+    assert key_by_name(Proportions(table, key="no"), towns).key == "no"
+
+
+@pytest.mark.parametrize("case", ["one left out", "sorted", "drawn"])
+@pytest.mark.parametrize("subset", [False, True])
+@pytest.mark.parametrize("key", ["number", "text", "letters"])
+def test_row_numbers_are_no_ids_beside_a_column_that_may_name_the_bags(case, subset, key):
+    table = MOVED[case](table_of_towns())
+    table["town"] = table.town.map(
+        {"number": int, "text": "{:03d}".format, "letters": "abcdefg".__getitem__}[key]
+    )
+    table.index = pd.Index(table.index.tolist())  # pandas may sort a RangeIndex to another one
+    with pytest.raises(DataError) as error:
+        values_of(table, [1, 2, 3, 4, 5], subset=subset, classes=["no", "yes"], missing_bags="allow")
+    assert error.value.value == "town"
+
+
+def test_an_index_of_whole_numbers_has_the_ids_if_it_has_a_name_or_no_column_can():
+    table = table_of_towns().drop(columns="town").set_axis([4, 1, 6, 2, 3, 5])
+    expected = table.sort_index().to_numpy()
+    np.testing.assert_array_equal(values_of(table, range(1, 7)), expected)
+    more = table.assign(turnout=[0.71, 0.72, 0.73, 0.74, 0.75, 0.76], county=[1, 1, 1, 2, 2, 2])
+    np.testing.assert_array_equal(values_of(more, range(1, 7), classes=["no", "yes"]), expected)
+    named = table.rename_axis("town").assign(total=[10, 20, 30, 40, 50, 60])
+    np.testing.assert_array_equal(values_of(named, range(1, 7), classes=["no", "yes"]), expected)

@@ -143,7 +143,7 @@ def tabulate(
     built = group_bags(n, bags, proportions, weight)
     X = take_instances(X, built.source.numpy())
     rows = group_by(groups, built.source.numpy())
-    table = None if proportions is None else name_bags(as_proportions(proportions), built)
+    table = None if proportions is None else name_bags(as_proportions(proportions), built, bags)
     if not _is_fitted(model):
         if bags is None:
             raise SettingsError("the model is not fitted; fit it, or pass bags= and proportions=")

@@ -36,6 +36,7 @@ from apportion.bags.problems import (
     OPTIONS,
     check_overall_shares,
     check_same_classes,
+    find_coverage,
     find_problems,
     raise_problem,
 )
@@ -45,6 +46,7 @@ from apportion.bags.proportions import (
     as_proportions,
     clip_rounding_residue,
     is_missing,
+    key_by_name,
     without_torch,
 )
 from apportion.errors import ApportionWarning, DataError, SettingsError, did_you_mean
@@ -141,6 +143,7 @@ def _build_grouping(
         if ids is None:
             raise DataError("proportions belong to bags; pass bags=, the bag id of every row")
         _refuse_whole_tables(ids, proportions)
+        proportions = key_by_name(proportions, ids)
         shares, precision, classes = read_shares(proportions, groups.names, mass)
         exact = as_proportions(proportions).std is None
         if np.isnan(shares).all():
@@ -171,6 +174,9 @@ def read_shares(
     aligned = align(proportions, bags, sizes, subset=subset, unavailable=unavailable)
     for problem in find_problems(aligned):
         raise_problem(problem)
+    coverage = None if subset else find_coverage(aligned)
+    if coverage is not None:
+        warnings.warn(coverage.text(), ApportionWarning, stacklevel=5)
     shares, precision = clean_proportions(aligned, predicted)
     return shares, precision, aligned.classes
 
@@ -294,7 +300,7 @@ def tables_of_groupings(bags: Mapping[Hashable, Any], proportions: Any) -> dict[
             raise DataError(
                 f"grouping {name!r} has bags but no table; pass proportions={{{wanted}}}", value=name
             )
-    tables = {name: as_proportions(proportions[name]) for name in bags}
+    tables = {name: key_by_name(proportions[name], ids, name) for name, ids in bags.items()}
     return _add_missing_classes(tables)
 
 
@@ -508,7 +514,7 @@ def expand_proportions(proportions: Any, bags: Any) -> Any:
     """
     if bags is None:
         raise DataError("bags is missing; pass bags=, the bag id of every row")
-    options = as_proportions(proportions)
+    options = key_by_name(proportions, bags)
     if options.std is not None or options.missing_bags == "allow":
         name = "missing_bags" if options.std is None else "std"
         hint = "fit on the table itself, or leave it out for a search and fit on the table afterwards"

@@ -105,6 +105,7 @@ class LazyIds:
 
     def __init__(self, frame: Any, name: str) -> None:
         self.frame = frame.select(name)
+        self.name = name
 
     def __len__(self) -> int:
         return count_rows(self.frame)

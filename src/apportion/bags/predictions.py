@@ -15,7 +15,7 @@ from apportion.bags.bags import Bags
 from apportion.bags.build import BuiltBags, column_names, group_rows, read_shares
 from apportion.bags.denoise import predict_shares
 from apportion.bags.instances import check_row_order, read_weight
-from apportion.bags.proportions import Proportions, as_proportions
+from apportion.bags.proportions import Proportions, key_by_name
 from apportion.errors import DataError
 
 
@@ -41,7 +41,7 @@ def bags_of_predictions(
     groups = group_rows(bags, len(x))
     weight = read_weight(weight, len(x))
     mass = groups.sizes if weight is None else np.bincount(groups.number, weight, len(groups.sizes))
-    table = as_proportions(proportions)
+    table = key_by_name(proportions, bags)
     if classes is None:
         _check_column_order(table)
     elif table.classes is None:

@@ -21,12 +21,24 @@ from apportion.bags.denoise import (
     sums_beyond_noise,
     to_common_total,
 )
-from apportion.bags.proportions import COUNT_TOLERANCE, SUM_TOLERANCE, Aligned, Proportions
+from apportion.bags.proportions import (
+    COUNT_TOLERANCE,
+    SUM_TOLERANCE,
+    Aligned,
+    Proportions,
+    align_to_itself,
+    rename_bags,
+)
 from apportion.errors import DataError
 
+MANY = 3  # with more ids of another spelling, one message has the first ones and their number
+FEW_TO_LEARN = 10  # bags; with fewer, what is learned may be chance
+FEWEST_TO_DIAGNOSE = 6  # bags; that is MIN_BAGS of selection/diagnosis
 FEW = 3  # with at least this many bags, sums that fit are not a coincidence
 NEARLY_ALL = 0.95  # of the bags: a few typing errors must not hide what a column is
 MAX_STRAY_COLUMNS = 3  # the most columns to search for that are not classes, besides those above the total
+SURE = 1e-3  # noise gives nearly all sums the same sign this rarely
+COVERED = 0.98  # sums below this part of their totals are more than rounded
 OVERALL_TOLERANCE = 0.01  # overall shares of two groupings may differ by this much, for example by rounding
 SAME = 1e-6  # shares that differ by less are equal
 
@@ -91,8 +103,11 @@ def find_problems(aligned: Aligned) -> Iterator[Problem]:
 
     Later rules skip bags that already have a finding, so that one mistake is reported once.
     """
-    yield from _check_bags(aligned)
+    spellings = _find_spellings(aligned)
+    yield from _check_bags(aligned, spellings)
+    aligned = rename_bags(aligned, {other: bag for other, (bag, _) in spellings.items()})
     if not (aligned.rows >= 0).any():
+        yield from _check_columns_alone(aligned)
         return
     strays = list(_find_stray_columns(aligned))
     yield from strays
@@ -123,29 +138,47 @@ _Finding = tuple[Problem, Any]  # a problem, and the indices of the bags that it
 # --- ids
 
 
-def _check_bags(aligned: Aligned) -> Iterator[Problem]:
+def _find_spellings(aligned: Aligned) -> dict[str, tuple[str, str]]:
+    """Ids of the table that are written otherwise in the data, see `find_other_spellings`."""
+    listed = set(aligned.table_bags or ())
+    here = set(aligned.bags)
+    absent = [bag for bag in aligned.bags if bag not in listed]
+    return find_other_spellings(absent, [bag for bag in dict.fromkeys(listed) if bag not in here])
+
+
+def _check_columns_alone(aligned: Aligned) -> Iterator[Problem]:
+    """What is wrong with the columns of a table, none of whose bags is in the data."""
+    if not aligned.table_bags or len(aligned.classes) < 2:
+        return
+    alone = align_to_itself(aligned)
+    strays = list(_find_stray_columns(alone))
+    yield from strays
+    kind = None if strays else _check_kind(alone)
+    if kind is not None:
+        yield kind
+
+
+def _check_bags(aligned: Aligned, spellings: Mapping[str, tuple[str, str]]) -> Iterator[Problem]:
     """The bags of the data are in the table, each once, and written alike."""
     if aligned.table_bags is None:
         return
     listed = set(aligned.table_bags)
     here = set(aligned.bags)
     absent = [bag for bag in aligned.bags if bag not in listed]
-    strange = [bag for bag in dict.fromkeys(aligned.table_bags) if bag not in here]
-    first_row = {bag: i for i, bag in reversed(list(enumerate(aligned.table_bags)))}
-    spellings = find_other_spellings(absent, strange)
-    for other, (bag, how) in spellings.items():
-        message = f"bag {other!r} of the table {how} in the data"
-        hint = "spell it the same way in both"
-        yield Problem("spelling", message, hint, bag=bag, value=other, row=first_row[other])
+    yield from _describe_spellings(spellings, aligned.table_bags)
     if not spellings and absent and len(absent) == len(aligned.bags) and len(aligned.table_bags):
         one, other = aligned.bags[0], aligned.table_bags[0]
         message = (
             f"no bag of the data is in the table: the data has {one!r} ({type(one).__name__}), "
             f"the table {other!r} ({type(other).__name__})"
         )
-        yield Problem(
-            "no common bag", message, "write the ids the same way in both, as text or as numbers", bag=one
-        )
+        hint = "write the ids the same way in both, as text or as numbers"
+        texts = [bag for bag in (*aligned.bags, *aligned.table_bags) if isinstance(bag, str)]
+        if {type(one), type(other)} == {int, str} and texts[0].isdigit():
+            width = max(len(text) for text in texts if text.isdigit())
+            zeros = f".str.zfill({width})" if any(text.startswith("0") for text in texts) else ""
+            hint += f", such as with .astype(str){zeros} of pandas for the numbers"
+        yield Problem("no common bag", message, hint, bag=one)
         return
     seen = set()
     for i, bag in enumerate(aligned.table_bags):
@@ -161,6 +194,30 @@ def _check_bags(aligned: Aligned) -> Iterator[Problem]:
             message = f"bag {bag!r} has {_rows(size)} of data but no row in the table"
             hint = _advise(aligned, "add it or drop its rows", missing_bags="if its proportions are unknown")
             yield Problem("missing bag", message, hint, bag=bag, value=size)
+
+
+def _describe_spellings(
+    spellings: Mapping[str, tuple[str, str]], rows: Sequence[Hashable]
+) -> Iterator[Problem]:
+    """A problem for each misspelled id, or one for all of them if they are many."""
+    first_row = {bag: i for i, bag in reversed(list(enumerate(rows)))}
+    found = sorted(spellings.items(), key=lambda each: first_row[each[0]])
+    hint = "spell it the same way in both"
+    if len(found) > MANY:
+        some = ", ".join(f"{other!r} {how}" for other, (_, how) in found[:MANY])
+        message = f"{len(found)} bags of the table are spelled otherwise in the data: {some}, …"
+        pairs = [(other.strip(), bag.strip()) for other, (bag, _) in found]
+        if all(other.lstrip("0") == bag.lstrip("0") for other, bag in pairs):
+            width = max(len(name) for pair in pairs for name in pair)
+            hint = (
+                f"write zeros at the front in both or in neither, such as with .str.zfill({width}) of pandas"
+            )
+        other, (bag, _) = found[0]
+        yield Problem("spelling", message, hint, bag=bag, value=other, row=first_row[other])
+        return
+    for other, (bag, how) in found:
+        message = f"bag {other!r} of the table {how} in the data"
+        yield Problem("spelling", message, hint, bag=bag, value=other, row=first_row[other])
 
 
 def find_other_spellings(
@@ -297,7 +354,7 @@ def _find_size_columns(aligned: Aligned, columns: Sequence[int]) -> list[int]:
     complete = np.isfinite(aligned.values).all(1)
     counts = aligned.values[complete][:, columns]
     sizes = aligned.sizes[complete]
-    if len(sizes) < 2 or not (counts.sum(1) > sizes).any():
+    if len(sizes) < 2 or not sizes.any() or not (counts.sum(1) > sizes).any():
         return []
     if aligned.options.normalize and np.ptp(sizes) == 0:
         return []
@@ -398,7 +455,8 @@ def _check_kind(aligned: Aligned) -> Problem | None:
 def _wrong_kind(aligned: Aligned, i: int, given: str, kind: str) -> Problem:
     numbers = ", ".join(f"{value:.4g}" for value in aligned.values[i, :5])
     numbers += ", …" if aligned.values.shape[1] > 5 else ""
-    message = f"bag {aligned.bags[i]!r} has [{numbers}] as {given} of its {_rows(aligned.sizes[i])}"
+    message = f"bag {aligned.bags[i]!r} has [{numbers}] as {given}"
+    message += f" of its {_rows(aligned.sizes[i])}" if aligned.sizes[i] else ""
     words = {"shares": "shares", "counts": "counts", "percent": "percentages"}[kind]
     hint = f"these look like {words}"
     if kind not in aligned.unavailable:
@@ -512,24 +570,52 @@ def _sum_hint(aligned: Aligned, usable: np.ndarray) -> str:
     """What to do about sums that are off, judged by those of all bags."""
     totals = aligned.totals[usable]
     sums = aligned.values[usable].sum(1)
+    short = _fall_short(sums, totals)
+    if aligned.counts and short:
+        return _advise(
+            aligned, "correct them", rest="if the other rows are a class of their own, such as non-voters",
+            normalize="if the other rows are divided like these",
+        )  # fmt: skip
     if aligned.counts:
         return _advise(
             aligned, "correct them", normalize="if they are counts of a larger group",
             estimate="if noise was added to them",
         )  # fmt: skip
     if (np.abs(sums - totals) <= _rounding_tolerance(aligned, usable)).all():
-        return _advise(aligned, "correct them", normalize="if they are rounded", std="if noise was added")
+        step, noise = _find_rounding(aligned.values[usable], totals), "if noise was added"
+        if step:
+            noise += f", or {step / math.sqrt(12):.3g} for numbers rounded to {step:g} (step / √12)"
+        return _advise(aligned, "correct them", normalize="if they are rounded", std=noise)
     if _is_interval(aligned, usable):
         both = "give [1 - middle, middle], and width / √12 as the standard deviation"
         return f"if they are the ends of an interval, {both}"
     if _sums_are_constant(aligned, usable):
-        return _advise(
-            aligned, "correct them", normalize="if all bags are meant to have this sum",
-            rest="if the rest is a class of its own",
-        )  # fmt: skip
-    if (sums <= totals * (1 + SUM_TOLERANCE)).all():
+        rest = {"rest": "if the rest is a class of its own"}
+        rescaled = {"normalize": "if all bags are meant to have this sum"}
+        cases = rest | rescaled if short else rescaled | rest
+        return _advise(aligned, "correct them", **cases)
+    if short or (sums <= totals * (1 + SUM_TOLERANCE)).all():
         return _advise(aligned, "correct them", rest="if the rest is a class of its own")
     return _advise(aligned, "correct them, or drop columns that are not classes", std="if noise was added")
+
+
+def _fall_short(sums: np.ndarray, totals: np.ndarray) -> bool:
+    """Whether nearly all sums are below their totals."""
+    return bool(np.mean(sums < totals * (1 - SUM_TOLERANCE)) >= NEARLY_ALL)
+
+
+def find_coverage(aligned: Aligned) -> Problem | None:
+    """What is to be known of numbers that `normalize` scales up: they leave out a part of the rows."""
+    sums = np.nansum(aligned.values, axis=1)
+    known = ~np.isnan(aligned.values).all(1) & (sums > 0)
+    total = aligned.totals[known].sum()
+    if not aligned.options.normalize or not total or sums[known].sum() >= COVERED * total:
+        return None
+    part = float(sums[known].sum() / total)
+    message = f"{_plural(aligned)} cover {100 * part:.2g} % of the rows"
+    message += "; the other rows are assumed to be divided like these"
+    hint = "if they are a class of their own, pass {rest} in place of normalizing"
+    return Problem("coverage", message, hint, value=part)
 
 
 def _is_interval(aligned: Aligned, usable: np.ndarray) -> bool:
@@ -579,6 +665,13 @@ def _sums_are_constant(aligned: Aligned, usable: np.ndarray) -> bool:
         m, k = values.shape
         tolerance = tolerance + (6 + math.log(m)) * math.sqrt(k) * aligned.options.std
     return bool((np.abs(sums - expected) <= tolerance).all())
+
+
+def _find_rounding(values: np.ndarray, totals: np.ndarray) -> float:
+    """The step to which all numbers are rounded if that explains the errors of all sums, or 0."""
+    step = _rounding_step(values)
+    explained = np.abs(values.sum(1) - totals) <= 1.001 * values.shape[1] * step / 2
+    return step if step and explained.all() else 0.0
 
 
 def _rounding_tolerance(aligned: Aligned, usable: np.ndarray) -> np.ndarray:
@@ -632,16 +725,31 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         message = "noise is estimated from the errors of the sums, but all sums are right"
         yield Problem("std", message, "pass the standard deviation as a number", value=std), []
         return
+    if isinstance(std, str) and _are_one_sided(sums - totals, totals):
+        short = bool(np.median(sums - totals) < 0)
+        side = "below" if short else "above"
+        message = f"nearly all sums are {side} their totals, and noise would move as many up as down"
+        hint = "pass the standard deviation as a number"
+        if short:
+            hint = "pass {rest} in place of the estimate if what is missing is a class of its own, or " + hint
+        elif aligned.counts:
+            hint += ", or pass {normalize} in place of the estimate if they are counts of a larger group"
+        yield Problem("one-sided", message, hint, value=float(np.median((sums - totals) / totals))), []
+        return
     unexplained = sums_beyond_noise(values, totals, std)
+    in_units = "" if aligned.counts or options.normalize else _noise_units(aligned, values, totals)
     for i in unexplained.tolist():
         of = f" but {_rows(totals[i])} of data" if aligned.counts else ""
         what = f"has {_plural(aligned)} that sum to {sums[i]:.6g}{of}, which {noise} does not explain"
-        if aligned.counts:
+        if _fall_short(sums, totals):
+            hint = _advise(aligned, "correct them", rest="if the rest is a class of its own")
+        elif aligned.counts:
             hint = _advise(
                 aligned, "correct them", normalize="and the deviation in their units, for a larger group"
             )
         else:
             hint = _advise(aligned, "correct them", percent="if these are percentages")
+        hint += in_units
         yield _about_bag(aligned, int(usable[i]), "noise", what, hint, sums[i]), usable[i]
     if len(unexplained):
         return
@@ -652,6 +760,26 @@ def _check_noise(aligned: Aligned, doubtful: np.ndarray) -> Iterator[_Finding]:
         what = f"has {values[i, j]:g} for class {aligned.classes.tolist()[j]!r} and {totals[i]:g} for all"
         what += f", which {noise} does not explain"
         yield _about_cell(aligned, int(usable[i]), j, "noise", what, hint), usable[i]
+
+
+def _noise_units(aligned: Aligned, values: np.ndarray, totals: np.ndarray) -> str:
+    """More of a hint: in which units the deviation is, and what it is for rounded shares."""
+    percent = aligned.options.kind == "percent"
+    units = "; the standard deviation is in percentage points" if percent else ""
+    step = _find_rounding(values, totals)
+    if step:
+        what = f"numbers rounded to {step:g} have {step / math.sqrt(12):.3g} (step / √12)"
+        units += f"{',' if units else ';'} {what}, or pass {{normalize}} in its place"
+    return units
+
+
+def _are_one_sided(off: np.ndarray, totals: np.ndarray) -> bool:
+    """Whether nearly all errors (m,) of sums have one sign, in more bags than chance explains."""
+    signs = np.sign(off[np.abs(off) > 1e-9 * totals])
+    n, most = len(signs), int(max((signs > 0).sum(), (signs < 0).sum()))
+    if most < NEARLY_ALL * n:
+        return False
+    return n > 100 or 2 * sum(math.comb(n, i) for i in range(most, n + 1)) < SURE * 2**n
 
 
 # --- uninformative bags, groupings that contradict each other
@@ -669,6 +797,52 @@ def check_bags_differ(shares: np.ndarray) -> Iterator[Problem]:
         what = "there is one bag" if len(known) == 1 else f"all {len(known)} bags have the same proportions"
         hint = "pass bags that differ, or known_labels for some rows"
         yield Problem("identical bags", f"{what}, so nothing tells the classes apart", hint)
+
+
+def find_doubts(shares: np.ndarray, sizes: np.ndarray) -> Iterator[Problem]:
+    """What is to be known of bags with exact shares (m, k), although they can be learned from; NaN: unknown.
+
+    They are few, or differ as little as random bags, or less. `value` is their number, or their spread.
+    """
+    known = np.isfinite(shares).all(1)
+    shares, sizes = shares[known], sizes[known]
+    m = len(shares)
+    if not m or sizes.max() <= 1:
+        return
+    few = m < FEW_TO_LEARN
+    if few:
+        bags = "1 bag is" if m == 1 else f"{m} bags are"
+        message = f"{bags} few: their differences may be chance, or have reasons that no column shows"
+        yield Problem("few bags", message, f"diagnose needs at least {FEWEST_TO_DIAGNOSE}", value=m)
+    spread, low, high = spread_of_bags(shares, sizes)
+    if spread < low:
+        message = f"bags differ less than if people had been dealt out at random (spread {spread:.2g}, not 1)"
+        message += ": their proportions are nearly alike, were smoothed, or are not of these rows"
+        yield Problem("spread", message, "nothing about single rows can be learned from them", value=spread)
+    elif spread <= high:
+        message = f"bags differ no more than if people had been dealt out at random (spread {spread:.2g})"
+        hint = (
+            "so few random bags say next to nothing"
+            if few
+            else "many or small random bags can be learned from"
+        )
+        yield Problem("spread", message, hint, value=spread)
+
+
+def spread_of_bags(shares: np.ndarray, sizes: np.ndarray) -> tuple[float, float, float]:
+    """The variance of shares (m, k) over that of random bags of these sizes, and the range of the latter.
+
+    It is Pearson's statistic over its degrees of freedom. Random bags leave the range once in 500 times,
+    by the approximation of Wilson and Hilferty (1931).
+    """
+    n = sizes[:, None].astype(float)
+    overall = (shares * n).sum(0) / n.sum()
+    present = overall > 0
+    freedom = max(1, (len(sizes) - 1) * (int(present.sum()) - 1))
+    statistic = (n * np.square(shares - overall))[:, present] / overall[present]
+    part = 2 / (9 * freedom)
+    low, high = (max(0.0, 1 - part + z * math.sqrt(part)) ** 3 for z in (-3.09, 3.09))
+    return float(statistic.sum()) / freedom, low, high
 
 
 def check_same_classes(classes: Mapping[Any, Sequence[Any]]) -> Iterator[Problem]:

@@ -43,7 +43,8 @@ class Proportions:
         What the numbers are: shares that sum to 1, percentages that sum to 100, or counts that sum to the
         number of rows of the bag.
     key : str, optional
-        The column of a frame that names the bags. None: the index, or the column that has their ids.
+        The column of a frame that names the bags. None: the column with the name of the bags of the rows, or
+        else the index or the column that has their ids.
     classes : sequence, optional
         Which columns of a frame are classes. For a table without names, the names of its columns in order.
     std : float or "estimate", optional
@@ -119,6 +120,42 @@ def as_proportions(table: Any) -> Proportions:
     return table if isinstance(table, Proportions) else Proportions(table)
 
 
+def key_by_name(proportions: Any, bags: Any, grouping: Any = None) -> Proportions:
+    """`Proportions` whose key is the column with the name of the bags, or of their grouping, if there is one.
+
+    The name of the bags is that of a series, such as a column of X.
+    """
+    options = as_proportions(proportions)
+    table = options.table
+    if options.key is not None or not (is_pandas_dataframe(table) or is_polars_dataframe(table)):
+        return options
+    for name in (name_of_bags(bags), grouping):
+        is_class = options.classes is not None and name in list(options.classes)
+        if isinstance(name, str) and name in list(table.columns) and not is_class:
+            return replace(options, key=name)
+    return options
+
+
+def fix_key(options: Proportions, bags: Sequence[Hashable]) -> Proportions:
+    """The same for a frame, read for some of these bags as it is for all of them."""
+    table = options.table
+    if options.key is not None:
+        return options
+    key = _find_key(table, set(bags), list(options.classes or []), subset=False)
+    if key is not None:
+        return replace(options, key=key)
+    if table.index.name is None and table.index.nlevels == 1:
+        return replace(options, table=table.rename_axis("bag"))
+    return options
+
+
+def name_of_bags(bags: Any) -> str | None:
+    """The name of the column that bag ids come from, if they know it."""
+    one_column = (is_pandas_dataframe(bags) or is_polars_dataframe(bags)) and bags.shape[1] == 1
+    name = list(bags.columns)[0] if one_column else getattr(bags, "name", None)
+    return name if isinstance(name, str) and name else None
+
+
 @dataclass(frozen=True)
 class Aligned:
     """The numbers of a table: one row per bag, one column per class, in the units of the table."""
@@ -131,8 +168,13 @@ class Aligned:
     rows: np.ndarray  # (m,) the row of each bag in the table, counted from 0; -1: it has none
     options: Proportions
     counts: bool  # whether the numbers are counts, and not shares or percentages
-    table_bags: Sequence[Hashable] | None = None  # the ids in the table, row by row; None: it has none
-    unavailable: frozenset[str] = frozenset()  # options that hints must not recommend here
+    table: "_Table"  # as it was read
+    unavailable: frozenset[str]  # options that hints must not recommend here
+
+    @property
+    def table_bags(self) -> Sequence[Hashable] | None:
+        """The ids in the table, row by row; None: it has none."""
+        return self.table.bags
 
     def drop_classes(self, columns: Sequence[int]) -> "Aligned":
         """The same without these columns."""
@@ -154,7 +196,32 @@ def align(
     `subset` says that the table usually has many more bags than these.
     """
     options = as_proportions(proportions)
-    table = _read(options, bags, subset)
+    return _place_rows(_read(options, bags, subset), options, bags, sizes, unavailable)
+
+
+def rename_bags(aligned: Aligned, names: Mapping[Hashable, Hashable]) -> Aligned:
+    """The same with other ids for some rows of the table: {id in the table: id of the bag}."""
+    table = aligned.table
+    if not names or table.bags is None:
+        return aligned
+    renamed = table._replace(bags=[names.get(bag, bag) for bag in table.bags])
+    return _place_rows(renamed, aligned.options, aligned.bags, aligned.sizes, aligned.unavailable)
+
+
+def align_to_itself(aligned: Aligned) -> Aligned:
+    """All rows of the table as bags of unknown sizes, which are zero."""
+    bags = list(dict.fromkeys(aligned.table.bags or ()))
+    sizes = np.zeros(len(bags), np.int64)
+    return _place_rows(aligned.table, aligned.options, bags, sizes, aligned.unavailable)
+
+
+def _place_rows(
+    table: "_Table",
+    options: Proportions,
+    bags: Sequence[Hashable],
+    sizes: np.ndarray,
+    unavailable: frozenset[str],
+) -> Aligned:
     if table.bags is None:
         _check_array(table.values, bags)
         rows = np.arange(len(bags))
@@ -175,7 +242,7 @@ def align(
         totals = sizes.astype(float)
     else:
         totals = np.full(len(sizes), 100.0 if options.kind == "percent" else 1.0)
-    aligned = Aligned(values, bags, sizes, totals, classes, rows, options, counts, table.bags, unavailable)
+    aligned = Aligned(values, bags, sizes, totals, classes, rows, options, counts, table, unavailable)
     return aligned if options.rest is None else _add_rest(aligned)
 
 
@@ -442,7 +509,7 @@ def _find_key(table: Any, names: set[Hashable], classes: list[Any], subset: bool
     columns = [name for name in table.columns if name not in classes]
     values = {name: _column_values(table[name]) for name in columns}
     found = [name for name in columns if _has_all(values[name], names)]
-    counting = pandas and type(table.index).__name__ == "RangeIndex"
+    counting = pandas and type(table.index).__name__ == "RangeIndex" and table.index.name is None
     if counting and (len(names) >= FEW or (subset and classes)):
         exact = [name for name in found if _has_each_once(values[name], names, subset)]
         if not exact and not names <= set(index):
@@ -457,6 +524,8 @@ def _find_key(table: Any, names: set[Hashable], classes: list[Any], subset: bool
             what = f"both the index and column {name!r} of the table name the bags"
             raise DataError(f"{what}; pass key={name!r}, or drop the column", value=name)
     if pandas and set(index) & names:
+        if table.index.name is None and table.index.dtype.kind in "iu":
+            _refuse_doubtful_index(set(index), values, names, chosen=bool(classes))
         return None
     if not found:
         found = [name for name in columns if _has_most(values[name], names)]
@@ -491,11 +560,32 @@ def _has_most(values: list[Any], names: set[Hashable]) -> bool:
     return len(names) < 2 * len(values) and len(set(values) & names) == len(values)
 
 
+def _refuse_doubtful_index(
+    index: set[Hashable], columns: Mapping[Any, list[Any]], names: set[Hashable], *, chosen: bool
+) -> None:
+    """Raise DataError for whole numbers without a name beside a column that may name the bags.
+
+    The numbers may be those of rows, some of which were left out or moved. If the classes are `chosen`, any
+    column besides them with another value in every row may name the bags, and the index may not.
+    """
+    n_matched = len(index & names)
+    for name, values in columns.items():
+        if len(set(values)) < len(values) or None in values or _has_fractions(values):
+            continue
+        if chosen or len(set(values) & names) > n_matched:
+            what = f"the bags may be named by column {name!r} of the table or by its index, which has no name"
+            hint = f"pass key={name!r}, or name the index, such as with table.rename_axis('bag')"
+            raise DataError(f"{what}; {hint}", value=name)
+
+
+def _has_fractions(values: list[Any]) -> bool:
+    return any(isinstance(value, float) and value % 1 != 0 for value in values)
+
+
 def _refuse_row_numbers(index: Any, names: set[Hashable]) -> None:
     """Raise DataError for an index that only numbers the rows, unless bags are numbered in the same way."""
     counting = type(index).__name__ == "RangeIndex" and index.name is None and index[:1].tolist() == [0]
-    unmatched = names.symmetric_difference(index) if counting else set()
-    if unmatched:
-        bag = next(iter(unmatched))
+    if counting and names != set(index):
+        bag = next(iter(names.difference(index) or names))
         what = f"the index of the table only numbers its rows from 0 to {len(index) - 1}, unlike bag {bag!r}"
         raise DataError(f"{what}; pass key= for the column of the bags, or use table.set_index(...)")

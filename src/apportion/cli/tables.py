@@ -1,5 +1,6 @@
 """Commands about tables: check, fit, predict, diagnose, tabulate and export."""
 
+import warnings
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -77,7 +78,7 @@ def fit(
     from apportion._device import find_device
     from apportion._untrusted import check_writable_place
     from apportion.cli.progress import Progress
-    from apportion.errors import ModelError, SettingsError
+    from apportion.errors import ApportionWarning, ModelError, SettingsError
 
     if not is_saved_by(checkpoint, out):
         check_writable_place(out, folder=True, error=ModelError)
@@ -96,6 +97,7 @@ def fit(
     for note in checked.report.notes:
         show(note)
     checked.report.raise_problems()
+    warnings.filterwarnings("ignore", r"(counts|shares|percentages) cover", ApportionWarning)  # was a note
 
     from apportion.checkpoints import open_checkpoint
     from apportion.estimator import ProportionClassifier

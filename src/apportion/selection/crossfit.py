@@ -14,7 +14,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from apportion._random import stream
 from apportion.bags.bags import Bags
-from apportion.bags.proportions import Proportions
+from apportion.bags.proportions import Proportions, fix_key, key_by_name
 from apportion.errors import SettingsError
 
 LARGE = 1_000_000  # rows; half of them are enough to learn from
@@ -156,8 +156,11 @@ def take_instances(X: Any, rows: np.ndarray) -> Any:
     return [X[i] for i in rows.tolist()]
 
 
-def name_bags(table: Proportions, bags: Bags) -> Proportions:
-    """A table whose rows follow all bags as one that names them; others as they are."""
+def name_bags(table: Proportions, bags: Bags, ids: Any = None) -> Proportions:
+    """A table that is read for some of its bags as it is for all of them, whose `ids` may have a name."""
+    table = key_by_name(table, ids)
+    if is_pandas_dataframe(table.table) or is_polars_dataframe(table.table):
+        return fix_key(table, bags.ids)
     if not isinstance(table.table, np.ndarray | torch.Tensor | list | tuple):
         return table
     return replace(table, table=dict(zip(bags.ids, np.asarray(table.table), strict=True)))

@@ -247,7 +247,7 @@ def _diagnose_grouping(
         probabilities = np.asarray(model.predict_proba(take_instances(X, rows)))
     else:
         probabilities = np.empty((len(rows), len(built.classes)))
-        named = name_bags(as_proportions(table), built.bags)
+        named = name_bags(as_proportions(table), built.bags, ids)
         for _ in cross_fit(model, X, bags, named, probabilities, folds=folds, seed=seed, rows=rows):
             pass
         fold_of_bag = assign_folds(bags, folds, seed)

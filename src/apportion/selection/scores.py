@@ -18,7 +18,7 @@ from apportion.bags.bags import Bags, bag_means, exact_bag_means
 from apportion.bags.build import Groups, column_names, group_rows, table_from_rows
 from apportion.bags.instances import check_row_order, read_weight
 from apportion.bags.predictions import bags_of_predictions
-from apportion.bags.proportions import Proportions, without_torch
+from apportion.bags.proportions import Proportions, name_of_bags, without_torch
 from apportion.errors import DataError, SettingsError
 from apportion.evaluate import bag_correlation, entropy
 from apportion.methods.count_likelihood import count_log_likelihood
@@ -181,7 +181,7 @@ def _held_out_bags(estimator: Any, probabilities: np.ndarray, X: Any, y: Any, ba
     check_row_order(X, bags)
     classes = estimator.classes_
     groups = group_rows(bags, len(probabilities))
-    if _has_one_row_per_bag(y, groups):
+    if _has_one_row_per_bag(y, groups) or _has_column(y, name_of_bags(bags)):
         table = y
     elif np.ndim(y) == 1:
         table = _count_labels(np.asarray(without_torch(y)), groups, np.asarray(classes))
@@ -218,6 +218,11 @@ def _has_one_row_per_bag(y: Any, groups: Groups) -> bool:
     if not set(groups.names) <= set(y.index):
         return False
     return len(y) != n_rows or not _is_constant_in_bags(y.to_numpy(), groups.number)
+
+
+def _has_column(y: Any, name: str | None) -> bool:
+    """Whether `y` is a table of bags, whose ids are in the column of this name."""
+    return (is_pandas_dataframe(y) or is_polars_dataframe(y)) and name is not None and name in list(y.columns)
 
 
 def _is_constant_in_bags(y: np.ndarray, bag_of_row: np.ndarray) -> bool:

@@ -20,6 +20,8 @@ from apportion.bags.problems import (
     check_bags_differ,
     check_overall_shares,
     check_same_classes,
+    find_coverage,
+    find_doubts,
     find_problems,
 )
 from apportion.bags.proportions import Aligned, Proportions, align
@@ -35,8 +37,9 @@ from apportion.tables.features import (
 )
 from apportion.tables.images import ImageColumn, check_images
 from apportion.tables.read import clean_errors, first_texts, is_text_file, read_table
-from apportion.tables.spec import BagColumn, CheckReport, TableSpec
+from apportion.tables.spec import SHOWN, BagColumn, CheckReport, TableSpec
 
+DIGITS = re.compile(r"[0-9]+")
 NAMELESS = re.compile(r"|Unnamed: \d+|_duplicated_\d+|__index_level_\d+__")  # as pandas and polars write it
 
 
@@ -75,9 +78,8 @@ def check(spec: TableSpec, *, learn: bool = True) -> CheckedTable:
         if learn and aligned and not report.groups:
             if spec.image is None:
                 note_giveaways(spec, frame, report, checked.classes)
-            report.notes[:0] = [
-                _summary(spec, *each) for each in zip(spec.bags, aligned, shares, strict=True)
-            ]
+            about = [_describe_bags(spec, *each) for each in zip(spec.bags, aligned, shares, strict=True)]
+            report.notes[:0] = [note for notes in about for note in notes]
     return checked
 
 
@@ -136,6 +138,9 @@ def _check_groupings(
     overall = {}
     shares = []
     for bag, each in zip(spec.bags, aligned, strict=True):
+        coverage = find_coverage(each)
+        if coverage is not None:
+            report.notes.append(f"{proportions_file(spec, bag).name}: {coverage.text('cli')}")
         clean, _ = clean_proportions(each)
         shares.append(clean)
         classes[bag.name] = each.classes.tolist()
@@ -249,15 +254,43 @@ def _read_proportions(
     converted = cast_ids(frame[key], ids.dtype)
     if converted.null_count() < len(converted):  # else nothing fits, which is reported with one id of each
         frame = frame.with_columns(converted.alias(key)).filter(converted.is_not_null())
-    frame = frame.select(key, *classes)
+    frame = frame.select(_match_zeros(frame[key], ids, path, report), *classes)
     if _check_numbers(spec, path, frame.filter(pl.col(key).is_in(ids.implode())), classes, report):
         return None
-    n_strange = int((~frame[key].is_in(ids.implode())).sum())
-    if 0 < n_strange < frame.height:
-        report.notes.append(
-            f"{path.name} has {n_strange:,} bags that {spec.table.name} does not have; not used"
-        )
+    strange = frame[key].filter(~frame[key].is_in(ids.implode()))
+    if 0 < len(strange) < frame.height:
+        has = f"{path.name} has {name_some(strange.to_list(), 'bag')}"
+        report.notes.append(f"{has}, which {spec.table.name} does not have; not used")
     return frame.with_columns(pl.col(classes).cast(pl.Float64, strict=False))
+
+
+def name_some(values: Sequence[Any], what: str) -> str:
+    """How many values there are, and the first three: "5 bags ('a', 'b', 'c', …)"."""
+    some = ", ".join(repr(value) for value in values[:SHOWN]) + (", …" if len(values) > SHOWN else "")
+    return f"{len(values):,} {what}{'' if len(values) == 1 else 's'} ({some})"
+
+
+def _match_zeros(listed: pl.Series, ids: pl.Series, path: Path, report: CheckReport) -> pl.Series:
+    """The ids of a file as the table writes them, where they differ by zeros in front alone: 7 for 007.
+
+    Only whole numbers are matched, and only if no two ids of the table, or of the file, are the same number.
+    """
+    if ids.dtype != pl.String or listed.dtype != pl.String:
+        return listed
+    here, there = (each.unique(maintain_order=True).to_list() for each in (ids, listed))
+    numbers, others = (
+        {name.lstrip("0"): name for name in each if DIGITS.fullmatch(name)} for each in (here, there)
+    )
+    for each, names in ((here, numbers), (there, others)):
+        if len(names) < sum(DIGITS.fullmatch(name) is not None for name in each):
+            return listed
+    found = {other: numbers[plain] for plain, other in others.items() if numbers.get(plain, other) != other}
+    if not found:
+        return listed
+    first = [f"{other!r} is {name!r}" for other, name in list(found.items())[:SHOWN]]
+    some = ", ".join(first) + (", …" if len(found) > SHOWN else "")
+    report.notes.append(f"{path.name}: bags are matched without the zeros in front of their ids ({some})")
+    return listed.replace(found)
 
 
 def cast_ids(ids: pl.Series, dtype: pl.DataType) -> pl.Series:
@@ -393,6 +426,15 @@ def read_weight_column(table: Path, name: str | None, frame: pl.LazyFrame) -> np
         _check_weight(table, name, frame, report)
         report.raise_problems()
         return frame.select(pl.col(name).cast(pl.Float64)).collect().to_series().to_numpy()
+
+
+def _describe_bags(spec: TableSpec, bag: BagColumn, aligned: Aligned, shares: np.ndarray) -> list[str]:
+    """A line about a grouping, and others if its bags are few, or differ as by chance, or less."""
+    notes = [_summary(spec, bag, aligned, shares)]
+    if bag.std is None and spec.weight is None:
+        by = f"by {bag.name!r}: " if len(spec.bags) > 1 else ""
+        notes += [f"{by}{problem.text('cli')}" for problem in find_doubts(shares, aligned.sizes)]
+    return notes
 
 
 def _summary(spec: TableSpec, bag: BagColumn, aligned: Aligned, shares: np.ndarray) -> str:

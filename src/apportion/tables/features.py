@@ -23,6 +23,8 @@ PROBED_ROWS = 10_000  # decide for nearly all columns; only those left over are 
 MAX_CATEGORIES = 32  # that become features, as in `encoding`
 ROWS_FOR_IDS = 32  # in fewer rows, whole numbers that all differ may be a coincidence
 PROBED_BAGS = 100
+REPEATS = 5  # of a value; if they are all in few bags, that is no coincidence
+FEWEST_BAGS = 5  # in fewer bags, a value that occurs in one of them may be a coincidence
 COLUMNS_AT_ONCE = 64  # plans over thousands of columns take long to optimize
 
 
@@ -341,6 +343,15 @@ def note_giveaways(spec: TableSpec, frame: pl.LazyFrame, report: CheckReport, cl
     steady = _constant_in_bags(frame, spec.bag_names[0], others)
     what = "the same value in all rows of a bag tells which bag a row is from, and scores look too good"
     _note_columns(steady, what, "if that is not meant", report)
+    nested = _nearly_constant(frame, spec.bag_names[0], [name for name in others if name not in steady])
+    what = "every value occurs in few bags, which nearly tells the bag of a row, and scores look too good"
+    codes = [name for name in nested if report.kinds[name] == "number"]
+    when = (
+        f"if that is not meant, or --categorical {option_list(codes)} for codes"
+        if codes
+        else "if that is not meant"
+    )
+    _note_columns(nested, what, when, report)
     numbers = [n for n, kind in report.kinds.items() if kind == "number" and n not in (*known, *steady)]
     _note_columns(
         _row_numbers(frame, numbers), "a different whole number in every row", "if it is an id", report
@@ -399,6 +410,27 @@ def _constant_in_bags(frame: pl.LazyFrame, bag: str, names: Sequence[str]) -> li
     first, _ = search(sample.head(PROBED_ROWS).collect(engine="streaming").lazy(), names)
     found, enough = search(frame, first)
     return found if enough else []
+
+
+def _nearly_constant(frame: pl.LazyFrame, bag: str, names: Sequence[str]) -> list[str]:
+    """Columns most of whose rows have a repeated value, and whose values occur in few of the bags each.
+
+    The first rows decide. Numbers that are simply continuous repeat no value, or in any bag.
+    """
+    found = []
+    for part in _parts(names):
+        rows = frame.select(bag, *part).head(10 * PROBED_ROWS).collect(engine="streaming")
+        sizes = rows[bag].drop_nulls().value_counts()["count"].to_list()
+        if len(sizes) < FEWEST_BAGS or 2 * max(sizes) > sum(sizes):
+            return []
+        for name in part:
+            counts = rows.group_by(name).agg(pl.len().alias("\0rows"), pl.col(bag).n_unique().alias("\0bags"))
+            repeated = counts.filter(pl.col(name).is_not_null() & (pl.col("\0rows") >= REPEATS))
+            few = repeated.filter(pl.col("\0bags") <= max(1, len(sizes) // 10))
+            n_few, n_repeated = (sum(each["\0rows"].to_list()) for each in (few, repeated))
+            if 2 * n_repeated > rows.height and n_few >= 0.9 * n_repeated:
+                found.append(name)
+    return found
 
 
 def _row_numbers(frame: pl.LazyFrame, names: Sequence[str]) -> list[str]:

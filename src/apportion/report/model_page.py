@@ -387,8 +387,8 @@ def calibration_contents(evidence: ModelEvidence | None) -> dict[str, Any]:
     if judged.learned:
         return {
             "why_not": "All of these bags may have been learned from, and such bags say nothing about new "
-            "ones. Leave --quick out, so that networks trained on other bags predict them; hold bags out "
-            "with apportion fit --validation-fraction 0.2; or pass a table of other bags with --new."
+            "ones. Leave --quick out, so that copies of the model predict bags that are new to them; hold "
+            "bags out with apportion fit --validation-fraction 0.2; or pass a table of other bags with --new."
         }
     rows = []
     certainty = None

@@ -16,8 +16,10 @@ from apportion import (  # noqa: E402
     encoding,
     tabulate,
 )
+from apportion.cli.options import ProportionOptions, make_spec  # noqa: E402
 from apportion.saving import load  # noqa: E402
 from apportion.tables import images  # noqa: E402
+from apportion.tables.diagnose import plan_diagnosis  # noqa: E402
 
 TOWNS = ("--bag", "town", "--counts", "town-counts.csv")
 GOOD = (
@@ -246,10 +248,42 @@ def test_validation_bags_judge_a_model(people):  # noqa: F811
 def test_other_networks_judge_a_model_without_validation_bags(good_model):
     result = run("diagnose", "model", "people.csv", *TOWNS, "--folds", "3", "--rows-out", "rows.csv")
     assert result.exit_code == 0, result.output
-    assert "30 bags, each predicted by one of 3 networks" in result.output
+    assert "30 bags, each predicted by one of 3 copies of the model" in result.output
     assert pl.read_csv("rows.csv")["row"].to_list() == list(range(1, 601))
-    again = run("diagnose", "model", "people.csv", *TOWNS, "--folds", "3")
-    assert again.output.splitlines()[-8:] == result.output.splitlines()[-8:]
+    again = run("diagnose", "model", "people.csv", *TOWNS, "--folds", "3", "--verbose").output.splitlines()
+    lines = result.output.splitlines()
+    assert lines[:3] == [f"model {i} of 3" for i in (1, 2, 3)]
+    assert again[: len(lines)] == lines
+    assert not any("margin" in line for line in lines)
+    assert any("margin" in line for line in again[len(lines) :])
+
+
+def test_too_few_bags_are_found_before_anything_is_trained(people, model, monkeypatch):  # noqa: F811
+    def fit(*args, **settings):
+        raise AssertionError("something is trained")
+
+    monkeypatch.setattr(ProportionClassifier, "iter_fit", fit)
+    counts = pl.read_csv("town-counts.csv", schema_overrides={"town": pl.String})
+    counts.head(5).write_csv("five.csv")
+    words = ("people.csv", "--bag", "town", "--counts", "five.csv", "--missing-bags", "allow")
+    result = run("diagnose", "model", *words)
+    assert result.exit_code == 1
+    assert "No answer: 5 bags are too few" in result.output
+    assert "From the known totals alone" in result.output
+    assert "significant" not in result.output
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_bags_without_proportions_are_named(people, model, n):  # noqa: F811
+    spec = make_spec(Path("people.csv"), ProportionOptions(bag=["town"], counts=[Path("some.csv")],
+                                                           missing_bags="allow"))  # fmt: skip
+    counts = pl.read_csv("town-counts.csv", schema_overrides={"town": pl.String})
+    names = counts["town"].sort().to_list()
+    counts.filter(~pl.col("town").is_in(names[:n])).write_csv("some.csv")
+    judged_on = plan_diagnosis(model, spec).judged_on
+    assert ("the bag without" if n == 1 else f"{n} bags without") in judged_on
+    assert sum(name in judged_on.split("(")[1] for name in names[:3]) == min(n, 3)
+    assert ("…" in judged_on) == (n > 3)
 
 
 def test_proportions_that_belong_to_other_bags_have_no_answer(good_model):

@@ -1,13 +1,17 @@
 """Decisions that respect known shares: those of all training rows, or those of the bags of new rows."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn import clone
 
 from apportion import ProportionClassifier, Proportions
 from apportion._random import stream
+from apportion.bags.build import build_bags_without_features
 from apportion.decisions import (
     HIGHEST_PRICE,
     decide_by_bags,
@@ -17,6 +21,7 @@ from apportion.decisions import (
     share_prices,
 )
 from apportion.errors import ApportionWarning, DataError, SettingsError
+from apportion.selection.crossfit import cross_fit
 from apportion.transport import round_to_counts
 
 
@@ -68,6 +73,23 @@ def rare_class(n: int = 4000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x = random.normal(size=(n, 3))
     y = np.where(random.random(n) < 1 / (1 + np.exp(2.3 - 0.8 * x[:, 0])), "yes", "no")
     return x, y, np.arange(n) // 16
+
+
+def test_copies_of_a_model_do_not_repeat_its_warning():
+    random = np.random.default_rng(0)
+    bag = np.repeat(np.arange(8), 20)
+    shares = {i: [0.95, 0.05] if i % 2 else [0.9, 0.1] for i in range(8)}
+    model = ProportionClassifier("linear", random_state=0)
+    X = random.normal(size=(160, 2))
+    with pytest.warns(ApportionWarning, match="most probable"):
+        model.fit(X, bags=bag, proportions=shares)
+    bags = build_bags_without_features(160, bags=bag, proportions=shares).bags
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ApportionWarning)
+        for _ in cross_fit(model, X, bags, shares, np.empty((160, 2)), folds=2):
+            pass
+    with pytest.warns(ApportionWarning, match="most probable"):
+        clone(model).fit(X, bags=bag, proportions=shares)
 
 
 def test_a_class_that_is_never_predicted_is_reported_and_shares_predict_it(tmp_path):

@@ -47,12 +47,16 @@ from apportion.selection.diagnosis import (
     estimate_accuracy,
     inflate_correlation,
     inverse_variance_weights,
+    is_network,
     label_margins,
+    outward,
     permutation_test,
     shared_chance,
     varying_confusion,
     verdict,
+    why_untested,
 )
+from apportion.tables.diagnose import describe_diagnosis
 from apportion.transport import assign_with_duals
 
 
@@ -356,6 +360,7 @@ FINE = Diagnosis(
     entropy=0.5, bag_errors=torch.zeros(6), classes=torch.zeros(60), margins=torch.zeros(60),
     accuracy_min=0.2, accuracy_max=0.97, accuracy_if_unrelated=0.5,
     differences="chance", p_chance=0.5, p_classes=0.5,
+    proportion_error_of_overall_shares=0.15,
 )  # fmt: skip
 VERDICTS: dict[str, tuple[dict[str, Any], bool, list[str]]] = {
     "fine": ({}, True, ["better than chance", "no more than random"]),
@@ -364,7 +369,7 @@ VERDICTS: dict[str, tuple[dict[str, Any], bool, list[str]]] = {
     "all alike": ({"spread": 0.0}, False, ["same proportions", "20.0 and 97.0 %"]),
     "five bags": ({"bag_errors": torch.zeros(5)}, False, ["5 bags are too few", "20.0 and 97.0 %"]),
     "no accuracy": ({"accuracy": math.nan}, False, ["cannot be estimated", "20.0 and 97.0 %"]),
-    "training bags": ({"origin": "training"}, False, ["trained on these bags", "20.0 and 97.0 %"]),
+    "training bags": ({"origin": "training"}, False, ["was trained on", "20.0 and 97.0 %"]),
     "more alike than random": ({"spread": 0.6}, True, ["better than", "no more than random", "more alike"]),
     "differ in classes": ({"differences": "classes"}, True, ["better than", "by their class alone"]),
     "differ for a reason": (
@@ -383,6 +388,74 @@ def test_the_verdict_follows_from_the_figures(changes, supported, phrases):
     for reason, phrase in zip(reasons, phrases, strict=True):
         assert phrase in reason
     assert reasons[0].startswith("No answer") != supported
+
+
+def test_only_networks_are_advised_to_train_longer():
+    figures = replace(FINE, p_value=0.41)
+    for network in (False, True):
+        (reason, _) = verdict(figures, network=network)[1]
+        assert ("epochs" in reason) == ("network" in reason) == network
+    assert [is_network(each) for each in ("mlp", torch.nn.Linear(2, 2), "linear", "auto", None)] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+
+
+def test_a_p_value_is_never_zero():
+    for differences in ("more", "chance", "classes"):
+        figures = replace(FINE, differences=differences, p_value=0.0005, p_chance=0.0, p_classes=0.0)
+        printed = " ".join(verdict(figures)[1])
+        assert "p = 0" not in printed
+        assert printed.count("p < 0.001") == 2
+
+
+@pytest.mark.parametrize(
+    "changes", [{"bag_errors": torch.zeros(5)}, {"spread": 0.0}, {"origin": "training"}], ids=str
+)
+def test_a_test_is_only_reported_where_there_is_one(changes):
+    figures = replace(FINE, **changes)
+    assert why_untested(figures)
+    (line,) = [each for each in describe_diagnosis(figures, "") if each.startswith("bag correlation")]
+    assert "not tested" in line
+    assert "significant" not in line
+    assert any("significant from 0.400" in line for line in describe_diagnosis(FINE, "some bags"))
+    assert not why_untested(FINE)
+
+
+def test_certain_bounds_are_never_narrower_than_they_are():
+    assert outward(0.006, 0.842, 0) == ("0", "85")
+    assert outward(0.006, 0.842) == ("0.6", "84.2")
+    assert outward(0.0, 1.0, 0) == ("0", "100")
+    for low, high in np.sort(np.random.default_rng(0).random((200, 2)), axis=1):
+        for places in (0, 1, 2):
+            ends = [float(end) / 100 for end in outward(low, high, places)]
+            assert ends[0] <= low + 1e-7
+            assert ends[1] >= high - 1e-7
+            assert max(low - ends[0], ends[1] - high) < 10**-places / 100 + 1e-7
+
+
+def test_the_error_of_the_overall_shares_is_that_of_predicting_them():
+    random = np.random.default_rng(0)
+    sizes = random.integers(5, 40, 30)
+    shares = random.dirichlet(np.ones(3), 30)
+    bags = np.repeat(np.arange(30), sizes)
+    overall = sizes @ shares / sizes.sum()
+    p = np.tile(overall, (len(bags), 1))
+    found = diagnose_predictions(p, bags, Proportions(shares), origin="held_out")
+    by_hand = np.abs(shares - overall).sum(1).mean() / 2
+    assert found.proportion_error_of_overall_shares == pytest.approx(by_hand, abs=1e-6)
+    assert float(found.bag_errors.mean()) == pytest.approx(by_hand, abs=1e-6)
+    assert f"{100 * by_hand:.1f} on average if" in " ".join(describe_diagnosis(found, "thirty bags"))
+
+
+class Untrainable:
+    def fit(self, X: Any, *, bags: Any, proportions: Any) -> None:
+        raise AssertionError("something is trained")
+
+
+def test_too_few_bags_are_found_before_anything_is_trained():
+    x, town, y = town_data(50, 5)
+    with pytest.raises(DataError, match="5 bags"):
+        diagnose(Untrainable(), x, town, shares_of(y, town))
 
 
 def test_predictions_that_follow_the_bag_and_not_the_row_have_no_accuracy():

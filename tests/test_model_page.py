@@ -1,9 +1,12 @@
 """The page of a model: its numbers are those of the model, diagnose and tabulate; names are only text."""
 
+import itertools
 import json
+import math
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,22 @@ from apportion.bags.build import build_bags_without_features
 from apportion.cli.app import app
 from apportion.cli.options import ProportionOptions, make_spec
 from apportion.errors import DataError, ModelError, SettingsError
+from apportion.report.colors import NAMES, OTHERS, class_colors
 from apportion.report.model_evidence import ModelEvidence
-from apportion.report.model_page import model_contents, model_page
+from apportion.report.model_page import (
+    accuracy_contents,
+    accuracy_limits,
+    certainty_words,
+    headline,
+    model_contents,
+    model_page,
+    table_contents,
+    unused_columns,
+)
+from apportion.report.page import TEMPLATE
 from apportion.selection.calibration import count_residuals, reliability_bins
-from apportion.tables.importance import permutation_importances, tree_importances
+from apportion.selection.diagnosis import Diagnosis
+from apportion.tables.importance import ColumnImportance, permutation_importances, tree_importances
 
 HOSTILE = "<img src=x onerror=alert(1)>\u2028</script><script>alert(2)</script>\x1b[2J"
 BAGS = ("--bag", "town", "--counts", "counts.csv")
@@ -154,6 +169,104 @@ def test_the_summary_says_what_can_be_known(here):
     assert (accuracy["estimate"] is None) == (found["verdict"]["kind"] == "bags")
     assert any("100 rows" in text for text in others)
     assert found["command"] is None
+
+
+JUDGED = Diagnosis(
+    supported=True, reasons=("No reason.",), spread=1.0, spread_tolerance=0.3, correlation=0.9,
+    critical_correlation=0.4, p_value=0.0005, accuracy=math.nan, accuracy_low=0.006, accuracy_high=0.842,
+    largest_class=0.5, agreement=0.9, entropy=0.5, proportion_error_of_overall_shares=0.151,
+    bag_errors=torch.full((6,), 0.106), classes=torch.zeros(60), margins=torch.zeros(60),
+    accuracy_min=0.006, accuracy_max=0.842, accuracy_if_unrelated=0.294, differences="more", p_chance=0.0,
+    p_classes=0.0,
+)  # fmt: skip
+
+
+def test_the_headline_compares_errors_of_bags_with_those_of_the_overall_shares():
+    estimated = {"accuracy": 0.7, "accuracy_low": 0.6, "accuracy_high": 0.8}
+    for changes, kind in (({}, "bags"), (estimated, "rows")):
+        found = headline(replace(JUDGED, **changes))
+        assert found["kind"] == kind
+        assert found["text"].startswith(
+            "Better than chance for bags: proportion error 10.6 points, 15.1 without a model"
+        )
+    assert headline(replace(JUDGED, proportion_error_of_overall_shares=0.1))["kind"] == "none"
+    assert headline(replace(JUDGED, origin="training", supported=False))["kind"] == "none"
+
+
+def test_certain_bounds_are_rounded_outwards():
+    assert "at least 0 and at most 85 of 100" in accuracy_limits(JUDGED)
+    assert accuracy_contents(JUDGED)["bounds"] == "0.6 – 84.2"
+
+
+def test_calibration_does_not_contradict_the_bags():
+    for temperature in (0.8, 1.0, 1.2):
+        assert "6.6 times" in certainty_words(temperature, 6.57)
+        assert "about as certain" not in certainty_words(temperature, 6.57)
+    assert "about as certain" in certainty_words(1.0, 1.1)
+
+
+def test_only_one_temperature_is_that_of_the_model(here):
+    page = model_page(Path("linear"), load("linear"))
+    assert page.split('<script type="application/json"')[0].count("temperature") == 1
+
+
+@pytest.mark.parametrize("name", ["linear", "trees"])
+def test_groups_of_a_column_without_importance_are_not_to_be_compared(here, name):
+    model = load(name)
+    evidence = ModelEvidence(model, Path("people.csv"), spec_of(), by=[["age"], ["noise"]], train=False)
+    for _ in evidence.collect():
+        pass
+    values = [ColumnImportance("age", 0.05, 0.04, 0.06), ColumnImportance("noise", 0.0004, 0.0001, 0.0007)]
+    evidence.importances = values
+    tables = table_contents(evidence, unused_columns(model, evidence))
+    assert [table["unused"] for table in tables] == [[], ["noise"]]
+    evidence.importances = [values[0], replace(values[1], value=0.01, low=-0.001)]
+    assert unused_columns(model, evidence) == {"noise"}
+    assert "Do not compare the groups of noise" in model_page(Path(name), model, evidence)
+
+
+# --- colors
+
+
+def test_a_class_named_after_a_color_has_it_and_no_other_has_a_similar_one():
+    assert dict(class_colors(["Red", "Blue", "Green", "Nonvoters"])) == {
+        "Red": "red", "Blue": "blue", "Green": "green", "Nonvoters": "purple",
+    }  # fmt: skip
+    assert dict(class_colors(["GREY", "b"])) == {"GREY": "gray", "b": "blue"}
+    assert {"red", "green"}.isdisjoint(color for _, color in class_colors(list("abcdefghijkl")))
+    for n in range(1, 5):
+        for own in itertools.combinations(sorted(NAMES.keys() - {"grey"}), n):
+            colors = [color for _, color in class_colors([*own, "one", "two"])]
+            assert tuple(colors[:n]) == own
+            assert len(set(colors)) == n + 2
+
+
+# Machado, Oliveira and Fernandes (2009), for linear RGB
+BLIND = {
+    "to red": [[0.15229, 1.05258, -0.20487], [0.1145, 0.78629, 0.09922], [-0.00388, -0.04812, 1.052]],
+    "to green": [[0.36732, 0.86065, -0.22797], [0.28009, 0.6725, 0.04741], [-0.01182, 0.04294, 0.96888]],
+}
+TO_XYZ = [[0.4339, 0.3762, 0.1899], [0.2126, 0.7152, 0.0722], [0.0178, 0.1095, 0.8727]]  # white is one
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_people_who_cannot_tell_red_from_green_tell_the_classes_apart(mode):
+    found = re.findall(r"--class-(\w+): #(\w{6})", (TEMPLATE / "page.css").read_text("utf-8"))
+    half = len(found) // 2
+    colors = dict(found[mode * half : (mode + 1) * half])
+    assert colors.keys() == {*NAMES.values(), *OTHERS}
+
+    def seen(color: str, sight: str) -> np.ndarray:
+        """The color in CIELAB."""
+        c = np.array([int(colors[color][i : i + 2], 16) for i in (0, 2, 4)]) / 255
+        c = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+        x, y, z = np.cbrt(np.array(TO_XYZ) @ (np.array(BLIND[sight]) @ c).clip(0, 1))
+        return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+    for together in (("red", "green", "blue", "purple"), ("red", "green", "blue", "yellow"), OTHERS[:4]):
+        for one, other in itertools.combinations(together, 2):
+            for sight in BLIND:
+                assert np.linalg.norm(seen(one, sight) - seen(other, sight)) > 10, (one, other, sight)
 
 
 # --- what a page does not claim

@@ -47,6 +47,24 @@ def shares_of(y: np.ndarray, town: np.ndarray) -> dict[int, list[float]]:
     return {i: [1 - y[town == i].mean(), y[town == i].mean()] for i in np.unique(town).tolist()}
 
 
+@pytest.mark.parametrize(
+    "ages",
+    [
+        pd.Series([30, None, 40, None], dtype="Int64"),
+        pd.Series([30, None, 40, None], dtype=float),
+        pl.Series([30, None, 40, None]),
+    ],
+    ids=["Int64", "float", "polars"],
+)
+def test_rows_without_a_value_are_one_group(ages):
+    x, town = np.arange(4.0)[:, None], [0, 0, 1, 1]
+    model = BagRegression().fit(x, bags=town, proportions={0: [0.5, 0.5], 1: [0.2, 0.8]})
+    table = pd.DataFrame(tabulate(model, x, {"age": ages}, replicates=0))
+    rows = {age: n for age, n in zip(table["age"], table["rows"], strict=True) if age in (30, 40)}
+    assert rows == {30: 1, 40: 1}
+    assert sorted(table["rows"]) == [1, 1, 1, 1, 2, 2]
+
+
 def test_counts_are_sums_of_conditioned_probabilities_and_add_up_to_every_margin():
     race, town, y, county = people()
     shares = shares_of(y, town)

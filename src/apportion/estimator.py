@@ -199,6 +199,8 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     array(['yes', 'no'], dtype='<U3')
     """
 
+    _quiet = False  # a copy, which does not warn of its classes
+
     # Routed metadata is split into folds by rows, and a table has one row per bag, so it cannot be routed.
     __metadata_request__predict = {"decide": UNUSED, "bags": UNUSED, "proportions": UNUSED}
     __metadata_request__fit = {
@@ -437,7 +439,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
             self.predicted_shares_ = decisions.predicted_shares
             self.never_predicted_ = decisions.never_predicted
             self.share_prices_ = decisions.share_prices
-            if self.never_predicted_:
+            if self.never_predicted_ and not self._quiet:
                 warn_never_predicted(self.never_predicted_)
             codes = _transduce(log_probs.to(device), parts, built.bags)
             self.transduction_ = _name_classes(codes, self.classes_)

@@ -205,7 +205,9 @@ def group_by(columns: Mapping[str, Any], source: np.ndarray) -> GroupedRows:
     values: list[Sequence[Hashable]] = []
     n = len(source)
     for name, column in columns.items():
-        texts = [None if value != value else value for value in _as_list(column)]  # noqa: PLR0124  NaN
+        # NA of pandas has no truth value; NaN differs from itself
+        gaps = [type(value).__name__ == "NAType" or value != value for value in _as_list(column)]  # noqa: PLR0124
+        texts = [None if gap else value for gap, value in zip(gaps, _as_list(column), strict=True)]
         if len(texts) != n:
             raise DataError(f"there are {n} rows but {len(texts)} values of {name!r}; pass one per row")
         found = group_rows(["" if value is None else value for value in texts], n)

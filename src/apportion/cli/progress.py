@@ -63,6 +63,15 @@ class Progress:
         if done == total or time.monotonic() - self.printed > PLAIN_SECONDS:
             self._print_pending()
 
+    def update_part(self, task: str, part: str, done: int, total: int) -> None:
+        """Report on a part of a task that has many: a bar in a terminal, elsewhere one line for the task."""
+        if self.bars is not None:
+            self.update(f"{task}, {part}" if part else task, done, total, "")
+        elif printable(task) != self.name:
+            self._print_pending()
+            self.name = printable(task)
+            print(self.name, flush=True)
+
     def show_epoch(self, name: str, epochs: int, line: dict[str, Any]) -> None:
         """A line of the log of a run of so many epochs."""
         terms = ", ".join(f"{term} {value:.4g}" for term, value in line["terms"].items())

@@ -40,7 +40,7 @@ def report(
         option(
             panel=MODEL,
             metavar="COLUMN",
-            text="Add a table by this column; A,B: by their combinations. Repeatable: a table each.",
+            text="Add a table by this column; A,B: by their combinations. Pass it again for another table.",
         ),
     ] = None,
     new: Annotated[
@@ -51,16 +51,16 @@ def report(
         option(
             "--quick",
             panel=MODEL,
-            text="Train nothing: no judgment by bags that were left out, no intervals.",
+            text="Train nothing: only held-out or new bags judge the model, and there are no intervals.",
         ),
     ] = False,
     folds: Annotated[
         int | None,
-        option(panel=MODEL, min=2, text="Networks to train if no bags were held out, as in diagnose."),
+        option(panel=MODEL, min=2, text="Models to train if no bags were held out, as in diagnose."),
     ] = None,
     level: Annotated[float, option(panel=MODEL, text="Probability that an interval is meant to hold.")] = 0.9,
     replicates: Annotated[
-        int, option(panel=MODEL, min=0, text="Networks to fit to halves of the bags for intervals.")
+        int, option(panel=MODEL, min=0, text="Models to fit to halves of the bags for intervals.")
     ] = 10,
     weight: Weight = None,
     missing: Missing = None,
@@ -146,7 +146,7 @@ def report_model(
         )
         with Progress("step") as progress:
             for step in evidence.collect():
-                progress.update(step.name, step.done, step.total, "")
+                progress.update_part(step.task, step.part, step.done, step.total)
     page = model_page(folder, classifier, evidence).encode("utf-8", "replace")
     atomic_write(html, page, error=ModelError)
     show(f"{html}, {len(page) / 1e6:.2f} MB")

@@ -199,7 +199,8 @@ def diagnose(
     folds: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Networks to train if no bags were held out. [default: 4; 2 above 1,000,000 rows]"
+            min=2,
+            help="Models to train if no bags were held out. [default: 4; 2 above 1,000,000 rows]",
         ),
     ] = None,
     bags_out: Annotated[
@@ -208,9 +209,16 @@ def diagnose(
     rows_out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the class and the margin of every row.")
     ] = None,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="Also print how certain predictions and labels of rows are."),
+    ] = False,
     device: Device = "auto",
 ) -> None:
-    """Judge a model without labels: figures and plain words. Exit code 1: nothing shows that it works."""
+    """Say how good a model is, without labels of rows: by bags that it has not learned from.
+
+    Exit code 1: these bags do not show that it works.
+    """
     from apportion._device import find_device
     from apportion._untrusted import check_writable_place
     from apportion.errors import DataError, SettingsError
@@ -247,10 +255,10 @@ def diagnose(
     probabilities = np.empty((len(evaluation.bags.source), len(classifier.classes_)))
     with Progress() as progress:
         for fold, state in predict_bags(classifier, evaluation, probabilities):
-            name = f"network {fold + 1} of {evaluation.folds}, {state.stage} stage"
-            progress.update(name, state.epoch.number, state.epoch.total, "")
+            task = f"model {fold + 1} of {evaluation.folds}"
+            progress.update_part(task, f"{state.stage} stage", state.epoch.number, state.epoch.total)
     diagnosis = diagnose_probabilities(classifier, probabilities, evaluation)
-    for line in describe_diagnosis(diagnosis, evaluation.judged_on):
+    for line in describe_diagnosis(diagnosis, evaluation.judged_on, verbose=verbose):
         show(line)
     if bags_out is not None:
         write_table(bag_table(diagnosis, evaluation).lazy(), bags_out)

@@ -39,7 +39,8 @@ from apportion.tables.tabulate import Tabulation
 class Step(NamedTuple):
     """How far the work on a page is."""
 
-    name: str
+    task: str
+    part: str  # of the task
     done: int
     total: int
 
@@ -57,7 +58,7 @@ class PredictedBags(NamedTuple):
 class ModelEvidence:
     """What a table with bags says about a classifier. `collect` fills in the attributes.
 
-    Without bags (`spec` is None), only tables by group. `train=False` trains nothing: no networks that
+    Without bags (`spec` is None), only tables by group. `train=False` trains nothing: no models that
     predict bags that they have not learned from, unless some were held out, and no intervals.
     """
 
@@ -108,15 +109,15 @@ class ModelEvidence:
             yield from self._permute(self.evaluation)
         if self._tabulation is not None:
             for replicate, state in self._tabulation.replicate(self.replicates):
-                name = f"network {replicate + 1} of {self.replicates} for intervals, {state.stage} stage"
-                yield Step(name, state.epoch.number, state.epoch.total)
+                task = f"model {replicate + 1} of {self.replicates} for intervals"
+                yield Step(task, f"{state.stage} stage", state.epoch.number, state.epoch.total)
             self.tables = self._tabulation.frames(self.level)
 
     def _diagnose(self, evaluation: Evaluation) -> Iterator[Step]:
         probabilities = np.empty((len(evaluation.bags.source), len(self.classifier.classes_)))
         for fold, state in predict_bags(self.classifier, evaluation, probabilities):
-            name = f"network {fold + 1} of {evaluation.folds}, {state.stage} stage"
-            yield Step(name, state.epoch.number, state.epoch.total)
+            task = f"model {fold + 1} of {evaluation.folds} for the diagnosis"
+            yield Step(task, f"{state.stage} stage", state.epoch.number, state.epoch.total)
         self.diagnosis = diagnose_probabilities(self.classifier, probabilities, evaluation)
         log_probs = as_log_probs(probabilities)
         bags = evaluation.bags
@@ -135,7 +136,7 @@ class ModelEvidence:
         total = len(columns)
         for found in permutation_importances(self.classifier, evaluation.X, evaluation.bags):
             self.importances.append(found)
-            yield Step("permuted columns", len(self.importances), total)
+            yield Step("permuted columns", "", len(self.importances), total)
 
 
 def as_log_probs(probabilities: np.ndarray) -> Tensor:

@@ -17,11 +17,12 @@ import torch
 from apportion._untrusted import NUMBER, check_json, printable
 from apportion.errors import ModelError
 from apportion.estimator import ProportionClassifier
+from apportion.report.colors import class_colors
 from apportion.report.model_evidence import ModelEvidence, PredictedBags
 from apportion.report.page import render_page
 from apportion.saving.card import PRIVACY
 from apportion.selection.calibration import reliability_bins
-from apportion.selection.diagnosis import Diagnosis, has_estimate
+from apportion.selection.diagnosis import Diagnosis, has_estimate, outward, proportion_errors
 from apportion.tables.diagnose import describe_diagnosis
 from apportion.tables.importance import MOST_CLASSES, tree_importances, trees_of
 from apportion.tables.predict import about_of, columns_of
@@ -33,6 +34,8 @@ MOST_CELLS = 600  # rows of a table by group
 MOST_COLUMNS_SHOWN = 40
 MOST_HISTORY = 20_000  # numbers of the curves of training
 WORST_BAGS = 12
+LITTLE = 0.01  # of the largest importance of a column
+MUCH_DISPERSION = 1.5  # counts vary so many times as much as chance explains
 FAR = 2.0  # standard deviations
 FAR_BY_CHANCE = math.erfc(FAR / math.sqrt(2))
 
@@ -69,8 +72,9 @@ def model_contents(
         "command": None if diagnosis is not None else command_with_table(folder, classifier, evidence),
         "accuracy": None if diagnosis is None else accuracy_contents(diagnosis),
         "classes": class_contents(classifier),
+        "colors": class_colors([printable(name, 60) for name in classifier.classes_]),
         "never_predicted": classifier.never_predicted_,
-        "tables": [] if evidence is None else table_contents(evidence),
+        "tables": [] if evidence is None else table_contents(evidence, unused_columns(classifier, evidence)),
         "with_intervals": evidence is not None and any_interval(evidence),
         "level": 0.9 if evidence is None else evidence.level,
         "diagnosis": None if evidence is None else diagnosis_contents(evidence),
@@ -150,11 +154,12 @@ def accuracy_sentences(classifier: ProportionClassifier, evidence: ModelEvidence
     found = evidence.diagnosis
     if not found.supported:
         return [found.reasons[0], accuracy_limits(found)]
-    middle = 100 * float(found.bag_errors.double().quantile(0.5))
     by = ", by copies of the model that were trained on other bags" if found.origin != "held_out" else ""
+    error, without = (100 * value for value in proportion_errors(found))
     bags = (
-        f"Class shares of bags that were not learned from are predicted better than by chance{by}: half of "
-        f"these bags are less than {middle:.1f} points off."
+        f"Class shares of bags that were not learned from are predicted better than by chance{by}. In an "
+        f"average bag, {error:.1f} % of the rows would have to change class for its predicted shares to be "
+        f"right; {without:.1f} % if every bag got the overall shares."
     )
     if not has_estimate(found):
         return [
@@ -163,15 +168,16 @@ def accuracy_sentences(classifier: ProportionClassifier, evidence: ModelEvidence
         ]
     text = f"Of 100 rows, about {100 * found.accuracy:.0f} are classified correctly"
     if not found.noisy:
-        text += f" ({100 * found.accuracy_low:.0f} to {100 * found.accuracy_high:.0f})"
-    return [bags, f"{text}; {100 * found.largest_class:.0f} would be by always naming the largest class."]
+        text += f" ({' to '.join(outward(found.accuracy_low, found.accuracy_high, 0))})"
+    largest = f"{100 * found.largest_class:.0f} would be if it named the largest class for every row"
+    return [bags, f"{text}; {largest}."]
 
 
 def accuracy_limits(found: Diagnosis) -> str:
     noise = ", up to the noise of the proportions" if found.noisy else ""
+    low, high = outward(found.accuracy_min, found.accuracy_max, 0)
     return (
-        f"By arithmetic alone, it is right for at least {100 * found.accuracy_min:.0f} and at most "
-        f"{100 * found.accuracy_max:.0f} of 100 rows{noise}."
+        f"From the known totals alone, it is right for at least {low} and at most {high} of 100 rows{noise}."
     )
 
 
@@ -179,11 +185,19 @@ def headline(found: Diagnosis | None) -> dict[str, str]:
     """The answer in a few words, and its kind for the style."""
     if found is None:
         return {"kind": "open", "text": "Not judged yet"}
+    if found.origin == "training":
+        return {"kind": "none", "text": "No answer: no bags that it has not learned from have judged it"}
     if not found.supported:
         return {"kind": "none", "text": "No answer: the bags do not show that it works"}
+    error, without = proportion_errors(found)
+    errors = f"proportion error {100 * error:.1f} points, {100 * without:.1f} without a model"
+    if error >= without:
+        return {"kind": "none", "text": f"Not better than the overall shares: {errors}"}
     if not has_estimate(found):
-        return {"kind": "bags", "text": "Works for bags; for single rows only bounds are known"}
-    return {"kind": "rows", "text": "Works for bags, and its accuracy can be estimated"}
+        rows = "for single rows only bounds are known"
+        return {"kind": "bags", "text": f"Better than chance for bags: {errors}; {rows}"}
+    rows = "its accuracy for single rows can be estimated"
+    return {"kind": "rows", "text": f"Better than chance for bags: {errors}; {rows}"}
 
 
 def accuracy_contents(found: Diagnosis) -> dict[str, Any]:
@@ -192,6 +206,7 @@ def accuracy_contents(found: Diagnosis) -> dict[str, Any]:
     return {
         "least": 100 * found.accuracy_min,
         "most": 100 * found.accuracy_max,
+        "bounds": " – ".join(outward(found.accuracy_min, found.accuracy_max)),
         "estimate": 100 * found.accuracy if possible else None,
         "low": 100 * found.accuracy_low if possible and not found.noisy else None,
         "high": 100 * found.accuracy_high if possible and not found.noisy else None,
@@ -230,11 +245,21 @@ def any_interval(evidence: ModelEvidence) -> bool:
     return any(frame["count_low"].is_not_null().any() for frame in evidence.tables)
 
 
-def table_contents(evidence: ModelEvidence) -> list[dict[str, Any]]:
-    """The tables by group."""
+def table_contents(evidence: ModelEvidence, unused: set[str]) -> list[dict[str, Any]]:
+    """The tables by group, with those of their columns that matter little to the model."""
     return [
-        group_contents(columns, frame) for columns, frame in zip(evidence.by, evidence.tables, strict=True)
+        group_contents(columns, frame)
+        | {"unused": [printable(name, 60) for name in columns if name in unused]}
+        for columns, frame in zip(evidence.by, evidence.tables, strict=True)
     ]
+
+
+def unused_columns(classifier: ProportionClassifier, evidence: ModelEvidence) -> set[str]:
+    """Columns whose importance is about zero; none if it was not measured."""
+    found = evidence.importances or tree_importances(classifier)
+    largest = max((each.value for each in found), default=0.0)
+    # an importance by permutation has a range, and a range that includes zero shows nothing
+    return {each.column for each in found if each.low <= 0 or each.value < LITTLE * largest}
 
 
 def group_contents(columns: Sequence[str], frame: pl.DataFrame) -> dict[str, Any]:
@@ -294,9 +319,15 @@ def bags_contents(evidence: ModelEvidence) -> dict[str, Any] | None:
         "worst": worst_bags(evidence, judged, residuals),
         "far": float((residuals.abs() > FAR).double().mean()),
         "far_by_chance": FAR_BY_CHANCE,
-        "dispersion": float(residuals.square().mean()),
+        "dispersion": dispersion(judged),
+        "overdispersed": dispersion(judged) > MUCH_DISPERSION,
         "sizes": [n for part in evidence.predicted for n in people(part)[::step]],
     }
+
+
+def dispersion(part: PredictedBags) -> float:
+    """The variance of the counts of bags over that by chance."""
+    return float((part.gap.square() / part.variance).mean())
 
 
 def people(part: PredictedBags) -> list[int]:
@@ -356,10 +387,13 @@ def calibration_contents(evidence: ModelEvidence | None) -> dict[str, Any]:
     if judged.learned:
         return {
             "why_not": "All of these bags may have been learned from, and such bags say nothing about new "
-            "ones. Leave --quick out, so that networks trained on other bags predict them; hold bags out "
-            "with apportion fit --validation-fraction 0.2; or pass a table of other bags with --new."
+            "ones. Leave --quick out, so that copies of the model predict bags that are new to them; hold "
+            "bags out with apportion fit --validation-fraction 0.2; or pass a table of other bags with --new."
         }
     rows = []
+    certainty = None
+    if evidence.temperature is not None:
+        certainty = certainty_words(evidence.temperature, dispersion(judged))
     for c in shown_classes(evidence.classifier):
         known = judged.bags.proportions[:, c].double()
         found = reliability_bins(judged.predicted[:, c], known, judged.variance[:, c], judged.bags.mass)
@@ -373,12 +407,17 @@ def calibration_contents(evidence: ModelEvidence | None) -> dict[str, Any]:
         "why_not": None,
         "rows": rows,
         "temperature": evidence.temperature,
-        "certainty": None if evidence.temperature is None else certainty_words(evidence.temperature),
+        "certainty": certainty,
     }
 
 
-def certainty_words(temperature: float) -> str:
-    """What the most likely temperature says about probabilities."""
+def certainty_words(temperature: float, dispersion: float) -> str:
+    """What the most likely temperature says, where counts vary so many times as much as by chance."""
+    if dispersion > MUCH_DISPERSION:
+        return (
+            f"no temperature explains these counts, which vary {dispersion:.1f} times as much as by chance. "
+            "Bags differ for reasons that the columns do not show, or probabilities are too certain"
+        )
     if temperature > 1.1:
         return (
             "probabilities are more certain than the counts of bags bear out, or bags differ for reasons "
@@ -476,7 +515,8 @@ def fit_contents(classifier: ProportionClassifier) -> list[list[str]]:
         lines.append(["epoch chosen by", _plain(classifier.select_by)])
     for stage, text in classifier.optimizers_.items():
         lines.append([f"optimizer, {printable(stage, 40)} stage", printable(text)])
-    lines.append(["temperature", f"{classifier.temperature_:.3g}"])
+    if classifier.temperature_ != 1:  # that of an average is told with its candidates
+        lines.append(["temperature, from validation bags", f"{classifier.temperature_:.3g}"])
     for part, scores in classifier.bag_scores_.items():
         correlation = scores["bag_correlation"]
         text = f"proportion error {100 * (scores['proportion_error'] or 0.0):.1f} points"

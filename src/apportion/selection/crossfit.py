@@ -20,6 +20,7 @@ from apportion.errors import SettingsError
 LARGE = 1_000_000  # rows; half of them are enough to learn from
 FOLDS = 4
 FOLDS_IF_LARGE = 2
+QUIET = "_quiet"  # attribute of an estimator: it does not warn of its classes, since the model itself does
 
 
 def cross_fit(
@@ -104,6 +105,8 @@ def copy_unfitted(model: Any) -> Any:
         plain = {"validation_fraction": 0.0, "select_by": None, "calibrate": False}
         known = last.get_params(deep=False)
         last.set_params(**{name: value for name, value in plain.items() if name in known})
+    if hasattr(last, QUIET):
+        setattr(last, QUIET, True)
     return part
 
 

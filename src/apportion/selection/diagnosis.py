@@ -32,6 +32,7 @@ from apportion.bags.instances import read_weight
 from apportion.bags.predictions import bags_of_predictions
 from apportion.bags.proportions import as_proportions
 from apportion.errors import DataError, SettingsError, did_you_mean
+from apportion.networks import NETWORKS
 from apportion.selection.bag_differences import (
     Differences,
     features_for_tests,
@@ -100,8 +101,12 @@ class Diagnosis:
         The fraction of rows whose most probable class is also their class by optimal transport.
     entropy : float
         The mean entropy of the predictions over that of a uniform one: 0 is certain, 1 is uniform.
+    proportion_error_of_overall_shares : float
+        The mean proportion error if every bag were predicted to have the overall proportions: what the mean
+        of `bag_errors` has to be compared with.
     bag_errors : Tensor (m,)
-        The proportion error of each bag: half the L1 distance of predicted and known proportions.
+        The proportion error of each bag: half the L1 distance of predicted and known proportions. So many of
+        its rows, at least, would have to change their class for its proportions to be right.
     classes : Tensor (N,)
         The class of each row by optimal transport: the most likely labels that have every bag's counts.
     margins : Tensor (N,)
@@ -133,6 +138,7 @@ class Diagnosis:
     largest_class: float
     agreement: float
     entropy: float
+    proportion_error_of_overall_shares: float
     bag_errors: Tensor = field(repr=False)
     classes: Tensor = field(repr=False)
     margins: Tensor = field(repr=False)
@@ -188,6 +194,12 @@ def diagnose(
         Its rows are those of `X` whose bags have proportions, in the order of `X`. `{grouping: Diagnosis}`
         for several groupings.
 
+    Raises
+    ------
+    DataError
+        Fewer than six bags have proportions: nothing is trained. With `new_bags=True` there is a diagnosis,
+        which is not supported.
+
     Examples
     --------
     >>> import numpy as np
@@ -241,6 +253,12 @@ def _diagnose_grouping(
     built = build_bags_without_features(n, bags=ids, proportions=table, weight=weight)
     _check_learned_bags(model, built.bags, new_bags=new_bags)
     bags = built.bags.known()
+    if not new_bags and len(bags.sizes) < MIN_BAGS:
+        raise DataError(
+            f"there are {len(bags.sizes)} bags with proportions, and a diagnosis needs at least {MIN_BAGS};"
+            " nothing was trained. diagnose_predictions(..., origin='training') gives the bounds of the"
+            " accuracy of predictions"
+        )
     rows = bags.source.numpy()
     fold_of_bag = None
     if new_bags:
@@ -260,8 +278,14 @@ def _diagnose_grouping(
         n_permutations=n_permutations,
         seed=seed,
         noisy=bags.precision is not None,
+        network=is_network(getattr(model, "model", None)),
     )
     return _in_order(diagnosis, bags)
+
+
+def is_network(model: Any) -> bool:
+    """Whether the setting `model` of a classifier is surely a network: neither "auto" nor another model."""
+    return isinstance(model, torch.nn.Module) or (isinstance(model, str) and model in NETWORKS)
 
 
 def _check_learned_bags(model: Any, bags: Bags, *, new_bags: bool) -> None:
@@ -379,11 +403,13 @@ def diagnose_bags(
     n_permutations: int = 1999,
     seed: int = 0,
     noisy: bool = False,
+    network: bool = False,
 ) -> Diagnosis:
     """`diagnose_predictions` for log-probabilities (N, k) in the order of `Bags`.
 
     `features` (n, d) are those of `sample_rows(N)`. `fold_of_bag` (m,): which bags were predicted by the same
-    network. `noisy`: the proportions of the bags have been denoised.
+    model. `noisy`: the proportions of the bags have been denoised. `network`: a network made the predictions,
+    so that advice about its training makes sense.
     """
     if n_permutations < MIN_PERMUTATIONS:
         raise SettingsError(f"n_permutations is {n_permutations}; pass at least {MIN_PERMUTATIONS}")
@@ -434,16 +460,24 @@ def diagnose_bags(
         largest_class=float(bags.overall.max()),
         agreement=labels.agreement,
         entropy=float(_mean(torch.special.entr(probabilities).sum(1), weight) / math.log(bags.n_classes)),
+        proportion_error_of_overall_shares=error_of_overall_shares(known, n),
         bag_errors=(predicted - known).abs().sum(1) / 2,
         classes=labels.classes,
         margins=labels.margins,
         noisy=noisy,
         origin=origin,
     )
-    supported, reasons = verdict(figures)
+    supported, reasons = verdict(figures, network=network)
     if not supported:
         figures = replace(figures, accuracy=math.nan, accuracy_low=limits[0], accuracy_high=limits[1])
     return replace(figures, supported=supported, reasons=reasons)
+
+
+def error_of_overall_shares(known: Tensor, sizes: Tensor) -> float:
+    """The mean proportion error if every bag were predicted to have the overall proportions."""
+    n = sizes.double()
+    overall = n @ known.double() / n.sum()
+    return float((known.double() - overall).abs().sum(1).mean() / 2)
 
 
 def class_shares(classes: Tensor, sizes: Tensor, k: int, weight: Tensor | None = None) -> Tensor:
@@ -505,14 +539,18 @@ def has_estimate(found: Diagnosis) -> bool:
     return not math.isnan(found.accuracy) and (found.noisy or not wide)
 
 
-def verdict(figures: Diagnosis) -> tuple[bool, tuple[str, ...]]:
-    """Whether the figures support an answer, and the reasons in plain English."""
-    refusal = _reason_for_no_answer(figures)
+def verdict(figures: Diagnosis, *, network: bool = False) -> tuple[bool, tuple[str, ...]]:
+    """Whether the figures support an answer, and the reasons in plain English.
+
+    `network`: a network made the predictions, so that advice about its training makes sense.
+    """
+    refusal = _reason_for_no_answer(figures, network)
     if refusal is not None:
         return False, (f"No answer: {refusal}", _describe_bounds(figures))
     reasons = [
         "Held-out bag proportions are predicted better than chance"
-        f" (permutation test, p = {figures.p_value:.2g}). This is about bags, not about single rows.",
+        f" (permutation test, {describe_p(figures.p_value)}). {describe_errors(figures)} This is about bags,"
+        " not about single rows.",
         _describe_differences(figures),
     ]
     if figures.differences == "more":
@@ -531,57 +569,103 @@ def verdict(figures: Diagnosis) -> tuple[bool, tuple[str, ...]]:
     return True, tuple(reasons)
 
 
+def describe_p(p: float) -> str:
+    """A p-value, which is never zero."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def describe_errors(figures: Diagnosis) -> str:
+    """How far the proportions of bags are off, and how far the overall shares are."""
+    error, without = (f"{100 * value:.1f}" for value in proportion_errors(figures))
+    return (
+        f"The mean proportion error is {error} points; it would be {without} if every bag got the overall"
+        " shares."
+    )
+
+
+def proportion_errors(figures: Diagnosis) -> tuple[float, float]:
+    """The mean proportion error of the predictions, and that of the overall shares."""
+    return float(figures.bag_errors.double().mean()), figures.proportion_error_of_overall_shares
+
+
+def outward(low: float, high: float, digits: int = 1) -> tuple[str, str]:
+    """Certain bounds as percentages: the lower one is rounded down, the upper one up.
+
+    A bound that is rounded to the nearest number may exclude what is possible.
+    """
+    scale = 10**digits
+    ends = math.floor(100 * low * scale + 1e-6), math.ceil(100 * high * scale - 1e-6)
+    return f"{ends[0] / scale:.{digits}f}", f"{ends[1] / scale:.{digits}f}"
+
+
+def why_untested(figures: Diagnosis) -> str:
+    """Why the bag correlation is not tested; "" if it is."""
+    n_bags = len(figures.bag_errors)
+    if n_bags < MIN_BAGS:
+        return f"{n_bags} bags are too few for a permutation test; at least {MIN_BAGS} are needed"
+    if figures.origin == "training":
+        return "the model learned from these bags"
+    if figures.spread < 1e-6:
+        return "all bags have the same proportions"
+    return ""
+
+
 def _describe_differences(figures: Diagnosis) -> str:
     """What the differences between bags allow to say about single rows."""
     if figures.differences == "chance":
         return (
-            f"The bags differ no more than random ones (p = {figures.p_chance:.2g}), so the accuracy of"
+            f"The bags differ no more than random ones ({describe_p(figures.p_chance)}), so the accuracy of"
             " single rows can be estimated. The estimate is only right if rows did come into their bags by"
             " chance."
         )
     if figures.differences == "classes":
         return (
             "The bags differ in how common the classes are, and rows of a class look alike in all bags"
-            f" (p = {figures.p_classes:.2g}), so the accuracy of single rows can be estimated. The estimate"
-            " is only right if rows came into their bags by their class alone."
+            f" ({describe_p(figures.p_classes)}), so the accuracy of single rows can be estimated. The"
+            " estimate is only right if rows came into their bags by their class alone."
         )
     return (
-        f"The bags differ in more than chance explains (p = {figures.p_chance:.2g}), and not in their classes"
-        " alone: rows of a bag resemble each other. Which of the rows of such a bag belong to which class"
+        f"The bags differ by more than chance ({describe_p(figures.p_chance)}), and in more than their class"
+        " shares: rows of a bag resemble each other. Which of the rows of such a bag belong to which class"
         " cannot be seen from totals, so there is no estimate of the accuracy of single rows, only bounds."
     )
 
 
 def _describe_bounds(figures: Diagnosis) -> str:
     """The bounds of arithmetic in words."""
+    low, high = outward(figures.accuracy_min, figures.accuracy_max)
     return (
-        f"By arithmetic alone, between {100 * figures.accuracy_min:.1f} and"
-        f" {100 * figures.accuracy_max:.1f} % of the rows are classified correctly;"
-        f" {100 * figures.accuracy_if_unrelated:.1f} % if, inside every bag, predictions have nothing to do"
-        " with the classes."
+        f"From the known totals alone, between {low} and {high} % of the rows are classified correctly,"
+        f" whatever their classes are; {100 * figures.accuracy_if_unrelated:.1f} % if the model could tell"
+        " bags apart, but not the rows of a bag."
     )
 
 
-def _reason_for_no_answer(figures: Diagnosis) -> str | None:
+def _reason_for_no_answer(figures: Diagnosis, network: bool) -> str | None:
     """Why there is no answer, or None if there is one."""
-    n_bags = len(figures.bag_errors)
+    untested = why_untested(figures)
+    if len(figures.bag_errors) < MIN_BAGS:
+        return f"{untested}."
     if figures.origin == "training":
         return (
-            "the model was trained on these bags, and networks can overfit them. Pass the model itself to"
-            " `diagnose`, or predictions for bags that it has not learned from."
+            "these predictions are for bags that the model was trained on, and a model can fit such bags"
+            " better than any others. It was not judged by bags that it has not learned from."
         )
-    if figures.spread < 1e-6:
-        return "all bags have the same proportions, so nothing tells the classes apart."
-    if n_bags < MIN_BAGS:
-        return f"{n_bags} bags are too few for a permutation test; at least {MIN_BAGS} are needed."
+    if untested:
+        return f"{untested}, so nothing tells the classes apart."
     if figures.p_value > SIGNIFICANCE:
+        advice = (
+            "the network is underfit (try more epochs or a larger batch) or overfit (if it predicts its"
+            " training bags far better: try fewer epochs, or select the epoch on validation bags)"
+            if network
+            else "the model fits too little, or too much (if it predicts its training bags far better)"
+        )
         return (
             "held-out bag proportions are predicted no better than chance"
-            f" (permutation test, p = {figures.p_value:.2g}; the correlation is {figures.correlation:.2f},"
-            f" {figures.critical_correlation:.2f} would be needed). The features may carry no information"
-            " about these classes, there may be too few bags to show it, or the network is underfit (try more"
-            " epochs or a larger batch) or overfit (if it predicts its training bags far better: try fewer"
-            " epochs, or select the epoch on validation bags)."
+            f" (permutation test, {describe_p(figures.p_value)}; the correlation is"
+            f" {figures.correlation:.2f}, {figures.critical_correlation:.2f} would be needed)."
+            f" {describe_errors(figures)} The features may carry no information about these classes, there"
+            f" may be too few bags to show it, or {advice}."
         )
     if math.isnan(figures.accuracy) and figures.differences != "more":
         noise = ", or the noise of the proportions was misstated" if figures.noisy else ""

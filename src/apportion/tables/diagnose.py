@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from apportion._untrusted import printable
 from apportion.bags.bags import Bags
 from apportion.bags.build import build_bags_without_features
 from apportion.bags.instances import read_weight
@@ -19,7 +20,18 @@ from apportion.pipeline import EpochState
 from apportion.saving import About
 from apportion.selection.bag_differences import features_for_tests, sample_rows
 from apportion.selection.crossfit import assign_folds, cross_fit, take_instances
-from apportion.selection.diagnosis import MIN_BAGS, Diagnosis, Origin, diagnose_bags, has_estimate
+from apportion.selection.diagnosis import (
+    MIN_BAGS,
+    Diagnosis,
+    Origin,
+    describe_p,
+    diagnose_bags,
+    has_estimate,
+    is_network,
+    outward,
+    proportion_errors,
+    why_untested,
+)
 from apportion.selection.held_out import hold_out
 from apportion.tables.check import read_weight_column
 from apportion.tables.fit import WEIGHT, fingerprint
@@ -38,7 +50,7 @@ class Evaluation:
     proportions: Proportions
     judged_on: str  # in words
     origin: Origin = "held_out"
-    folds: int = 0  # networks to train, each without a part of the bags; 0: the classifier itself is judged
+    folds: int = 0  # models to train, each without a part of the bags; 0: the classifier itself is judged
 
     @cached_property
     def X(self) -> Any:
@@ -57,9 +69,9 @@ def plan_diagnosis(
     """Choose the bags of a table that can judge a classifier: it must not have learned from them.
 
     Those are the validation bags, if the table is the one that the classifier was fitted on and at least six
-    were held out, or all bags of a `new` table. Otherwise networks that are trained alike on other bags
-    predict the bags in turn or, if nothing may be trained, the classifier itself predicts bags that it may
-    have learned from, which supports no answer.
+    were held out, or all bags of a `new` table. Otherwise models that are trained alike on other bags
+    predict the bags in turn or, if nothing may be trained or there are too few bags for any answer, the
+    classifier itself predicts bags that it may have learned from, which supports none.
     """
     source, all_bags, proportions, learned = _read_bags(classifier, spec)
     about = about_of(classifier)
@@ -76,15 +88,17 @@ def plan_diagnosis(
     table = all_rows(classifier, source)
     if judged_on:
         return Evaluation(table, bags, proportions, judged_on)
-    if not train:
+    if not train or len(bags.sizes) < MIN_BAGS:
         has = "has" if learned else "may have"
         judged_on = f"{len(bags.sizes)} bags that the model {has} learned from"
         return Evaluation(table, bags, proportions, judged_on, "training")
     folds = int(assign_folds(bags, folds, 0).max()) + 1
-    judged_on = f"{len(bags.sizes)} bags, each predicted by one of {folds} networks trained on other bags"
+    judged_on = (
+        f"{len(bags.sizes)} bags, each predicted by one of {folds} copies of the model, trained on other bags"
+    )
     without = _left_out(about, all_bags)
     if without:
-        judged_on += f", without {' and '.join(without)}: the model itself is not judged"
+        judged_on += f" and without {' and '.join(without)}"
     return Evaluation(table, bags, proportions, judged_on, "cross_validated", folds)
 
 
@@ -131,11 +145,14 @@ def all_rows(classifier: ProportionClassifier, source: Source) -> Any:
 
 
 def _left_out(about: About, bags: Bags) -> list[str]:
-    """What the classifier may have learned from and networks trained in its place do not."""
-    n_unknown = len(bags.sizes) - len(bags.known().sizes)
+    """What the classifier may have learned from and copies that are trained in its place do not."""
+    known = set(bags.known().ids)
+    unknown = [name for name in bags.ids if name not in known]
     parts = []
-    if n_unknown:
-        parts.append(f"{n_unknown} bags without proportions")
+    if unknown:
+        some = ", ".join(printable(name, 40) for name in unknown[:3]) + (", …" if len(unknown) > 3 else "")
+        count = "the bag" if len(unknown) == 1 else f"{len(unknown)} bags"
+        parts.append(f"{count} without proportions ({some})")
     if about.known_labels:
         parts.append("known labels")
     if about.groupings > 1:
@@ -146,7 +163,7 @@ def _left_out(about: About, bags: Bags) -> list[str]:
 def predict_bags(
     classifier: ProportionClassifier, evaluation: Evaluation, out: np.ndarray
 ) -> Iterator[tuple[int, EpochState]]:
-    """Fill `out` (n, k) with the probabilities of the rows; yields (fold, state) of networks it trains."""
+    """Fill `out` (n, k) with the probabilities of the rows; yields (fold, state) of models it trains."""
     if not evaluation.folds:
         out[:] = classifier.predict_proba(evaluation.X)
         return
@@ -171,6 +188,7 @@ def diagnose_probabilities(
         origin=evaluation.origin,
         fold_of_bag=fold_of_bag,
         noisy=evaluation.proportions.std is not None,
+        network=is_network(classifier.resolved_["model"]),
     )
 
 
@@ -211,28 +229,47 @@ def row_table(found: Diagnosis, evaluation: Evaluation, classifier: ProportionCl
 # --- in words
 
 
-def describe_diagnosis(found: Diagnosis, judged_on: str) -> list[str]:
-    """A diagnosis for people."""
+def describe_diagnosis(found: Diagnosis, judged_on: str, *, verbose: bool = False) -> list[str]:
+    """A diagnosis for people; `verbose` adds figures about the labels of rows by optimal transport."""
     errors = found.bag_errors.double()
-    middle, worst = (float(errors.quantile(q)) for q in (0.5, 0.95))
-    narrow = float((found.margins < 0.1).double().mean())
+    middle, worst = (100 * float(errors.quantile(q)) for q in (0.5, 0.95))
+    mean, without = (100 * error for error in proportion_errors(found))
+    low, high = outward(found.accuracy_min, found.accuracy_max)
     return [
         *found.reasons,
         f"judged on: {judged_on}",
         f"spread of the proportions: {found.spread:.3g} times that of random bags ({_compare_spread(found)})",
-        f"bag correlation: {found.correlation:.3f}, significant from {found.critical_correlation:.3f} "
-        f"(permutation test, p = {found.p_value:.4f})",
+        f"bag correlation: {found.correlation:.3f}, {_describe_test(found)}",
+        f"proportion error: {mean:.1f} points on average, {middle:.1f} in the median bag, more than "
+        f"{worst:.1f} in one of twenty; {without:.1f} on average if every bag got the overall shares. It is "
+        "half the summed difference of the shares: the percentage of rows that would have to change class",
         f"accuracy of single rows, estimated: {describe_estimate(found)}",
-        f"accuracy of single rows, bounds of arithmetic: {100 * found.accuracy_min:.1f} to "
-        f"{100 * found.accuracy_max:.1f} %{', up to the noise' if found.noisy else ''}; "
-        f"if unrelated inside bags: {100 * found.accuracy_if_unrelated:.1f} %; "
-        f"always predicting the largest class: {100 * found.largest_class:.1f} %",
-        f"proportion error: {float(errors.mean()):.3f} on average, {middle:.3f} in the median bag, more than "
-        f"{worst:.3f} in one of twenty",
+        f"accuracy of single rows, certain bounds: {low} to {high} %"
+        f"{', up to the noise' if found.noisy else ''}; "
+        f"if the model told only bags apart: {100 * found.accuracy_if_unrelated:.1f} %; "
+        f"if it named the largest class for every row: {100 * found.largest_class:.1f} %",
+        *(_describe_labels(found) if verbose else ()),
+    ]
+
+
+def _describe_labels(found: Diagnosis) -> list[str]:
+    """How certain predictions and labels of rows are: figures for those who know what they are."""
+    narrow = float((found.margins < 0.1).double().mean())
+    return [
         f"labels by optimal transport agree with the most probable class: {100 * found.agreement:.1f} %",
         f"entropy of the predictions: {100 * found.entropy:.1f} % of that of a uniform one",
         f"labels with a margin below 0.1 nats: {100 * narrow:.1f} %",
     ]
+
+
+def _describe_test(found: Diagnosis) -> str:
+    """What the permutation test says, if there was one."""
+    untested = why_untested(found)
+    if untested:
+        return f"not tested: {untested}"
+    return (
+        f"significant from {found.critical_correlation:.3f} (permutation test, {describe_p(found.p_value)})"
+    )
 
 
 def describe_estimate(found: Diagnosis) -> str:

@@ -2,6 +2,17 @@
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 const short = (value) => (value === null ? "" : `${value >= 0 ? "+" : "−"}${Math.abs(value).toFixed(1)}`);
 
+// Certain bounds: the lower one is rounded down, the upper one up.
+const outward = (low, high) => `${(Math.floor(1000 * low + 1e-5) / 10).toFixed(1)} % to ${(Math.ceil(1000 * high - 1e-5) / 10).toFixed(1)} %`;
+
+function classColors(rows) {
+  // of the classes in the rows, in their order: the colors of page.css in the current mode
+  const drawn = new Set(rows.map((row) => row.class));
+  const named = DATA.colors.filter(([name]) => drawn.has(name));
+  const style = getComputedStyle(document.documentElement);
+  return { domain: named.map(([name]) => name), range: named.map(([, color]) => style.getPropertyValue(`--class-${color}`).trim()) };
+}
+
 function drawShares() {
   const rows = DATA.classes.slice(0, 24).flatMap((each) => [
     { class: each.name, kind: "known", share: each.known },
@@ -18,9 +29,12 @@ async function drawTables() {
     const rows = table.rows.filter((row) => drawn.has(row.group)).map((row) => ({
       ...row,
       interval: row.share_low === null ? "none" : `${percent(row.share_low)} to ${percent(row.share_high)}`,
-      bounds: `${percent(row.share_min)} to ${percent(row.share_max)}`,
+      bounds: outward(row.share_min, row.share_max),
     }));
-    await draw(`groups-${i}`, rows, (spec) => spec, "groups");
+    await draw(`groups-${i}`, rows, (spec) => {
+      spec.encoding.color.scale = classColors(rows);
+      return spec;
+    }, "groups");
   }
 }
 
@@ -54,15 +68,19 @@ function squared(spec, values) {
 
 function drawBags() {
   const rows = bagRows(byId("class").value);
+  const scale = classColors(bagRows(""));
   return draw("bags", rows, (spec) => {
-    spec.layer.slice(1).forEach((layer) => { layer.encoding.color.scale = { domain: DATA.bags.classes }; });
+    spec.layer.slice(1).forEach((layer) => { layer.encoding.color.scale = scale; });
     return squared(spec, rows.flatMap((row) => [row.known, row.predicted]));
   });
 }
 
 function drawCalibration() {
   const rows = DATA.calibration.rows;
-  return draw("calibration", rows, (spec) => squared(spec, rows.flatMap((row) => [row.low, row.high, row.predicted])));
+  return draw("calibration", rows, (spec) => {
+    spec.encoding.color.scale = classColors(rows);
+    return squared(spec, rows.flatMap((row) => [row.low, row.high, row.predicted]));
+  });
 }
 
 // --- training

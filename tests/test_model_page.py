@@ -20,7 +20,7 @@ from apportion import ProportionClassifier, load
 from apportion.bags.build import build_bags_without_features
 from apportion.cli.app import app
 from apportion.cli.options import ProportionOptions, make_spec
-from apportion.errors import DataError, ModelError, SettingsError
+from apportion.errors import ApportionWarning, DataError, ModelError, SettingsError
 from apportion.report.colors import NAMES, OTHERS, class_colors
 from apportion.report.model_evidence import ModelEvidence
 from apportion.report.model_page import (
@@ -293,6 +293,15 @@ def test_a_quick_page_trains_nothing_and_says_so(here, monkeypatch):
     assert found["bags"]["learned"]
     assert all(row["share_low"] is None for row in found["tables"][0]["rows"])
     assert not found["with_intervals"]
+
+
+def test_intervals_that_are_no_more_than_bounds_are_named_so(here, monkeypatch):
+    monkeypatch.setattr("apportion.tabulation.SUPPORT", -1.0)
+    with pytest.warns(ApportionWarning, match="all that arithmetic allows"):
+        found = contents_of("linear", by=[["race"]], replicates=2)
+    assert "no better than by chance" in found["no_support"]
+    for row in found["tables"][0]["rows"]:
+        assert (row["share_low"], row["share_high"]) == (row["share_min"], row["share_max"])
 
 
 def test_without_bags_there_are_only_counts_by_group(here):

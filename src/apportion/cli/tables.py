@@ -282,7 +282,7 @@ def tabulate(
     missing: Missing = None,
     level: Annotated[float, typer.Option(help="Probability that an interval is meant to hold.")] = 0.9,
     replicates: Annotated[
-        int, typer.Option(min=0, help="Networks to fit to halves of the bags for intervals; 0: none.")
+        int, typer.Option(min=0, help="Models to fit to halves of the bags for intervals; 0: none.")
     ] = 10,
     device: Device = "auto",
 ) -> None:
@@ -309,8 +309,8 @@ def tabulate(
     tabulation = Tabulation(classifier, table, [by], spec=spec, missing=missing or (), weight=weight)
     with Progress() as progress:
         for replicate, state in tabulation.replicate(replicates):
-            name = f"network {replicate + 1} of {replicates}, {state.stage} stage"
-            progress.update(name, state.epoch.number, state.epoch.total, "")
+            task = f"model {replicate + 1} of {replicates} for intervals"
+            progress.update_part(task, f"{state.stage} stage", state.epoch.number, state.epoch.total)
     (counts,) = tabulation.frames(level)
     write_table(counts.lazy(), out)
     show(out)

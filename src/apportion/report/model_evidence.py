@@ -93,6 +93,7 @@ class ModelEvidence:
         self.temperature: float | None = None
         self.importances: list[ColumnImportance] = []
         self.tables: list[pl.DataFrame] = []
+        self.no_support = ""  # why intervals of tables are no more than bounds
         self._tabulation: Tabulation | None = None
         if self.by:
             self._tabulation = Tabulation(
@@ -111,6 +112,7 @@ class ModelEvidence:
             for replicate, state in self._tabulation.replicate(self.replicates):
                 task = f"model {replicate + 1} of {self.replicates} for intervals"
                 yield Step(task, f"{state.stage} stage", state.epoch.number, state.epoch.total)
+            self.no_support = self._tabulation.no_support
             self.tables = self._tabulation.frames(self.level)
 
     def _diagnose(self, evaluation: Evaluation) -> Iterator[Step]:

@@ -76,6 +76,7 @@ def model_contents(
         "never_predicted": classifier.never_predicted_,
         "tables": [] if evidence is None else table_contents(evidence, unused_columns(classifier, evidence)),
         "with_intervals": evidence is not None and any_interval(evidence),
+        "no_support": "" if evidence is None else evidence.no_support,
         "level": 0.9 if evidence is None else evidence.level,
         "diagnosis": None if evidence is None else diagnosis_contents(evidence),
         "bags": None if evidence is None else bags_contents(evidence),

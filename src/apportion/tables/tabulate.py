@@ -77,7 +77,12 @@ class Tabulation:
         seed = self.classifier.random_state or 0
         model, X, proportions = self.classifier, self.X, self.proportions
         yield from add_replicates(self.counters, model, X, proportions, replicates, seed)
-        warn_without_support(self.counters[0].no_support)
+        warn_without_support(self.no_support)
+
+    @property
+    def no_support(self) -> str:
+        """Why the bags do not show that the model works, once `replicate` has found out; "" if they do."""
+        return self.counters[0].no_support
 
     def frames(self, level: float) -> list[pl.DataFrame]:
         """Each table: one row per group and class."""

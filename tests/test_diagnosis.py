@@ -27,7 +27,7 @@ from apportion.bags.bags import Bags, bag_means
 from apportion.bags.denoise import denoise
 from apportion.bags.simulate import make_bags
 from apportion.datasets.synthetic import blobs, digits, moons
-from apportion.errors import DataError, SettingsError
+from apportion.errors import ApportionWarning, DataError, SettingsError
 from apportion.selection.bag_differences import (
     features_for_tests,
     find_differences,
@@ -690,10 +690,11 @@ def test_every_function_reads_a_table_in_the_same_way(names):
     if names == "grouping":
         return
     by = {"sex": people.sex}
-    tables = [
-        tabulate(model, x, by, bags=b, proportions=p, replicates=2, random_state=0)
-        for x, b, p in [(people, bags, given), (rows, town, exact)]
-    ]
+    with pytest.warns(ApportionWarning, match="all that arithmetic allows"):  # no column explains the towns
+        tables = [
+            tabulate(model, x, by, bags=b, proportions=p, replicates=2, random_state=0)
+            for x, b, p in [(people, bags, given), (rows, town, exact)]
+        ]
     assert all(np.array_equal(tables[0][name], tables[1][name]) for name in tables[0])
     held_out = pd.Series(town[town != 7], name="town")
     kept = rows[town != 7].set_axis(held_out.index)

@@ -36,7 +36,7 @@ from apportion.selection.crossfit import (
     row_ids,
     take_instances,
 )
-from apportion.selection.diagnosis import deflate_correlation, permutation_test
+from apportion.selection.diagnosis import deflate_correlation, p_value_of, permutation_test
 
 MIN_BAGS_TO_HALVE = 8  # halves of fewer bags cannot be learned from
 # The p-value up to which intervals are given. `diagnose` asks for 0.002, but learns from three quarters of
@@ -205,9 +205,7 @@ def group_by(columns: Mapping[str, Any], source: np.ndarray) -> GroupedRows:
     values: list[Sequence[Hashable]] = []
     n = len(source)
     for name, column in columns.items():
-        # NA of pandas has no truth value; NaN differs from itself
-        gaps = [type(value).__name__ == "NAType" or value != value for value in _as_list(column)]  # noqa: PLR0124
-        texts = [None if gap else value for gap, value in zip(gaps, _as_list(column), strict=True)]
+        texts = [None if _is_gap(value) else value for value in _as_list(column)]
         if len(texts) != n:
             raise DataError(f"there are {n} rows but {len(texts)} values of {name!r}; pass one per row")
         found = group_rows(["" if value is None else value for value in texts], n)
@@ -221,6 +219,11 @@ def group_by(columns: Mapping[str, Any], source: np.ndarray) -> GroupedRows:
         for name, each, place in zip(columns, values, places, strict=True)
     }
     return GroupedRows(group.reshape(-1)[source], names)
+
+
+def _is_gap(value: Any) -> bool:
+    """Whether a value is missing: pandas' NA, which has no truth value, or NaN, which differs from itself."""
+    return type(value).__name__ == "NAType" or value != value  # noqa: PLR0124
 
 
 def _as_list(column: Any) -> list[Any]:
@@ -404,7 +407,7 @@ def _reason_against(predicted: Tensor, counter: CellCounter, known: np.ndarray) 
     sizes = torch.from_numpy(np.asarray(counter.mass, dtype=np.float64)[known])
     correlation, null = permutation_test(predicted, counter.bags.proportions.double()[known], sizes, 1999)
     correlation = deflate_correlation(correlation)  # the halves are predicted from each other
-    p_value = (1 + int((null >= correlation - 1e-9).sum())) / (1 + len(null))
+    p_value = p_value_of(correlation, null)
     if p_value <= SUPPORT:
         return ""
     what = "proportions of bags that were not learned from are predicted no better than by chance"

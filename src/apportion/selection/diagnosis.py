@@ -428,8 +428,6 @@ def diagnose_bags(
     if origin == "cross_validated":
         critical = inflate_correlation(critical)
     statistic = deflate_correlation(correlation) if origin == "cross_validated" else correlation
-    # Ties count. The tolerance is for the same products added in another order.
-    n_reached = int((null >= statistic - 1e-9).sum())
     differences = find_differences(
         probabilities, bags, features, fold_of_bag=fold_of_bag, weight=weight, noisy=noisy
     )
@@ -456,7 +454,7 @@ def diagnose_bags(
         spread_tolerance=spread_tolerance,
         correlation=correlation,
         critical_correlation=critical,
-        p_value=(1 + n_reached) / (1 + len(null)),
+        p_value=p_value_of(statistic, null),
         largest_class=float(bags.overall.max()),
         agreement=labels.agreement,
         entropy=float(_mean(torch.special.entr(probabilities).sum(1), weight) / math.log(bags.n_classes)),
@@ -774,6 +772,14 @@ def permutation_test(
     orders = bag_permutations(len(known), n_permutations, seed)
     null = [predicted @ known.index_select(0, order).flatten() for order in orders]
     return float(predicted @ known.flatten()) / scale, torch.stack(null) / scale
+
+
+def p_value_of(correlation: float, null: Tensor) -> float:
+    """How often permuted proportions reach a correlation, which counts as one of them.
+
+    Ties count. The tolerance is for the same products added in another order.
+    """
+    return (1 + int((null >= correlation - 1e-9).sum())) / (1 + len(null))
 
 
 def bag_permutations(m: int, n: int, seed: int) -> Iterator[Tensor]:

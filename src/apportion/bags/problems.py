@@ -832,17 +832,22 @@ def find_doubts(shares: np.ndarray, sizes: np.ndarray) -> Iterator[Problem]:
 def spread_of_bags(shares: np.ndarray, sizes: np.ndarray) -> tuple[float, float, float]:
     """The variance of shares (m, k) over that of random bags of these sizes, and the range of the latter.
 
-    It is Pearson's statistic over its degrees of freedom. Random bags leave the range once in 500 times,
-    by the approximation of Wilson and Hilferty (1931).
+    Random bags leave the range once in 500 times, by the approximation of Wilson and Hilferty (1931).
     """
+    spread, freedom = pearson_spread(shares, sizes)
+    part = 2 / (9 * freedom)
+    low, high = (max(0.0, 1 - part + z * math.sqrt(part)) ** 3 for z in (-3.09, 3.09))
+    return spread, low, high
+
+
+def pearson_spread(shares: np.ndarray, sizes: np.ndarray) -> tuple[float, int]:
+    """Pearson's statistic of shares over its degrees of freedom, about 1 for random bags, and these."""
     n = sizes[:, None].astype(float)
     overall = (shares * n).sum(0) / n.sum()
     present = overall > 0
     freedom = max(1, (len(sizes) - 1) * (int(present.sum()) - 1))
     statistic = (n * np.square(shares - overall))[:, present] / overall[present]
-    part = 2 / (9 * freedom)
-    low, high = (max(0.0, 1 - part + z * math.sqrt(part)) ** 3 for z in (-3.09, 3.09))
-    return float(statistic.sum()) / freedom, low, high
+    return float(statistic.sum()) / freedom, freedom
 
 
 def check_same_classes(classes: Mapping[Any, Sequence[Any]]) -> Iterator[Problem]:

@@ -30,6 +30,7 @@ from apportion.bags.build import (
 )
 from apportion.bags.instances import read_weight
 from apportion.bags.predictions import bags_of_predictions
+from apportion.bags.problems import pearson_spread
 from apportion.bags.proportions import as_proportions
 from apportion.errors import DataError, SettingsError, did_you_mean
 from apportion.networks import NETWORKS
@@ -715,17 +716,9 @@ def _without_rounding(shares: Tensor, sizes: Tensor) -> Tensor:
 
 
 def bag_spread(proportions: Tensor, sizes: Tensor) -> tuple[float, float]:
-    """The variance of proportions over that of random bags of these sizes, and three deviations of that.
-
-    It is Pearson's statistic over its degrees of freedom: about 1 for random bags.
-    """
-    known = proportions.double()
-    n = sizes.unsqueeze(1).double()
-    overall = (known * n).sum(0) / n.sum()
-    present = overall > 0
-    statistic = (n * (known - overall).square())[:, present] / overall[present]
-    freedom = max(1, (len(sizes) - 1) * (int(present.sum()) - 1))
-    return float(statistic.sum()) / freedom, 3 * math.sqrt(2 / freedom)
+    """The variance of proportions over that of random bags of these sizes, and three deviations of that."""
+    spread, freedom = pearson_spread(proportions.double().numpy(), sizes.numpy())
+    return spread, 3 * math.sqrt(2 / freedom)
 
 
 def inverse_variance_weights(proportions: Tensor, sizes: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ takes no time to speak of, where a compiler would take tens of seconds.
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -125,7 +125,25 @@ def _record(
         reason = str(problem).strip().partition("\n")[0]
         message = f"a part of training runs without a CUDA graph, which is slower: {printable(reason)}"
         warnings.warn(message, ApportionWarning, stacklevel=3)
+        _finish_failed_recordings(inputs[0].device)
         return None
+
+
+_failed: list[tuple[torch.cuda.CUDAGraph, Any]] = []  # with their memory pools; torch may still ask them
+
+
+def _finish_failed_recordings(device: torch.device) -> None:
+    """Do what torch does at the end of a recording, but leaves out if it fails.
+
+    Otherwise the allocator would wait for the end, and any random number that is drawn later is an error,
+    since the generator still takes draws for recorded ones. A recording that succeeds frees it.
+    """
+    for _, pool in _failed:
+        with suppress(RuntimeError):  # it has been ended
+            torch._C._cuda_endAllocateToPool(device.index, pool)  # type: ignore[attr-defined]
+    x = torch.zeros(1, device=device)
+    with _recording(torch.cuda.CUDAGraph(), device, torch.cuda.graph_pool_handle()):
+        x.add_(1)
 
 
 @contextmanager
@@ -138,8 +156,12 @@ def _recording(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any) -> 
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             yield
-        finally:
             graph.capture_end()
+        except BaseException:
+            _failed.append((graph, pool))
+            with suppress(RuntimeError):  # the first error says more
+                graph.capture_end()
+            raise
     current.wait_stream(stream)
 
 

@@ -36,7 +36,7 @@ def boosting(bags: Bags, scores: np.ndarray | None = None) -> tuple[Boosting, li
     random = np.random.default_rng(0)
     x = as_rows(bags.x)
     edges = bin_edges(x, random)
-    state = Boosting(apply_bins(x, edges), bags, [len(edge) + 1 for edge in edges], 8, random)
+    state = Boosting(apply_bins(x, edges), bags, [len(edge) + 1 for edge in edges], 8, 0.7, random)
     if scores is not None:
         state.scores[:] = scores
         state.add(np.zeros((1, scores.shape[1])))  # predicts the bags
@@ -96,6 +96,15 @@ def test_leaf_equations_are_those_of_a_newton_step_for_whole_bags(k):
         gap = state.proportions[:, c] - predicted
         np.testing.assert_allclose(right[c], A.T @ (weight * gap), rtol=1e-9, atol=1e-9)
         assert information[c] == pytest.approx((weight[bag] * slope**2).sum())
+
+
+def test_trees_are_grown_on_the_fraction_of_the_rows():
+    bags = ragged_bags(2)
+    for fraction in (0.7, 0.1):
+        state, _ = boosting(bags)
+        state.fraction = fraction
+        drawn = [len(state.draw_rows_and_features()[0]) for _ in range(50)]
+        assert np.mean(drawn) / len(bags.x) == pytest.approx(fraction, rel=0.1)
 
 
 def test_first_split_is_the_best_of_all_splits():

@@ -17,7 +17,8 @@ SOURCE = ROOT / "src" / "apportion"
 
 # Each may import from its own layer and from those above it.
 LAYERS = (
-    ("errors", "_random", "_graphs", "_device", "_untrusted", "_register", "_scratch", "_sources"),
+    ("errors", "_untrusted"),
+    ("_writing", "_random", "_graphs", "_device", "_register", "_scratch", "_sources"),
     ("transport", "networks", "encoding"),
     ("bags",),
     ("losses", "pseudo_labels", "optim", "augment", "checkpoints"),

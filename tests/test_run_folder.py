@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import result_of
 
-from apportion import _untrusted
+from apportion import _writing
 from apportion._random import stream
 from apportion.checkpoints import check_state, copy_state, pack_state, unpack_state
 from apportion.errors import ApportionWarning, RunError
@@ -211,7 +211,7 @@ def test_a_crash_or_a_full_disk_while_a_checkpoint_is_written_leaves_the_old_one
 
     for fault, error in ((killed, KeyboardInterrupt), (full, RunError)):
         with monkeypatch.context() as patch:
-            patch.setattr(_untrusted.os, "fsync", fault)
+            patch.setattr(_writing.os, "fsync", fault)
             with pytest.raises(error):
                 write_checkpoint(begun, state(2))
     assert read_checkpoint(begun)["epoch"] == 1

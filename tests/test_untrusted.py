@@ -22,17 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from apportion import _untrusted
+from apportion import _writing
 from apportion._untrusted import (
-    atomic_file,
-    atomic_folder,
-    atomic_write,
     check_json,
     check_number,
     check_sha256,
-    check_writable_place,
-    is_locked,
-    open_lock,
     parse_json,
     parse_npy,
     parse_tensors,
@@ -45,6 +39,14 @@ from apportion._untrusted import (
     read_npz,
     read_tar,
     read_tensors,
+)
+from apportion._writing import (
+    atomic_file,
+    atomic_folder,
+    atomic_write,
+    check_writable_place,
+    is_locked,
+    open_lock,
 )
 from apportion.errors import ModelError, RunError
 
@@ -452,7 +454,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_untrusted, "_sync", full)
+    monkeypatch.setattr(_writing, "_sync", full)
     with pytest.raises(RunError, match="the disk is full; make room"):
         atomic_write(tmp_path / "it", b"1", error=RunError)
     assert os.listdir(tmp_path) == []

@@ -22,17 +22,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from apportion._untrusted import (
-    WEIGHTS_LIMIT,
-    atomic_write,
-    explain_write_errors,
-    name_list,
-    open_lock,
-    parse_json,
-    parse_tensors,
-    printable,
-    read_bytes,
-)
+from apportion._untrusted import WEIGHTS_LIMIT, name_list, parse_json, parse_tensors, printable, read_bytes
+from apportion._writing import atomic_write, explain_write_errors, open_lock
 from apportion.errors import ApportionError, CheckpointError
 
 CHECKPOINT_SECONDS = 20.0  # between checkpoints: what a SIGKILL costs at most

@@ -31,6 +31,7 @@ from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
 from apportion.methods.boosted_trees import (
     FEW_LEAVES,
+    FRACTION_OF_ROWS,
     MANY_LEAVES,
     ROUNDS_BETWEEN_SCORES,
     USUAL_ROUNDS,
@@ -65,7 +66,9 @@ from apportion.selection.held_out import (
 from apportion.training import Epoch
 
 MOST_ROWS_FOR_PARTS = 60_000
-ENSEMBLES = 3  # of trees, whose mean is the model
+# On which part of the rows each tree is grown, in the ensembles whose mean is the model. Trees of few rows
+# differ more, so their sum varies less; trees of many rows find finer interactions (docs/log.md).
+FRACTIONS_OF_ROWS = (0.7, 0.2, 0.1)
 WEIGHT_STD = 0.2  # of a model's weight around equal weights, a priori
 HIGHER_TEMPERATURE_STD = 1.0  # of the logarithm of the temperature around zero, a priori
 LOWER_TEMPERATURE_STD = 0.3  # less where counts vary more than predictions explain
@@ -256,8 +259,8 @@ def fit_table_model(
     if name != "trees":
         candidates["linear"] = yield from fit_linear_candidate(known, splits, progress)
     if name != "linear" and with_trees:
-        ensembles = 1 if len(bags.x) > MOST_ROWS_FOR_PARTS else ENSEMBLES
-        candidates["trees"] = yield from fit_trees_candidate(known, splits, seed, ensembles, progress)
+        fractions = FRACTIONS_OF_ROWS if len(bags.x) <= MOST_ROWS_FOR_PARTS else (FRACTION_OF_ROWS,)
+        candidates["trees"] = yield from fit_trees_candidate(known, splits, seed, fractions, progress)
     if name == "average":
         candidates["mlp"] = yield from fit_mlp_candidate(bags, splits, settings, seed, progress)
     model, selection = combine(candidates, known, [split.held_out for split in splits])
@@ -318,7 +321,7 @@ def choose_penalty(
 
 
 def fit_trees_candidate(
-    known: Bags, splits: Sequence[Split], seed: int, ensembles: int, progress: Progress
+    known: Bags, splits: Sequence[Split], seed: int, fractions: Sequence[float], progress: Progress
 ) -> Fitting:
     """Boosted trees with the number of leaves and of trees that predict the held-out bags best.
 
@@ -329,16 +332,22 @@ def fit_trees_candidate(
     if splits:
         rounds, leaves, log_probs = yield from choose_trees(splits, seed, progress)
     models = []
-    for number in range(ensembles):
+    for number, fraction in enumerate(fractions):
         step = f"trees, ensemble {number + 1}"
         if step not in progress.finished:
             last = yield from grow(
-                step, progress, known, rounds=rounds, leaves=leaves, seed=derive_seed(seed, number)
+                step,
+                progress,
+                known,
+                rounds=rounds,
+                leaves=leaves,
+                fraction=fraction,
+                seed=derive_seed(seed, number),
             )
             model = last.classifier
             progress.finished[step] = {"depth": model.depth, "weights": model.state_dict()}
         models.append(progress.trees(step, math.prod(known.x.shape[1:]), known.n_classes))
-    return Candidate(mean_of_trees(models), log_probs, {"trees": rounds * ensembles, "leaves": leaves})
+    return Candidate(mean_of_trees(models), log_probs, {"trees": rounds * len(fractions), "leaves": leaves})
 
 
 def choose_trees(

@@ -320,7 +320,8 @@ def figure(
     """Draw a figure of runs for a paper, as PNG, SVG or PDF."""
     from matplotlib import rc_context
 
-    from apportion._untrusted import check_writable_place, printable
+    from apportion._untrusted import printable
+    from apportion._writing import check_writable_place
     from apportion.errors import RunError
     from apportion.report import figures
     from apportion.report.tables import collect
@@ -363,7 +364,7 @@ def demo(
 
     import torch
 
-    from apportion._untrusted import explain_write_errors
+    from apportion._writing import explain_write_errors
     from apportion.cli.progress import Progress
     from apportion.errors import RunError
     from apportion.experiments.recipes import FIGURE_2, FIGURE_2_EARLY

@@ -116,7 +116,7 @@ def report_model(
 ) -> None:
     """The page of a model, with the evidence of a table if there is one."""
     from apportion._device import find_device
-    from apportion._untrusted import atomic_write, check_writable_place
+    from apportion._writing import atomic_write, check_writable_place
     from apportion.cli.tables import show, spec_of_bags
     from apportion.errors import ModelError
     from apportion.tabulation import check_level
@@ -156,7 +156,8 @@ def report_runs(
     root: Path, md: Path | None, html: Path | None, data: Path | None, thumbnails: bool, imports: list[str]
 ) -> None:
     """Markdown tables of the runs below a folder, an HTML page, or both."""
-    from apportion._untrusted import atomic_write, check_writable_place, printable
+    from apportion._untrusted import printable
+    from apportion._writing import atomic_write, check_writable_place
     from apportion.errors import RunError
     from apportion.experiments.extensions import import_modules
     from apportion.experiments.run_folder import all_runs, is_finished

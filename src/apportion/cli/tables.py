@@ -76,7 +76,7 @@ def fit(
 ) -> None:
     """Learn a classifier of rows from a table and the proportions of its bags."""
     from apportion._device import find_device
-    from apportion._untrusted import check_writable_place
+    from apportion._writing import check_writable_place
     from apportion.cli.progress import Progress
     from apportion.errors import ApportionWarning, ModelError, SettingsError
 
@@ -160,7 +160,7 @@ def predict(
 ) -> None:
     """Add predicted classes and probabilities to a table; with --bag, given the proportions of its bags."""
     from apportion._device import find_device
-    from apportion._untrusted import check_writable_place
+    from apportion._writing import check_writable_place
     from apportion.errors import DataError, SettingsError
     from apportion.tables.read import check_output_suffix, write_table
 
@@ -220,7 +220,7 @@ def diagnose(
     Exit code 1: these bags do not show that it works.
     """
     from apportion._device import find_device
-    from apportion._untrusted import check_writable_place
+    from apportion._writing import check_writable_place
     from apportion.errors import DataError, SettingsError
     from apportion.tables.read import check_output_suffix, write_table
 
@@ -288,7 +288,7 @@ def tabulate(
 ) -> None:
     """Count classes by group: predicted counts and shares, with bounds; with --bag, also intervals."""
     from apportion._device import find_device
-    from apportion._untrusted import check_writable_place
+    from apportion._writing import check_writable_place
     from apportion.errors import DataError
     from apportion.tables.read import check_output_suffix, write_table
     from apportion.tabulation import check_level
@@ -336,7 +336,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a model as one ONNX file, for programs without torch."""
-    from apportion._untrusted import check_writable_place
+    from apportion._writing import check_writable_place
     from apportion.errors import ModelError
 
     path = onnx or model / "model.onnx"

@@ -26,10 +26,6 @@ from torch import Tensor, nn
 from apportion._untrusted import (
     NUMBER,
     WEIGHTS_LIMIT,
-    atomic_write,
-    explain_write_errors,
-    is_locked,
-    open_lock,
     parse_json,
     parse_tensors,
     printable,
@@ -38,6 +34,7 @@ from apportion._untrusted import (
     read_npy,
     read_tensors,
 )
+from apportion._writing import atomic_write, explain_write_errors, is_locked, open_lock
 from apportion.checkpoints import Checkpointer, differences, read_state, write_state
 from apportion.errors import ApportionWarning, RunError
 from apportion.experiments.provenance import imported_modules

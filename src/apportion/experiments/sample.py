@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from apportion._random import stream
-from apportion._untrusted import NUMBER, atomic_write, check_json, parse_json, read_npz
+from apportion._untrusted import NUMBER, check_json, parse_json, read_npz
+from apportion._writing import atomic_write
 from apportion.bags.bags import bag_means
 from apportion.errors import RunError
 from apportion.evaluate import calibration, predict_log_proba

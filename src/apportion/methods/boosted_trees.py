@@ -14,8 +14,8 @@ Trees are added one after the other. Each round:
 
        w_ij = s_ij² / (n_b p̂_bj (1 - p̂_bj)),    s_ij = p_ij (1 - p_ij)                             (2)
 
-2. Structure. One tree for all classes is grown on the residuals: each split takes the largest reduction of
-   the weighted squared error Σ_i w_i ‖r_i / w_i - value‖².
+2. Structure. One tree for all classes is grown on the residuals of some rows: each split takes the largest
+   reduction of the weighted squared error Σ_i w_i ‖r_i / w_i - value‖².
 
 3. Leaf values. Rows of a bag move together, so the curvature along a leaf is not the sum over its rows. If
    leaf l adds δ_l to the scores of class j, the prediction of bag b moves by Σ_l A_bl δ_l, where A_bl is the
@@ -47,12 +47,12 @@ from apportion.methods.count_likelihood import count_log_likelihood
 from apportion.methods.protocol import LossTerms
 from apportion.networks.trees import BoostedTrees, Tree, as_module
 
-# chosen on the training rows of Adult (docs/log.md)
+# chosen on the training rows of Adult; the fraction of rows, on many tables (docs/log.md)
 RATE = 0.15
 RIDGE = 3.0
 FEW_LEAVES, MANY_LEAVES = 8, 31  # of a tree; held-out bags choose
 ROWS_PER_LEAF = 20
-FRACTION_OF_ROWS = 0.7  # on which the structure of a tree is grown
+FRACTION_OF_ROWS = 0.4  # on which the structure of a tree is grown
 FRACTION_OF_FEATURES = 0.7
 FEWEST_FEATURES = 4  # of a tree, where there are so many: one feature alone shows no interaction
 LARGEST_STEP = 4.0  # of a leaf, before it is multiplied by the rate
@@ -104,6 +104,7 @@ def boost(
     *,
     rounds: int = MAX_ROUNDS,
     leaves: int = FEW_LEAVES,
+    fraction: float = FRACTION_OF_ROWS,
     seed: int = 0,
     resume: Sequence[Tree] = (),
 ) -> Generator[Round, None, Round]:
@@ -120,6 +121,8 @@ def boost(
         Trees at most.
     leaves : int, default=8
         Leaves of a tree at most. More leaves learn more complex interactions of features, and overfit sooner.
+    fraction : float, default=0.4
+        Of the rows, on which the structure of a tree is grown. Its leaf values follow from all rows.
     seed : int, default=0
         Determines on which rows and features each tree is grown.
     resume : sequence of Tree, optional
@@ -129,7 +132,7 @@ def boost(
     x = as_rows(bags.x)
     edges = bin_edges(x, random)
     n_bins = [len(each) + 1 for each in edges]
-    state = Boosting(apply_bins(x, edges), bags, n_bins, leaves, random)
+    state = Boosting(apply_bins(x, edges), bags, n_bins, leaves, fraction, random)
     held_out = None if validation is None else HeldOut(validation, edges, state.base)
     trees: list[Tree] = []
     best = 0
@@ -178,9 +181,16 @@ class Boosting:
     """Scores of the training rows, and how to improve them by one more tree."""
 
     def __init__(
-        self, bins: np.ndarray, bags: Bags, n_bins: list[int], leaves: int, random: np.random.Generator
+        self,
+        bins: np.ndarray,
+        bags: Bags,
+        n_bins: list[int],
+        leaves: int,
+        fraction: float,
+        random: np.random.Generator,
     ) -> None:
         self.bins = bins
+        self.fraction = fraction
         self.random = random
         self.sizes = bags.sizes.numpy()
         self.start = np.concatenate([[0], np.cumsum(n_bins)])
@@ -245,7 +255,7 @@ class Boosting:
     def draw_rows_and_features(self) -> tuple[np.ndarray, np.ndarray]:
         """On which a tree is grown."""
         n, d = self.bins.shape
-        rows = self.draw_rows(min(round(FRACTION_OF_ROWS * n), MAX_ROWS_TO_GROW))
+        rows = self.draw_rows(min(round(self.fraction * n), MAX_ROWS_TO_GROW))
         n_features = max(FEWEST_FEATURES, round(FRACTION_OF_FEATURES * d))
         features = np.sort(self.random.permutation(d)[:n_features])
         return rows, features

@@ -13,7 +13,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from apportion._untrusted import atomic_file
+from apportion._writing import atomic_file
 from apportion.errors import RunError
 from apportion.experiments.data import load_instances
 from apportion.experiments.recipe import Recipe, from_json

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from apportion._untrusted import atomic_write
+from apportion._writing import atomic_write
 from apportion.datasets import depends_on_seed
 from apportion.errors import DataError, RunError, SettingsError
 from apportion.experiments.data import load_instances

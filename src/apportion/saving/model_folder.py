@@ -24,15 +24,8 @@ from torch import nn
 
 import apportion
 from apportion._device import channels_last
-from apportion._untrusted import (
-    LARGEST,
-    NUMBER,
-    atomic_folder,
-    check_number,
-    printable,
-    read_json,
-    read_tensors,
-)
+from apportion._untrusted import LARGEST, NUMBER, check_number, printable, read_json, read_tensors
+from apportion._writing import atomic_folder
 from apportion.defaults import TABLE_MODELS
 from apportion.encoding import TableEncoder
 from apportion.errors import ApportionWarning, DataError, ModelError

@@ -12,7 +12,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from apportion._untrusted import atomic_file
+from apportion._writing import atomic_file
 from apportion.bags.arrays import as_floats
 from apportion.errors import ModelError
 from apportion.estimator import ProportionClassifier

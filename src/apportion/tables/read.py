@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from apportion._untrusted import atomic_file, check_unpacked_size, printable
+from apportion._untrusted import check_unpacked_size, printable
+from apportion._writing import atomic_file
 from apportion.errors import ApportionWarning, DataError
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt")

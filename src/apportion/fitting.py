@@ -31,7 +31,7 @@ from apportion.evaluate import predict_log_proba
 from apportion.losses import cross_entropy
 from apportion.methods.boosted_trees import (
     FEW_LEAVES,
-    FRACTION_OF_ROWS,
+    FRACTIONS_OF_ROWS,
     MANY_LEAVES,
     ROUNDS_BETWEEN_SCORES,
     USUAL_ROUNDS,
@@ -66,9 +66,7 @@ from apportion.selection.held_out import (
 from apportion.training import Epoch
 
 MOST_ROWS_FOR_PARTS = 60_000
-# On which part of the rows each tree is grown, in the ensembles whose mean is the model. Trees of few rows
-# differ more, so their sum varies less; trees of many rows find finer interactions (docs/log.md).
-FRACTIONS_OF_ROWS = (0.7, 0.2, 0.1)
+ENSEMBLES = 3  # of trees, whose mean is the model
 WEIGHT_STD = 0.2  # of a model's weight around equal weights, a priori
 HIGHER_TEMPERATURE_STD = 1.0  # of the logarithm of the temperature around zero, a priori
 LOWER_TEMPERATURE_STD = 0.3  # less where counts vary more than predictions explain
@@ -259,8 +257,8 @@ def fit_table_model(
     if name != "trees":
         candidates["linear"] = yield from fit_linear_candidate(known, splits, progress)
     if name != "linear" and with_trees:
-        fractions = FRACTIONS_OF_ROWS if len(bags.x) <= MOST_ROWS_FOR_PARTS else (FRACTION_OF_ROWS,)
-        candidates["trees"] = yield from fit_trees_candidate(known, splits, seed, fractions, progress)
+        ensembles = 1 if len(bags.x) > MOST_ROWS_FOR_PARTS else ENSEMBLES
+        candidates["trees"] = yield from fit_trees_candidate(known, splits, seed, ensembles, progress)
     if name == "average":
         candidates["mlp"] = yield from fit_mlp_candidate(bags, splits, settings, seed, progress)
     model, selection = combine(candidates, known, [split.held_out for split in splits])
@@ -321,53 +319,55 @@ def choose_penalty(
 
 
 def fit_trees_candidate(
-    known: Bags, splits: Sequence[Split], seed: int, fractions: Sequence[float], progress: Progress
+    known: Bags, splits: Sequence[Split], seed: int, ensembles: int, progress: Progress
 ) -> Fitting:
-    """Boosted trees with the number of leaves and of trees that predict the held-out bags best.
+    """Boosted trees with the number and the settings that predict the held-out bags best.
 
     The model is the mean of several ensembles, which differ by the rows and features that trees are grown on.
     """
-    rounds, leaves = USUAL_ROUNDS, FEW_LEAVES
+    rounds = USUAL_ROUNDS
+    settings: dict[str, Any] = {"leaves": FEW_LEAVES, "fraction": min(FRACTIONS_OF_ROWS)}
     log_probs: list[Tensor] = []
     if splits:
-        rounds, leaves, log_probs = yield from choose_trees(splits, seed, progress)
+        rounds, settings, log_probs = yield from choose_trees(splits, seed, progress)
     models = []
-    for number, fraction in enumerate(fractions):
+    for number in range(ensembles):
         step = f"trees, ensemble {number + 1}"
         if step not in progress.finished:
             last = yield from grow(
-                step,
-                progress,
-                known,
-                rounds=rounds,
-                leaves=leaves,
-                fraction=fraction,
-                seed=derive_seed(seed, number),
+                step, progress, known, rounds=rounds, seed=derive_seed(seed, number), **settings
             )
             model = last.classifier
             progress.finished[step] = {"depth": model.depth, "weights": model.state_dict()}
         models.append(progress.trees(step, math.prod(known.x.shape[1:]), known.n_classes))
-    return Candidate(mean_of_trees(models), log_probs, {"trees": rounds * len(fractions), "leaves": leaves})
+    return Candidate(mean_of_trees(models), log_probs, {"trees": rounds * ensembles} | settings)
 
 
 def choose_trees(
     splits: Sequence[Split], seed: int, progress: Progress
-) -> Generator[EpochState, None, tuple[int, int, list[Tensor]]]:
-    """The number of trees and of leaves with the best score, and the predictions of the held-out bags."""
-    sizes = [FEW_LEAVES]
-    if int(splits[0].bags.sizes[splits[0].learned].sum()) >= ROWS_FOR_MANY_LEAVES:
-        sizes.append(MANY_LEAVES)
+) -> Generator[EpochState, None, tuple[int, dict[str, Any], list[Tensor]]]:
+    """The number of trees and their settings with the best score, and predictions of the held-out bags.
+
+    First the fraction of the rows that trees are grown on, then, of many rows, the number of leaves.
+    """
     best_score = -math.inf
-    best: tuple[int, int, list[Tensor]] = (USUAL_ROUNDS, FEW_LEAVES, [])
-    for leaves in sizes:
+    best: tuple[int, dict[str, Any], list[Tensor]] = (USUAL_ROUNDS, {}, [])
+    tries: list[dict[str, Any]] = [
+        {"leaves": FEW_LEAVES, "fraction": fraction} for fraction in FRACTIONS_OF_ROWS
+    ]
+    if int(splits[0].bags.sizes[splits[0].learned].sum()) >= ROWS_FOR_MANY_LEAVES:
+        tries.append({"leaves": MANY_LEAVES})
+    for settings in tries:
+        settings = best[1] | settings
         rounds = []
         log_probs = []
         score = 0.0
         for number, split in enumerate(splits):
-            step = f"trees of {leaves} leaves, split {number + 1}"
+            step = "trees of {leaves} leaves on {fraction:.0%} of the rows".format(**settings)
+            step = f"{step}, split {number + 1}"
             if step not in progress.finished:
                 last = yield from grow(
-                    step, progress, split.small_training, split.held_out, leaves=leaves, seed=seed
+                    step, progress, split.small_training, split.held_out, seed=seed, **settings
                 )
                 progress.finished[step] = {
                     "rounds": last.best,
@@ -379,7 +379,7 @@ def choose_trees(
             score += progress.number(step, "score") * len(split.held_out.x)
         if score > best_score:
             best_score = score
-            best = (round(float(np.mean(rounds))), leaves, log_probs)
+            best = (round(float(np.mean(rounds))), settings, log_probs)
     return best
 
 

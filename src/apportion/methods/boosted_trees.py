@@ -52,7 +52,7 @@ RATE = 0.15
 RIDGE = 3.0
 FEW_LEAVES, MANY_LEAVES = 8, 31  # of a tree; held-out bags choose
 ROWS_PER_LEAF = 20
-FRACTION_OF_ROWS = 0.4  # on which the structure of a tree is grown
+FRACTIONS_OF_ROWS = (0.7, 0.2)  # on which the structure of a tree is grown; held-out bags choose
 FRACTION_OF_FEATURES = 0.7
 FEWEST_FEATURES = 4  # of a tree, where there are so many: one feature alone shows no interaction
 LARGEST_STEP = 4.0  # of a leaf, before it is multiplied by the rate
@@ -104,7 +104,7 @@ def boost(
     *,
     rounds: int = MAX_ROUNDS,
     leaves: int = FEW_LEAVES,
-    fraction: float = FRACTION_OF_ROWS,
+    fraction: float = FRACTIONS_OF_ROWS[0],
     seed: int = 0,
     resume: Sequence[Tree] = (),
 ) -> Generator[Round, None, Round]:
@@ -121,7 +121,7 @@ def boost(
         Trees at most.
     leaves : int, default=8
         Leaves of a tree at most. More leaves learn more complex interactions of features, and overfit sooner.
-    fraction : float, default=0.4
+    fraction : float, default=0.7
         Of the rows, on which the structure of a tree is grown. Its leaf values follow from all rows.
     seed : int, default=0
         Determines on which rows and features each tree is grown.

@@ -32,7 +32,7 @@ from apportion.transport import _batched as batched
 from apportion.transport import _newton as newton
 from apportion.transport._exact import jit_kept
 from apportion.transport._newton import residual
-from apportion.transport._solve import announce_compilation, chunk_edges, solve_entropic, solve_on_device
+from apportion.transport.solvers import announce_compilation, chunk_edges, solve_entropic, solve_on_device
 
 
 def problem(sizes: list[int], k: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -639,7 +639,7 @@ def test_a_first_call_warns_that_it_compiles_and_later_ones_do_not(tmp_path):
     kernel = SimpleNamespace(overloads={}, stats=SimpleNamespace(cache_path=tmp_path), py_func=solve_entropic)
     with pytest.warns(ApportionWarning, match="compiling the exact transport solver .* once"):
         announce_compilation(kernel, "exact", seconds=15)
-    (tmp_path / "_solve.solve_bags-1.py311.nbi").touch()  # as numba names what it keeps
+    (tmp_path / "solvers.solve_bags-1.py311.nbi").touch()  # as numba names what it keeps
     announce_compilation(kernel, "exact", seconds=15)
 
 
@@ -716,7 +716,7 @@ def weighted_problem(k: int, seed: int = 0) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("k", [2, 5])
 @pytest.mark.parametrize("few", [1000, 0], ids=["cold", "warm"])
 def test_weighted_labels_are_optimal_have_the_masses_and_split_few_rows(monkeypatch, k, few):
-    monkeypatch.setattr("apportion.transport._solve.FEW_ROWS", few)
+    monkeypatch.setattr("apportion.transport.solvers.FEW_ROWS", few)
     scores, sizes, mass, weight = weighted_problem(k)
     labels = assign_weighted(scores, sizes, mass, weight).numpy()
     np.testing.assert_allclose(labels.sum(1), 1)
@@ -789,7 +789,7 @@ def test_classes_that_a_bag_does_not_have_change_nothing_and_take_no_memory(monk
     counts = torch.zeros(4, 40, dtype=torch.int64).index_put_((bag, labels), torch.tensor(1), accumulate=True)
     found = []
     for limit in (1024, 2):
-        monkeypatch.setattr("apportion.transport._solve.MANY_CLASSES", limit)
+        monkeypatch.setattr("apportion.transport.solvers.MANY_CLASSES", limit)
         exact = assign_with_duals(scores, sizes, counts)
         soft = entropic_plan(scores, sizes, counts / sizes[:, None], reg=1.0)
         again = assign_with_duals(scores, sizes, counts, prices=exact.prices)

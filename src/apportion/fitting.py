@@ -65,17 +65,18 @@ from apportion.selection.held_out import (
 )
 from apportion.training import Epoch
 
-MOST_ROWS_FOR_PARTS = 60_000
+MOST_ROWS_FOR_PARTS = 60_000  # beyond, only a fifth of the bags is held out, and once
 ENSEMBLES = 3  # of trees, whose mean is the model
 WEIGHT_STD = 0.2  # of a model's weight around equal weights, a priori
 HIGHER_TEMPERATURE_STD = 1.0  # of the logarithm of the temperature around zero, a priori
 LOWER_TEMPERATURE_STD = 0.3  # less where counts vary more than predictions explain
-FAST = 1_000_000  # rows times epochs of a network, a few seconds on one core
-FAST_ENOUGH_TO_REPEAT = 4_000_000
+# rows times epochs of a network:
+FAST = 1_000_000  # a few seconds on one core: each part of the bags is held out in turn
+FAST_ENOUGH_TO_REPEAT = 4_000_000  # it learns once more, from all bags
 LABEL_ROUNDS = 4  # of a scikit-learn classifier
 FOLDS = 3  # of the bags, in every round but the last
 SMALLEST_LABEL = 0.01  # smaller probabilities of a soft label are left out
-ROWS_FOR_MANY_LEAVES = 2000
+ROWS_FOR_MANY_LEAVES = 2000  # from which trees of many leaves are tried, too
 
 
 @dataclass(frozen=True)

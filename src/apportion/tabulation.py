@@ -205,6 +205,7 @@ def group_by(columns: Mapping[str, Any], source: np.ndarray) -> GroupedRows:
     values: list[Sequence[Hashable]] = []
     n = len(source)
     for name, column in columns.items():
+        # missing values and empty texts are one group, "", as files do not tell them apart
         texts = [None if _is_gap(value) else value for value in _as_list(column)]
         if len(texts) != n:
             raise DataError(f"there are {n} rows but {len(texts)} values of {name!r}; pass one per row")
@@ -222,7 +223,7 @@ def group_by(columns: Mapping[str, Any], source: np.ndarray) -> GroupedRows:
 
 
 def _is_gap(value: Any) -> bool:
-    """Whether a value is missing: pandas' NA, which has no truth value, or NaN, which differs from itself."""
+    """Whether a value is NaN, which differs from itself, or pandas' NA, which has no truth value."""
     return type(value).__name__ == "NAType" or value != value  # noqa: PLR0124
 
 

@@ -832,7 +832,8 @@ def find_doubts(shares: np.ndarray, sizes: np.ndarray) -> Iterator[Problem]:
 def spread_of_bags(shares: np.ndarray, sizes: np.ndarray) -> tuple[float, float, float]:
     """The variance of shares (m, k) over that of random bags of these sizes, and the range of the latter.
 
-    Random bags leave the range once in 500 times, by the approximation of Wilson and Hilferty (1931).
+    Random bags leave the range once in 500 times: ± 3.09 standard deviations of the approximation of Wilson
+    and Hilferty (1931).
     """
     spread, freedom = pearson_spread(shares, sizes)
     part = 2 / (9 * freedom)

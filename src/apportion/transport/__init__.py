@@ -6,7 +6,8 @@ labels, `entropic_plan` the best soft labels. Both take all bags at once, rows e
 are pure functions of arrays. docs/transport.md explains how the solvers work and what they cost.
 """
 
-from apportion.transport._solve import (
+from apportion.transport.counts import class_masses, round_to_counts
+from apportion.transport.solvers import (
     ArrayLike,
     Assignment,
     Plan,
@@ -16,7 +17,6 @@ from apportion.transport._solve import (
     assign_with_duals,
     entropic_plan,
 )
-from apportion.transport.counts import class_masses, round_to_counts
 
 __all__ = [
     "ArrayLike",

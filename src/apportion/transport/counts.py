@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.transport._solve import ArrayLike, as_array, bag_starts, check_proportions, tensor_like
+from apportion.transport.solvers import ArrayLike, as_array, bag_starts, check_proportions, tensor_like
 
 
 def round_to_counts(proportions: ArrayLike, sizes: ArrayLike) -> Tensor:

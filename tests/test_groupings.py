@@ -178,7 +178,9 @@ def test_two_groupings_teach_more_than_either(pseudo_labels):
     world, new = World(1), World(2)
     right = {}
     for names in (("town",), ("age",), ("town", "age")):
-        model = ProportionClassifier(pseudo_labels=pseudo_labels, random_state=0)
+        model = ProportionClassifier(
+            pseudo_labels=pseudo_labels, epochs=30, student_epochs=20, random_state=0
+        )
         bags, shares = ({name: each[name] for name in names} for each in (world.bags, world.shares))
         right[names] = model.fit(world.x, bags=bags, proportions=shares).score(new.x, new.y)
     assert right["town", "age"] > 0.02 + max(right["town",], right["age",])

@@ -273,7 +273,7 @@ def describe_parameter(value: Any) -> Any:
 FILE = "checkpoint.safetensors"
 PLACE = "saved-to"  # the file that says where the model is about to be saved
 PLACE_LIMIT = 1 << 16  # bytes
-FORMAT = 1
+FORMAT = 1  # of the folder of a fit; others are refused
 HINT = "name another folder for the checkpoint"
 
 

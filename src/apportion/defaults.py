@@ -61,7 +61,7 @@ LINEAR = partial(mlp, widths=())  # trained by the loop, for methods that are fo
 
 
 def default_model(kind: DataKind) -> str | MakeNetwork:
-    """The name of a model, or a function that makes a network."""
+    """The name of a model, or a function that makes a network. `fitting` decides what an average is of."""
     if kind == "table":
         return "average"
     if kind == "images":

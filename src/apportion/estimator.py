@@ -137,7 +137,7 @@ class ProportionClassifier(ClassifierMixin, BaseEstimator):
     selection_ : dict or None
         What held-out bags chose for a linear model, trees or the average. "candidates": for each model its
         "weight", its "score" (the log-likelihood of the counts of the held-out bags, in nats per row) and its
-        settings. "held_out_bags": their number, 0 if there are fewer than 20 bags. "score" and
+        settings. "held_out_bags": their number, 0 if bags say less than 20 bags of equal size. "score" and
         "score_of_overall_shares": of the result, and of predicting the overall shares. "temperature": by
         what log-odds relative to the overall shares were divided.
     feature_importances_ : ndarray of shape (n_features,)

@@ -245,7 +245,10 @@ def fit_network(
 def fit_table_model(
     name: str, bags: Bags, settings: Mapping[str, Any], seed: int, progress: Progress
 ) -> Iterator[EpochState]:
-    """A linear model, trees, or the average of these and an mlp; "teacher" is the average without it."""
+    """A linear model, trees, or the average of these and an mlp.
+
+    The "teacher" of a scikit-learn classifier is the average without the mlp.
+    """
     started = time.perf_counter()
     fast = len(bags.x) <= MOST_ROWS_FOR_PARTS
     if name == "average":

@@ -1,7 +1,8 @@
 """Everything that can be wrong with the proportions of bags, each rule in one place.
 
 `find_problems` checks the numbers that `align` has read and yields a `Problem` for each finding. The
-estimator raises the first one as `DataError`; `apportion check` prints all of them.
+estimator raises the first one as `DataError`; `apportion check` prints all of them. The other functions check
+what is known only later, such as the rows of each bag, or warn of what can be learned from all the same.
 """
 
 import csv

@@ -37,7 +37,7 @@ from apportion.networks.scikit import ScikitClassifier
 from apportion.networks.trees import BoostedTrees
 from apportion.saving.card import card
 
-FORMAT = 3
+FORMAT = 3  # of a model folder; others are refused
 _PLAIN = (str, int, float, bool, type(None))
 _WORD = (str, int, float, bool, None)  # of a parameter, or of a line of the card
 _SCHEMA = {
@@ -363,7 +363,8 @@ def _read_values(folder: Path) -> dict[str, Any]:
     values = read_json(path, {"format": int}, error=ModelError)
     if values["format"] != FORMAT:
         version = f"apportion {apportion.__version__} reads format {FORMAT}"
-        raise ModelError(f"{path} has format {values['format']}; {version}")
+        hint = "use the version that wrote it, or fit again"
+        raise ModelError(f"{path} has format {values['format']}; {version}; {hint}")
     values = read_json(path, _SCHEMA, error=ModelError)
     about = values["about"]
     for name, count in (*values["fit"].items(), *about.items()):

@@ -20,7 +20,8 @@ HELD_OUT = 0.2  # fraction of the bags, where they are held out once
 MOST_BAGS = 1000  # held out; they are enough, and more take time
 PARTS = 4  # of the bags, each of which is held out once, where models are fitted fast enough
 MOST_ROWS_TO_CHOOSE = 200_000  # from which penalties and numbers of trees are chosen
-FEWEST_BAGS = 20  # of equal size; fewer are all learned from, with usual settings and without trees
+# of equal size; fewer are all learned from, with usual settings, and an average of them has no trees
+FEWEST_BAGS = 20
 
 
 # --- for networks

@@ -71,7 +71,7 @@ class Tabulation:
                 self.counters.append(counter)
 
     def replicate(self, replicates: int) -> Iterator[tuple[int, EpochState]]:
-        """Fit networks to halves of the bags; yields (network, state) after every epoch."""
+        """Fit copies of the model to halves of the bags; yields (number of the copy, state)."""
         if self.X is None:
             return
         seed = self.classifier.random_state or 0

@@ -89,7 +89,7 @@ def test_a_fit_interrupted_anywhere_continues_to_the_same_bits(name, tmp_path):
     # the first and the last state of every kind of step, and one in the middle of the trees
     changes = {(stages[i - 1], stages[i]): i for i in range(1, n) if stages[i] != stages[i - 1]}
     ends = {1, n - 1, n, n // 2, *changes.values()}
-    for states in sorted(ends | {end + 1 for end in ends if end < n}):
+    for states in sorted(ends | {first + 1 for first in changes.values() if first < n}):
         interrupted(new(), tmp_path / "checkpoint", states)
         assert sorted(os.listdir(tmp_path / "checkpoint")) == [FILE]
         again = new()

@@ -139,7 +139,7 @@ def _finish_failed_recordings(device: torch.device) -> None:
     since the generator still takes draws for recorded ones. A recording that succeeds frees it.
     """
     for _, pool in _failed:
-        with suppress(RuntimeError):  # it has been ended
+        with suppress(RuntimeError, AttributeError):  # it has been ended; another version of torch
             torch._C._cuda_endAllocateToPool(device.index, pool)  # type: ignore[attr-defined]
     x = torch.zeros(1, device=device)
     with _recording(torch.cuda.CUDAGraph(), device, torch.cuda.graph_pool_handle()):

@@ -354,11 +354,11 @@ def choose_trees(
 
     First the fraction of the rows that trees are grown on, then, of many rows, the number of leaves.
     """
-    best_score = -math.inf
-    best: tuple[int, dict[str, Any], list[Tensor]] = (USUAL_ROUNDS, {}, [])
     tries: list[dict[str, Any]] = [
         {"leaves": FEW_LEAVES, "fraction": fraction} for fraction in FRACTIONS_OF_ROWS
     ]
+    best_score = -math.inf
+    best: tuple[int, dict[str, Any], list[Tensor]] = (USUAL_ROUNDS, tries[0], [])
     if int(splits[0].bags.sizes[splits[0].learned].sum()) >= ROWS_FOR_MANY_LEAVES:
         tries.append({"leaves": MANY_LEAVES})
     for settings in tries:
@@ -367,8 +367,8 @@ def choose_trees(
         log_probs = []
         score = 0.0
         for number, split in enumerate(splits):
-            step = "trees of {leaves} leaves on {fraction:.0%} of the rows".format(**settings)
-            step = f"{step}, split {number + 1}"
+            grown_on = f"{settings['leaves']} leaves on {settings['fraction']:.0%} of the rows"
+            step = f"trees of {grown_on}, split {number + 1}"
             if step not in progress.finished:
                 last = yield from grow(
                     step, progress, split.small_training, split.held_out, seed=seed, **settings
@@ -469,7 +469,7 @@ def trees_state(found: Round, step: str) -> EpochState:
     number = math.ceil(found.number / ROUNDS_BETWEEN_SCORES)
     total = math.ceil(found.total / ROUNDS_BETWEEN_SCORES)
     epoch = Epoch(number, total, terms, found.seconds)
-    stage = step.partition(",")[0]  # "trees", or "trees of 8 leaves"
+    stage = step.partition(",")[0]  # "trees", or "trees of 8 leaves on 70% of the rows"
     return EpochState(stage, epoch, found, [], step=step, trees=found.trees)
 
 

@@ -24,7 +24,7 @@ from apportion._random import as_seed, stream
 from apportion.bags.bags import Bags, bag_means
 from apportion.bags.build import build_bags_without_features, check_row_order, group_rows, take_bag_columns
 from apportion.bags.instances import read_weight
-from apportion.bags.proportions import as_proportions
+from apportion.bags.proportions import as_proportions, is_missing
 from apportion.conditioning import condition_bags
 from apportion.encoding import check_unique_columns
 from apportion.errors import ApportionWarning, DataError, SettingsError, did_you_mean
@@ -206,10 +206,10 @@ def group_by(columns: Mapping[str, Any], source: np.ndarray) -> GroupedRows:
     n = len(source)
     for name, column in columns.items():
         # missing values and empty texts are one group, "", as files do not tell them apart
-        texts = [None if _is_gap(value) else value for value in _as_list(column)]
+        texts = ["" if is_missing(value) else value for value in _as_list(column)]
         if len(texts) != n:
             raise DataError(f"there are {n} rows but {len(texts)} values of {name!r}; pass one per row")
-        found = group_rows(["" if value is None else value for value in texts], n)
+        found = group_rows(texts, n)
         codes.append(found.number)
         values.append(found.names)
     shape = tuple(len(each) for each in values)
@@ -220,11 +220,6 @@ def group_by(columns: Mapping[str, Any], source: np.ndarray) -> GroupedRows:
         for name, each, place in zip(columns, values, places, strict=True)
     }
     return GroupedRows(group.reshape(-1)[source], names)
-
-
-def _is_gap(value: Any) -> bool:
-    """Whether a value is NaN, which differs from itself, or pandas' NA, which has no truth value."""
-    return type(value).__name__ == "NAType" or value != value  # noqa: PLR0124
 
 
 def _as_list(column: Any) -> list[Any]:

@@ -607,8 +607,8 @@ def _fall_short(sums: np.ndarray, totals: np.ndarray) -> bool:
 
 def find_coverage(aligned: Aligned) -> Problem | None:
     """What is to be known of numbers that `normalize` scales up: they leave out a part of the rows."""
-    sums = np.nansum(aligned.values, axis=1)
-    known = ~np.isnan(aligned.values).all(1) & (sums > 0)
+    sums = aligned.values.sum(1)
+    known = sums > 0  # not NaN
     total = aligned.totals[known].sum()
     if not aligned.options.normalize or not total or sums[known].sum() >= COVERED * total:
         return None
